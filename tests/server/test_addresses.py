@@ -14,9 +14,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flyweight.errors import ConfigError
-from flyweight.server.lifecycle.lifecycle import make_tls_context
 from flyweight.server.lifecycle.start import listen_on_path
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.http_server import make_tls_context
 from http_server import WAIT, Running, started
 
 TLS = Path(__file__).parents[1] / "data" / "tls"

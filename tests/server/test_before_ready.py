@@ -12,7 +12,7 @@ import pytest
 from flyweight.server import pipe
 from flyweight.server.apis.routes import find_error_format
 from flyweight.server.lifecycle.start import listen
-from flyweight.server.transport.loading import LOADING, answer_while_loading, parse_path
+from flyweight.server.transport.http_server import LOADING, answer_while_loading, parse_path
 from flyweight.server.worker import __main__ as worker
 from http_server import WAIT, Running
 

@@ -9,8 +9,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.bodies import ALWAYS, BodyReader
 from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.guard import ALWAYS, BodyReader
 from http_server import Running, served
 
 HALF = b"x" * (ALWAYS + 600_000)

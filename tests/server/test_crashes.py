@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.server.lifecycle.processes import list_family
+from flyweight.server.lifecycle.running import list_family
 from http_server import Reply, Running, served
 
 PROMPTS = [f"Once there was a {what} who" for what in ("cat", "dog", "girl", "bird", "fish")]

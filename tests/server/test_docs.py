@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from flyweight.server.apis import docs
+from flyweight.server.apis import openapi as docs
 from flyweight.server.apis.routes import ROUTES
 from http_server import Running, started
 

@@ -15,7 +15,7 @@ import pytest
 
 import chat_model
 from flyweight.server.apis.routes import ROUTES
-from flyweight.server.lifecycle.processes import list_family
+from flyweight.server.lifecycle.running import list_family
 from http_server import Running, served
 
 SOAK = float(os.environ.get("FLYWEIGHT_SOAK_SECONDS", "0"))

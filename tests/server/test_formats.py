@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from flyweight.server.lifecycle.processes import list_family
+from flyweight.server.lifecycle.running import list_family
 from http_server import Reply, Running, served, started
 
 SCHEMA = {
@@ -131,7 +131,7 @@ def test_a_grammar_and_options_that_leave_nothing_are_the_clients(server: Runnin
 def test_counts_that_are_too_large_are_refused_at_once(server: Running, regex: str) -> None:
     got = completed(server, structured_outputs={"regex": regex}, max_tokens=300)
     assert got.status == 400 and "the counts of the pattern" in got.json["error"]["message"]
-    assert got.json["error"]["param"] == "structured_outputs"
+    assert got.json["error"]["param"] == "structured_outputs.regex"
 
 
 def test_a_grammar_that_grows_as_the_text_does_is_the_clients(server: Running) -> None:

@@ -15,8 +15,7 @@ from flyweight.plan.memory import count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
 from flyweight.server.worker.__main__ import describe_engine
-from flyweight.server.worker.loading import ClientGoneWhileLoading
-from flyweight.server.worker.loop import Worker
+from flyweight.server.worker.loop import ClientGoneWhileLoading, Worker
 
 SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
 

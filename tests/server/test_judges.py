@@ -11,8 +11,7 @@ import uvloop
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.server.constraints.process import NICE
-from flyweight.server.constraints.turns import ExclusiveTurns
-from flyweight.server.constraints.validator import MEMORY, ConstraintValidator
+from flyweight.server.constraints.validator import MEMORY, ConstraintValidator, ExclusiveTurns
 from flyweight.server.transport.errors import HttpError
 
 SLOW = StructuredOutputs(

@@ -11,7 +11,7 @@ import pytest
 from flyweight.arguments.wishes import SettingRequest, SettingRequests
 from flyweight.config import Settings
 from flyweight.engine.metrics import EngineMetrics
-from flyweight.server.lifecycle.processes import (
+from flyweight.server.lifecycle.running import (
     ProcessInfo,
     find_listener,
     get_start,

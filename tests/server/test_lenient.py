@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flyweight.server.apis.unknown_fields import remove_unknown
-from flyweight.server.transport.ignored import LONGEST, MOST, format_names
+from flyweight.server.apis.fields import remove_unknown
+from flyweight.server.transport.replies import LONGEST, MOST, format_names
 from http_server import Running
 
 HEADER = "x-ignored-params"

@@ -11,11 +11,10 @@ import pytest
 from starlette.requests import Request
 
 from flyweight.engine.metrics import EngineMetrics
-from flyweight.server.apis.route import ApiRoute
+from flyweight.server.apis.openapi import ApiRoute
 from flyweight.server.app import _endpoint
-from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.observability.counters import INTERVAL, ServerCounters, StepObserver
 from flyweight.server.observability.log import QUEUE, ServerLog, format_line
-from flyweight.server.observability.watch import INTERVAL, StepObserver
 from flyweight.server.pipe import Gauges, StepReport
 from flyweight.server.transport.request_log import RequestRecord
 from http_server import Running, started

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from flyweight.errors import ConfigError
-from flyweight.server.lifecycle.records import list_running
-from flyweight.server.observability.log import ServerLog
-from flyweight.server.observability.logfile import LogFile, open_locked
+from flyweight.server.lifecycle.running import list_running
+from flyweight.server.observability.log import LogFile, ServerLog, open_locked
 from http_server import WAIT, Running, started
 
 MOST = 1000
@@ -82,7 +81,7 @@ def test_stderr_in_the_same_file_follows(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     code = (
         "import sys; from pathlib import Path;"
-        "from flyweight.server.observability.logfile import LogFile;"
+        "from flyweight.server.observability.log import LogFile;"
         f"f = LogFile(Path({str(path)!r}), {MOST}); f.write('x' * {MOST}); f.write('new\\n');"
         "print('said', file=sys.stderr)"
     )

@@ -10,8 +10,7 @@ import pytest
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.server import pipe
-from flyweight.server.worker.loading import ClientGoneWhileLoading
-from flyweight.server.worker.loop import READ, Worker
+from flyweight.server.worker.loop import READ, ClientGoneWhileLoading, Worker
 from flyweight.types import Request, SamplingParams
 from flyweight.weights.packed import moving, shelf
 

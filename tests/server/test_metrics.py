@@ -22,11 +22,11 @@ from flyweight.server.observability.counters import (
     EngineTotals,
     Histogram,
     ServerCounters,
+    StepObserver,
     series,
 )
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import read_share
-from flyweight.server.observability.watch import StepObserver
 from flyweight.server.pipe import EngineSetup, Gauges, StepEvents, StepReport
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams

@@ -9,7 +9,7 @@ from flyweight import LLM
 from flyweight.requests.collector import Collector
 from flyweight.server.apis.logprobs import TokenSpelling
 from flyweight.server.apis.openai.content_blocks import ContentBlocks
-from flyweight.server.apis.openai.part_logprobs import PartScores
+from flyweight.server.apis.openai.responses_stream import PartScores
 from flyweight.text.tools.deltas import DeltaKind
 from flyweight.text.tools.formats import HERMES, THINK
 from flyweight.text.tools.parser import AnswerFormat

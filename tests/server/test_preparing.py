@@ -9,8 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.server.admission.preparing import Preparation, prepare_and_run
-from flyweight.server.admission.queue import PREPARING, AdmissionQueue
+from flyweight.server.admission.queue import PREPARING, AdmissionQueue, Preparation, prepare_and_run
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import ClientGone

@@ -17,8 +17,14 @@ from types import SimpleNamespace
 import pytest
 
 from flyweight.cli.main import main
-from flyweight.server.lifecycle.processes import ProcessInfo, get_start, list_family
-from flyweight.server.lifecycle.records import ServerRecord, list_running, write_record
+from flyweight.server.lifecycle.running import (
+    ProcessInfo,
+    ServerRecord,
+    get_start,
+    list_family,
+    list_running,
+    write_record,
+)
 from http_server import WAIT, Running, served, started
 
 # Steps that take 20 ms, and an answer of ten seconds.

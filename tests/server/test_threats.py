@@ -74,7 +74,7 @@ def test_nothing_is_pickled_and_no_text_is_run() -> None:
 def test_there_is_one_listener_and_no_other_kind_of_server() -> None:
     listens = {path for path, name in called() if name in LISTENS}
     # the one port, and who answers on it before there is a model
-    assert listens == {"server/lifecycle/start.py", "server/transport/loading.py"}
+    assert listens == {"server/lifecycle/start.py", "server/transport/http_server.py"}
     assert not {(path, name) for path, name in imported() if name.split(".")[0] in SERVERS}
 
 

@@ -10,7 +10,7 @@ import typer
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.server.lifecycle.records import ServerRecord
+    from flyweight.server.lifecycle.running import ServerRecord
 
 POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
 TELL = 1.0  # seconds until it is said what is waited for
@@ -25,9 +25,9 @@ Now = Annotated[bool, typer.Option("--now", help="Do not wait for running answer
 
 def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
     """Stop a server; it finishes its running answers first."""
-    from flyweight.server.lifecycle import records
+    from flyweight.server.lifecycle import running
 
-    found = records.list_running()
+    found = running.list_running()
     if port is not None:
         found = [record for record in found if record.port == port]
     if not found:
@@ -40,14 +40,14 @@ def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
 
 def _nobody(port: int | None) -> str:
     """Why there is nothing to stop."""
-    from flyweight.server.lifecycle import processes, records
+    from flyweight.server.lifecycle import running
 
-    ports = ", ".join(str(record.port) for record in records.list_running()) or "none"
+    ports = ", ".join(str(record.port) for record in running.list_running()) or "none"
     if port is None:
         return "no server of ours is running"
-    holder = processes.find_listener(port)
+    holder = running.find_listener(port)
     if holder is not None:
-        who = f"process {holder.pid} ({processes.read_command(holder.pid)})"
+        who = f"process {holder.pid} ({running.read_command(holder.pid)})"
         return f"--port = {port} is held by {who}, which is no server of ours; ours: {ports}"
     return f"--port = {port}: no server of ours is there; ours: {ports}"
 
@@ -55,7 +55,7 @@ def _nobody(port: int | None) -> str:
 def end(record: "ServerRecord", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
     from flyweight.plan.memory import format_size
-    from flyweight.server.lifecycle.processes import list_family, measure_memory
+    from flyweight.server.lifecycle.running import list_family, measure_memory
 
     members = list_family(record.pid)
     held = sum(measure_memory(one.pid) for one in members)

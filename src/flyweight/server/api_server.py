@@ -13,14 +13,12 @@ from starlette.requests import Request
 
 from flyweight.errors import nearest
 from flyweight.requests.prompts import PreparedPrompt
-from flyweight.server.admission.preparing import Preparation
-from flyweight.server.admission.queue import AdmissionQueue
+from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import MetricsPage
-from flyweight.server.request_limits import count_sequences
-from flyweight.server.served_model import ServedModel
+from flyweight.server.served_model import ServedModel, count_sequences
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.request_log import get_record

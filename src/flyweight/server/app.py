@@ -14,14 +14,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
-from flyweight.server.admission.preparing import prepare_and_run
+from flyweight.server.admission.queue import prepare_and_run
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.route import JSON, ApiRoute
+from flyweight.server.apis.openapi import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.guard import RequestGuard
-from flyweight.server.transport.ignored import add_headers
-from flyweight.server.transport.replies import ClientGone, reply
+from flyweight.server.transport.replies import ClientGone, add_headers, reply
 from flyweight.server.transport.request_log import RequestLog, get_record
 from flyweight.validation.untrusted import shown
 

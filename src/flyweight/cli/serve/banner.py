@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from flyweight.cli.serve.choices import ServeChoice
 from flyweight.cli.serve.effective import drawn, plain, table
-from flyweight.server.lifecycle.processes import measure_age
+from flyweight.server.lifecycle.running import measure_age
 from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine

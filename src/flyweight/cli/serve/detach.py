@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flyweight.errors import ConfigError
-from flyweight.server.lifecycle import records
-from flyweight.server.lifecycle.records import ServerRecord
-from flyweight.server.observability.logfile import open_locked
+from flyweight.server.lifecycle import running
+from flyweight.server.lifecycle.running import ServerRecord
+from flyweight.server.observability.log import open_locked
 from flyweight.server.settings import LOOPBACK
 
 POLL = 0.02
@@ -56,7 +56,7 @@ def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
 
 def _log() -> Path:
     """A new file, for this user alone."""
-    place = records.get_folder()
+    place = running.get_folder()
     if place is None:
         raise ConfigError("--detach keeps a log in the cache folder; set FLYWEIGHT_CACHE")
     for old in sorted(place.glob("serve-*.log"))[:-KEPT]:
@@ -83,7 +83,7 @@ def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Server
             sys.stderr.flush()
             if ended:
                 return None
-            for record in records.list_running():
+            for record in running.list_running():
                 if record.pid == child.pid and ready(record):
                     return record
             time.sleep(POLL)

@@ -1,16 +1,27 @@
-"""Who may come in: a queue bounded by requests and by tokens, and nobody while the server ends.
+"""Admission: a queue bounded by requests and tokens, and a bounded number that prepare for it.
 
-Invariant: what is counted in is counted out once, whatever becomes of it.  Knows numbers only.
+Invariant: what is counted in is counted out once, also when the client disconnects or the request
+fails.  Preparing (reading prompts, checking constraints) ends at the request's deadline or when its
+client disconnects.  Knows no API.
 """
 
+import asyncio
 import math
 import time
+from asyncio import FIRST_COMPLETED
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.errors import HttpError, make_timeout_error
+from flyweight.server.transport.replies import ClientGone, wait_for_disconnect
+from flyweight.server.transport.request_log import get_record
 
 PREPARING = 16  # requests that may prepare even where fewer may wait
 LONGEST_WAIT = 60  # seconds a client is told to stay away at most
@@ -124,3 +135,52 @@ class AdmissionQueue:
         oldest = self.clock() - PACE_OVER
         while self._left and self._left[0][0] <= oldest:
             self._lately -= self._left.popleft()[1]
+
+
+class Preparation:
+    """One request's; `end` where it begins to run."""
+
+    def __init__(self, queue: AdmissionQueue) -> None:
+        """Raises `HttpError` where too many prepare."""
+        queue.begin_preparation()
+        self._queue = queue
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._queue.end_preparation()
+
+    async def wait(self) -> None:
+        await self._over.wait()
+
+
+async def prepare_and_run(
+    queue: AdmissionQueue, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
+) -> Response:
+    """What `work` answers.  Until it runs (`Preparation.end`) it has `seconds` since the request
+    came, and is given up where its client goes; from then on others see to that.
+    """
+    try:
+        await request.body()  # before somebody else listens
+        own = Preparation(queue)
+    except BaseException:
+        work.close()
+        raise
+    request.scope["preparation"] = own
+    task = asyncio.ensure_future(work)
+    running = asyncio.ensure_future(own.wait())
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    left = max(0.0, seconds - (time.monotonic() - get_record(request.scope).began))
+    try:
+        await asyncio.wait((task, running, leaving), timeout=left, return_when=FIRST_COMPLETED)
+        if not task.done() and not running.done():
+            raise ClientGone if leaving.done() else make_timeout_error(seconds)
+        leaving.cancel()
+        return await task
+    finally:
+        own.end()
+        for one in (task, running, leaving):
+            one.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task

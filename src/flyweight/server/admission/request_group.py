@@ -13,8 +13,7 @@ from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
 from flyweight.server.engine_client.client import EngineStream
-from flyweight.server.request_limits import count_sequences
-from flyweight.server.served_model import ServedModel
+from flyweight.server.served_model import ServedModel, count_sequences
 from flyweight.server.transport.errors import HttpError, make_timeout_error
 
 

@@ -19,8 +19,12 @@ from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
-from flyweight.server.transport.ignored import ignore_keywords
-from flyweight.server.transport.replies import EventStream, reply, run_while_connected
+from flyweight.server.transport.replies import (
+    EventStream,
+    ignore_keywords,
+    reply,
+    run_while_connected,
+)
 from flyweight.server.transport.request_log import get_record
 
 LARGE = 2048  # tokens and log-probabilities; more are written away from the event loop

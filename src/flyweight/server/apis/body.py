@@ -16,11 +16,10 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 
 from flyweight.errors import RequestError
-from flyweight.server.apis.fields import list_ineffective
-from flyweight.server.apis.unknown_fields import constrains, remove_unknown
+from flyweight.server.apis.fields import constrains, list_ineffective, remove_unknown
 from flyweight.server.apis.validation import Place, explain_errors
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.ignored import ignore, ignore_also
+from flyweight.server.transport.replies import ignore, ignore_also
 
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names

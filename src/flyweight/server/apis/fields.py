@@ -1,19 +1,27 @@
-"""Objects of a request's body: what all of them have in common.
+"""What all objects of request bodies have in common, and which unknown fields may be removed.
 
-Invariant: in every object whose fields are known, a null is as good as an absent field, of fields
-that are not known too; other unknown fields are refused.  Free-form objects (schemas, arguments of
-tools) are left as they came.  Knows no route.
+Invariant: a null field is the same as an absent one, also if its name is unknown.  Other unknown
+fields are refused; a lenient server removes them, unless they would constrain the answer.
+Free-form objects (schemas, arguments of tools) are not changed.
 """
 
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 IGNORED = "x-ignored"  # marks fields that are accepted and have no effect
 ALWAYS: dict[str, Any] = {IGNORED: True}
 UNLESS_FALSE: dict[str, Any] = {IGNORED: "unless false"}  # false asks for what is so anyway
+Place = tuple[int | str, ...]
+MOST = 1024  # mistakes of a body that are looked at
+UNKNOWN = "extra_forbidden"
+CONSTRAINING = {  # names of what an answer must be, in one word and without a final s
+    "grammar", "schema", "jsonschema", "jsonobject", "jsonmode", "regex", "choice", "format",
+    "responseformat", "responseschema", "responsejsonschema", "outputformat", "outputschema",
+    "structuredoutput", "structuraltag", "ebnf",
+}  # fmt: skip
 
 
 class Fields(BaseModel):
@@ -52,3 +60,58 @@ def _find_ignored(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
         for name, (alias, more) in extra.items()
         if isinstance(more, dict) and IGNORED in more
     ]
+
+
+def remove_unknown(given: dict[str, Any], error: ValidationError) -> list[str]:
+    """Takes fields out of a body that was refused for `error`; their dotted names."""
+    if error.error_count() > MOST:
+        return []
+    found = error.errors(include_url=False, include_context=False)
+    wrong = {place for e in found if e["type"] != UNKNOWN for place in _list_parents(e["loc"])}
+    names = []
+    for e in found:
+        if (
+            e["type"] == UNKNOWN
+            and e["loc"][:-1] not in wrong
+            and not constrains(e["loc"][-1], e["input"])
+        ):
+            path = _find_path(given, e["loc"])
+            if path is not None and _remove(given, path):
+                names.append(".".join(map(str, path)))
+    return names
+
+
+def constrains(name: int | str, value: Any = None) -> bool:
+    """Whether a field, or one within it, would say what the answer must look like: without it, the
+    answer is none to what was asked.
+    """
+    plain = str(name)[:100].lower().replace("_", "").replace("-", "")
+    if plain.startswith("guided") or plain.removesuffix("s") in CONSTRAINING:
+        return True
+    return isinstance(value, dict) and any(constrains(one) for one in list(value)[:MOST])
+
+
+def _list_parents(place: Place) -> list[Place]:
+    """A place, and all that it is part of."""
+    return [place[:i] for i in range(len(place) + 1)]
+
+
+def _find_path(value: Any, place: Place) -> Place | None:
+    """An error's place as keys of the body: it names kinds, too, that were tried there."""
+    if not place:
+        return ()
+    head, rest = place[0], place[1:]
+    inside = isinstance(value, dict) and head in value
+    inside = inside or (isinstance(value, list) and isinstance(head, int) and head < len(value))
+    if inside:
+        found = _find_path(value[head], rest)
+        if found is not None:
+            return (head, *found)
+    return _find_path(value, rest) if rest and isinstance(head, str) else None
+
+
+def _remove(given: Any, path: Place) -> bool:
+    """Whether it was there: several kinds may have missed the same field."""
+    for key in path[:-1]:
+        given = given[key]
+    return given.pop(path[-1], UNKNOWN) is not UNKNOWN

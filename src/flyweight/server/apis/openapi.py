@@ -1,22 +1,32 @@
-"""The server's OpenAPI document, made of its routes.
+"""Routes as data, the OpenAPI document made of them, and Swagger UI over it.
 
-Invariant: every route is in it, with the schema of its body as it is checked, the types of its
-reply and of its errors; ranges that depend on the model are the model's, limits are this
-server's.
+Invariant: every route is in the document, with the schema of its body as it is checked, and the
+types of its reply and errors; ranges that depend on the model are the model's, limits this
+server's.  The page loads only this server's own files, which need no key; the document may need
+one.
 """
 
+import asyncio
+import gzip
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
 
 from flyweight import __version__
+from flyweight.server.api_server import ApiServer
 from flyweight.server.apis import replies
 from flyweight.server.apis.body import BOTH, LIMIT, TOKEN
-from flyweight.server.apis.route import JSON, ApiRoute, ApiTables
 from flyweight.server.apis.sampling_fields import WIDTH
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError, Shape
+from flyweight.server.transport.replies import encode
 
 ERRORS = {  # types of errors by their path's first part
     "/v1/messages": replies.AnthropicRefusal,
@@ -30,6 +40,43 @@ KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
+Handler = Callable[[ApiServer, Request], Coroutine[Any, Any, Response]]
+JSON = "application/json"
+FOLDER = files("flyweight.server") / "swagger"
+KINDS = {"js": "text/javascript", "css": "text/css"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """A route: its handler, the type of its body, the type of its reply (in `media`; only JSON has
+    a type), and the error format of its API.  An `open` one needs no key.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    body: type[BaseModel] | None = None
+    reply: Any = dict[str, Any]
+    errors: Shape = HttpError.body
+    media: str = JSON
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTable:
+    """The routes of one API."""
+
+    description: str
+    routes: tuple[ApiRoute, ...]
+
+
+ApiTables = Mapping[str, ApiTable]  # by the name of the API
 
 
 def make_document(
@@ -138,3 +185,60 @@ def _narrow(node: Any, ends: dict[str, int], settings: ServerSettings) -> None:
                     kind["minimum"] = -most
     for mark in [mark for mark in ends if isinstance(node, dict) and node.pop(mark, False)]:
         node["exclusiveMaximum"] = ends[mark]
+
+
+def make_openapi_handler(tables: Callable[[], ApiTables]) -> Handler:
+    """Serves the document of all routes, which the first request makes; requests that arrive
+    meanwhile wait for it.  `tables` is called then, as this route is in them.
+    """
+
+    async def openapi(server: ApiServer, request: Request) -> Response:
+        if server.document is None:
+            making = server.write_in_thread(partial(_encode_document, tables(), server))
+            server.document = asyncio.ensure_future(making)
+        return Response(await asyncio.shield(server.document), 200, media_type=JSON)
+
+    return openapi
+
+
+def _encode_document(tables: ApiTables, server: ApiServer) -> bytes:
+    facts = server.find().client.facts
+    return encode(make_document(tables, facts["vocab"], facts["width"], server.settings))
+
+
+async def get_page(server: ApiServer, request: Request) -> Response:
+    return Response(read_plain("page.html"), 200, HEADERS, "text/html")
+
+
+async def get_file(server: ApiServer, request: Request) -> Response:
+    """A file of the page; Swagger UI's are kept packed."""
+    name = request.url.path.rsplit("/", 1)[1]
+    head = {**HEADERS, "cache-control": "max-age=3600"}
+    media = KINDS[name.rsplit(".", 1)[1]]
+    kept = read_packed(name)
+    if kept is None:
+        return Response(read_plain(name), 200, head, media)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(kept, 200, {**head, "content-encoding": "gzip"}, media)
+    return Response(unpack(name), 200, head, media)
+
+
+@cache
+def read_plain(name: str) -> bytes:
+    """A file that is small enough to be kept as it is."""
+    return (FOLDER / name).read_bytes()
+
+
+@cache
+def read_packed(name: str) -> bytes | None:
+    """A file that is kept packed, as it lies there."""
+    found = FOLDER / f"{name}.gz"
+    return found.read_bytes() if found.is_file() else None
+
+
+@cache
+def unpack(name: str) -> bytes:
+    """The same for who cannot unpack: made once, in milliseconds, whoever asks and how often."""
+    packed = read_packed(name)
+    assert packed is not None, "not one of those that are kept packed"
+    return gzip.decompress(packed)

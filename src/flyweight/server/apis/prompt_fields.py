@@ -1,23 +1,29 @@
-"""Prompts as bodies give them: text or ids, one or several.
+"""Prompts and beam search as request bodies have them.
 
-Invariant: what a body calls one prompt is one prompt; which form it has is seen from its first
-item.
+Invariant: what a body calls one prompt is one prompt; its first item shows which form it has.
+Options that have no effect in a beam search are refused by name.
 """
 
+from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from flyweight.errors import RequestError
+from flyweight.errors import RequestError, field_names
+from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.prompts import PIECE, encode_prompt
-from flyweight.server.apis.sampling_fields import Id
+from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.served_model import ServedModel
+from flyweight.types import SamplingParams
 
 # The first mistake of a list is told, so no others are looked for.
 Ids = Annotated[list[Id], Field(min_length=1, fail_fast=True)]
 Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 Prompts = str | Ids | Texts | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
+OWN = {"n", "best_of", "max_tokens", "ignore_eos", "include_stop_str_in_output", "temperature",
+       "seed"}  # fmt: skip
+UNDRAWN = (0.0, 1.0)  # temperatures that change nothing where nothing is drawn
 
 
 def split_prompts(given: Any) -> list[Any]:
@@ -81,3 +87,53 @@ def truncate_ids(ids: list[int], body: PromptFit, room: int) -> list[int]:
     if most is None or len(ids) <= most:
         return ids
     return ids[:most] if body.truncation_side == "right" else ids[len(ids) - most :]
+
+
+class BeamOptions(Protocol):
+    """A body that may ask for a search."""
+
+    use_beam_search: bool | None
+    length_penalty: float | None
+
+    def to_options(self, defaults: dict[str, Any]) -> dict[str, Any]: ...
+
+
+def make_params(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
+    """What a body asks for, `options` being its own and the server's.  Raises `RequestError`."""
+    params = params_of(options)
+    if body.use_beam_search:
+        return make_beam_params(body, params_of(body.to_options({})))
+    if body.length_penalty not in (None, 1.0):
+        raise RequestError(
+            "has an effect only with use_beam_search",
+            "length_penalty",
+            value=body.length_penalty,
+            allowed="1, or any with use_beam_search",
+        )
+    return params
+
+
+def make_beam_params(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
+    """Of a body whose own options are `given`."""
+    usual = SamplingParams()
+    for field in fields(SamplingParams):
+        if field.name not in OWN and getattr(given, field.name) != getattr(usual, field.name):
+            raise RequestError(
+                "has no effect in a beam search; leave it or use_beam_search out", field.name
+            )
+    if given.temperature not in UNDRAWN:
+        raise RequestError(
+            "has no effect in a beam search",
+            "temperature",
+            value=given.temperature,
+            allowed="0, 1",
+        )
+    many = "n" if given.best_of is None else "best_of"
+    with field_names({"beam_width": many}):
+        return BeamSearchParams(
+            beam_width=given.best_of or given.n,
+            max_tokens=given.max_tokens,
+            length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
+            ignore_eos=given.ignore_eos,
+            include_stop_str_in_output=given.include_stop_str_in_output,
+        )

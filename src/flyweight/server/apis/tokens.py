@@ -1,7 +1,8 @@
-"""Text to ids and back, and messages to text: vLLM's and llama-server's routes under one name.
+"""Text to ids and back, messages to text, and facts about the vocabulary: llama-server's and vLLM's
+routes.
 
-Invariant: what is answered is what a request with the same text or messages would run; a reply has
-the fields of both dialects.
+Invariant: the ids are those that a request with the same text or messages would run.  What is not
+known of a model is left out or null; no path of a file is shown.
 """
 
 from typing import Any
@@ -10,16 +11,22 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyweight import __version__
 from flyweight.errors import RequestError, field_names
 from flyweight.requests.prompts import check_id_range
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.body import limited, read_body
 from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.llamacpp.completion import DEFAULTS, make_settings
 from flyweight.server.apis.openai.chat import render_prompt
-from flyweight.server.apis.openai.chat_schema import ChatBody, Message, Switches
+from flyweight.server.apis.openai.chat_schema import (
+    ChatBody,
+    Message,
+    Switches,
+    check_template_fields,
+)
 from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.openai.responses import NAMES, ResponseBody
-from flyweight.server.apis.openai.template_fields import check_template_fields
 from flyweight.server.apis.prompt_fields import check_size, get_max_bytes
 from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.apis.tools import Tool
@@ -183,3 +190,47 @@ def _spell_token(model: ServedModel, token: int) -> str | list[int]:
         return raw.decode()
     except UnicodeDecodeError:
         return list(raw)
+
+
+async def get_props(server: ApiServer, request: Request) -> Response:
+    """The defaults of /completion, the context, and what the model's template is."""
+    model = server.find()
+    settings = make_settings(params_of({**DEFAULTS, **model.defaults}))
+    context = model.max_model_len
+    return reply(
+        {
+            "default_generation_settings": {"n_ctx": context, "params": settings},
+            "total_slots": model.client.facts["max_num_seqs"],
+            "model_path": model.names[0],
+            "model_alias": model.names[0],
+            "modalities": {"vision": False, "audio": False},
+            "chat_template": model.tokenizer.chat_template or "",
+            **_spell_marks(model),
+            "build_info": f"flyweight {__version__}",
+            "is_sleeping": False,
+        }
+    )
+
+
+async def get_tokenizer_info(server: ApiServer, request: Request) -> Response:
+    """The vocabulary as a tokenizer_config.json would describe it."""
+    model = server.find()
+    return reply(
+        {
+            "tokenizer_class": type(model.tokenizer.codec).__name__,
+            "model_max_length": model.max_model_len,
+            "vocab_size": model.tokenizer.vocab_size,
+            "add_bos_token": model.tokenizer.add_bos,
+            **_spell_marks(model),
+            "pad_token": None,
+            "chat_template": model.tokenizer.chat_template,
+        }
+    )
+
+
+def _spell_marks(model: ServedModel) -> dict[str, Any]:
+    """The spelling of the tokens that begin and end a sequence."""
+    ids = {"bos_token": model.tokenizer.bos_id, "eos_token": model.tokenizer.eos_id}
+    return {
+        name: None if token is None else model.tokenizer.piece(token) for name, token in ids.items()
+    }

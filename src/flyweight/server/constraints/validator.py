@@ -1,9 +1,8 @@
-"""Whether constraints can be kept to, asked of processes that can be killed (`judge`).
+"""Checks that schemas, regexes and grammars compile, in processes that can be killed (`process`).
 
-Invariant: an answer comes within the time given, whatever is asked; a process that failed is
-replaced; the event loop never waits.  The same question is asked once, as long as somebody waits
-for it, and answers are remembered.  Questions that take long, or have long sources, hold up no
-others for more than `QUICK`, and take no more than half of the room for those who wait.
+Invariant: an answer comes within the given time; a process that failed is replaced; the event loop
+never waits.  Requests with the same constraint share one check, and results are remembered.  Slow
+checks and long sources delay quick ones by `QUICK` at most, and take half of the places at most.
 """
 
 import asyncio
@@ -14,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -21,7 +22,6 @@ import msgspec
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, StructuredOutputs
 from flyweight.server.constraints.process import LENGTH, ValidatorSetup, pack
-from flyweight.server.constraints.turns import ExclusiveTurns
 from flyweight.server.transport.errors import HttpError
 
 QUICK = 0.5  # seconds for a question in the first place; one that takes longer goes to the second
@@ -33,6 +33,44 @@ MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
 TRIES = 2  # of a question whose process was killed
 ErrorData = dict[str, Any]  # of a `RequestError`; empty: a constraint that can be kept to
+
+
+class ExclusiveTurns:
+    """One place."""
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._number = count()
+
+    def take(self) -> bool:
+        """Whether it was free, and is ours now."""
+        if self._taken:
+            return False
+        self._taken = True
+        return True
+
+    async def enter(self, weight: int) -> None:
+        """Waits until it is ours."""
+        if self.take():
+            return
+        turn = asyncio.get_running_loop().create_future()
+        heappush(self._waiting, (weight, next(self._number), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came, and nobody is here to use it
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Hands it on."""
+        while self._waiting:
+            turn = heappop(self._waiting)[2]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken = False
 
 
 class ValidatorKilled(Exception):

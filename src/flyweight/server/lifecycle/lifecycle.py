@@ -1,7 +1,7 @@
 """A server's life: loading, serving, draining, and the end.
 
-Invariant: on the way out running requests are finished (a second signal does not wait), then the
-process of the engine is gone.
+Invariant: at shutdown running requests are finished (a second signal does not wait), then the
+engine process is ended.  A name that clients are shown never contains a file's path.
 """
 
 import asyncio
@@ -10,16 +10,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from ssl import SSLContext, SSLError
+from ssl import SSLContext
+from typing import NamedTuple, Protocol
 
 import uvicorn
-from uvicorn.config import create_ssl_context
 
-from flyweight.config import fault_asked_for
-from flyweight.describe import ModelDescription, describe, find
+from flyweight.arguments.wishes import SettingRequests
+from flyweight.config import Settings, fault_asked_for
+from flyweight.describe import DEFAULT_MODEL, LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer, read_generation_options
 from flyweight.server import pipe
@@ -29,26 +30,31 @@ from flyweight.server.app import make_app
 from flyweight.server.chat_format import check_template_defaults
 from flyweight.server.engine_client.client import EngineClient
 from flyweight.server.engine_client.spawn import EngineProcess
-from flyweight.server.lifecycle.order import ServerState, choose_names
-from flyweight.server.lifecycle.processes import get_start
-from flyweight.server.lifecycle.records import (
+from flyweight.server.lifecycle.running import (
     ServerRecord,
     find_own_log,
+    get_start,
     remove_record,
     write_record,
 )
 from flyweight.server.observability.effective_config import EffectiveConfiguration
-from flyweight.server.observability.log import ServerLog
+from flyweight.server.observability.log import LogFile, ServerLog
 from flyweight.server.observability.model_summary import summarize_model
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.loading import answer_while_loading
-from flyweight.server.transport.protocol import ConnectionLimits, HttpServer, limit_connections
+from flyweight.server.transport.http_server import (
+    HttpServer,
+    answer_while_loading,
+    limit_connections,
+    make_tls_context,
+)
+from flyweight.server.transport.protocol import ConnectionLimits
 from flyweight.text.chat import PLAIN, TemplateFault, try_out
 from flyweight.text.codec import DEFAULT
 from flyweight.text.template_reads import list_variables
 from flyweight.text.tokenizer import Tokenizer
+from flyweight.validation.untrusted import shown
 
 STOPPED = 130  # the exit code of what a signal ended before it began
 POLL = 0.05  # seconds between looks at what is still running while the server drains
@@ -60,49 +66,80 @@ CUT_OFF = HttpError(
 )
 
 
-def run_server(order: ServerState, sock: socket.socket, engine: EngineProcess) -> int:
+class ShowsLoading(LoadListener, Protocol):
+    """What shows a server's start.  `found` may refuse a model by raising."""
+
+    def found(self, path: Path) -> None: ...
+    def show_progress(self, message: pipe.LoadingProgress) -> None: ...
+    def ready(self, server: ApiServer, port: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """`wishes` are the settings that the user gave, for the effective configuration; the log goes
+    to stderr where there is no `log`.
+    """
+
+    settings: Settings
+    server: ServerSettings
+    show: ShowsLoading
+    wishes: SettingRequests
+    log: LogFile | None = None
+
+
+class ServedName(NamedTuple):
+    """A model's name; `also` is taken in requests and told to nobody."""
+
+    name: str
+    also: frozenset[str] = frozenset()
+
+
+def name_model(model: str | os.PathLike[str] | None) -> ServedName:
+    """A file or folder by its own name, and in requests by the path it was served by too; a model
+    of the Hub by its name there.
+    """
+    given = str(model or DEFAULT_MODEL)
+    path = os.path.expanduser(given)
+    if given == DEFAULT_MODEL or not os.path.exists(path):
+        return ServedName(given)
+    whole = os.path.abspath(path)
+    return ServedName(os.path.basename(whole) or "model", frozenset({given, path, whole}))
+
+
+def choose_names(
+    model: str | os.PathLike[str] | None, given: Sequence[str], adapters: Collection[str]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What clients are told the model is called, and what is taken beside it.  Raises `ConfigError`
+    where an adapter has one of these names: nobody could ask for it.
+    """
+    own = name_model(model)
+    names, also = (tuple(given), frozenset[str]()) if given else ((own.name,), own.also)
+    taken = [name for name in adapters if name in names or name in also]
+    if taken:
+        raise ConfigError(
+            f"--lora-modules: {shown(taken[0])} is the model's own name; allowed: another name for "
+            "the adapter, or another --served-model-name"
+        )
+    return names, also
+
+
+def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProcess) -> int:
     """Serves on `sock` with a process that waits to be told which engine to be."""
-    settings, server = order.settings, order.server
+    settings, server = options.settings, options.server
     context = make_tls_context(server)
     choose_names(settings.model, server.served_model_name, settings.adapters)
-    path = find(settings, order.show)
-    order.show.found(path)
+    path = find(settings, options.show)
+    options.show.found(path)
     given = pipe.to_portable({name: getattr(settings, name) for name in settings.__slots__})
-    life = ServerLifecycle(order, path, context)
+    life = ServerLifecycle(options, path, context)
     given["model"] = str(path)
     pace = server.target_step_time, server.max_prefill_delay
     begin = pipe.EngineSetup(given, *pace, fault_asked_for())
     life.client = EngineClient(begin, life.take_step, life.give_up, server.engine_timeout)
-    life.client.on_loading = order.show.show_progress
+    life.client.on_loading = options.show.show_progress
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(life.run(sock, line))
-
-
-def make_tls_context(server: ServerSettings) -> SSLContext | None:
-    """What uvicorn makes of a certificate, before anything is loaded.  Raises `ConfigError`."""
-    if not server.ssl_certfile:
-        return None
-    config = uvicorn.Config(
-        "", ssl_certfile=server.ssl_certfile, ssl_keyfile=server.ssl_keyfile or None
-    )
-    try:
-        return create_ssl_context(
-            server.ssl_certfile,
-            server.ssl_keyfile or None,
-            config.ssl_keyfile_password,
-            config.ssl_version,
-            config.ssl_cert_reqs,
-            config.ssl_ca_certs,
-            config.ssl_ciphers,
-        )
-    except OSError as error:  # an error of ssl is one too
-        files = " and ".join(filter(None, (server.ssl_certfile, server.ssl_keyfile)))
-        why = error.strerror
-        if isinstance(error, SSLError):  # OpenSSL says no more than where in its source
-            why = "a certificate and its key are needed, both PEM"
-            why += "" if server.ssl_keyfile else "; --ssl-keyfile names a key in another file"
-        raise ConfigError(f"ssl_certfile: {files} cannot be used: {why}") from None
 
 
 def set_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
@@ -128,11 +165,13 @@ class ServerLifecycle:
 
     client: EngineClient
 
-    def __init__(self, order: ServerState, path: Path, context: SSLContext | None = None) -> None:
+    def __init__(
+        self, options: LaunchOptions, path: Path, context: SSLContext | None = None
+    ) -> None:
         self.context = context
-        self.settings, self.server = order.settings, order.server
-        self.show, self.wishes, self.path = order.show, order.wishes, path
-        self.log = order.log
+        self.settings, self.server = options.settings, options.server
+        self.show, self.wishes, self.path = options.show, options.wishes, path
+        self.log = options.log
         self.api: ApiServer | None = None
         self.http: HttpServer | None = None
         self.crowd: ConnectionLimits | None = None

@@ -19,15 +19,14 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
 from flyweight.server.engine_client.spawn import EngineProcess
-from flyweight.server.lifecycle.processes import find_listener, read_command
-from flyweight.server.lifecycle.records import list_running
-from flyweight.server.observability.logfile import LogFile
+from flyweight.server.lifecycle.running import find_listener, list_running, read_command
+from flyweight.server.observability.log import LogFile
 from flyweight.server.settings import ServerSettings
 
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
-    from flyweight.server.lifecycle.order import ShowsLoading
+    from flyweight.server.lifecycle.lifecycle import ShowsLoading
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -113,10 +112,9 @@ def serve(
     engine = EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
-        from flyweight.server.lifecycle.lifecycle import run_server
-        from flyweight.server.lifecycle.order import ServerState
+        from flyweight.server.lifecycle.lifecycle import LaunchOptions, run_server
 
-        return run_server(ServerState(settings, server, show, wishes, log), sock, engine)
+        return run_server(LaunchOptions(settings, server, show, wishes, log), sock, engine)
     finally:
         engine.end()
         if server.uds:

@@ -1,26 +1,35 @@
-"""The server's log: a line a request and a line an event, on stderr or in a file, as text or JSON.
+"""The server's log: a line per request and event, as text or JSON, on stderr or in a bounded file.
 
-Invariant: whoever says something never waits for whoever reads: lines go through a queue of bounded
-length, and what does not fit is counted.  A value is one word of printable ASCII, whatever it was;
-prompts, answers, keys and query strings are never given to this room.
+Invariant: logging never waits for the reader: lines go through a bounded queue, and lost ones are
+counted.  A value is one word of printable ASCII; prompts, answers, keys and query strings are never
+logged.  A log file and the one before it (PATH.1) are bounded, readable by this user only, and
+locked by the process that writes them.
 """
 
+import fcntl
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
 
+from flyweight.errors import ConfigError
+
 LONGEST = 200  # characters of a value
 QUEUE = 10_000  # lines
 PLAIN = "/:@+,;=*()[]<>'!"  # what a value may hold besides letters, digits and -._~
 Told = Mapping[str, object]
+OPTION = "--log-file"
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # no waiting for a pipe's reader
+OWNER = 0o600
+STDERR = 2
 
 
 class WritesLines(Protocol):
@@ -112,3 +121,86 @@ def escape(text: str) -> str:
     """Text without control characters, and not too long."""
     text = text[:LONGEST]
     return text if text.isascii() and text.isprintable() else quote(text, safe=PLAIN + " ")
+
+
+class LogFile:
+    """As much of a text file as `Log` writes to."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        """Raises `ConfigError` where it cannot be written, or another process writes it."""
+        self.path, self.most = path, most
+        self._file = open_locked(path)
+
+    def write(self, text: str) -> None:
+        """Raises `OSError`."""
+        raw = text.encode("utf-8", "backslashreplace")
+        if os.fstat(self._file).st_size + len(raw) > self.most:
+            self._rotate()
+        while raw:
+            raw = raw[os.write(self._file, raw) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def fileno(self) -> int:
+        return self._file
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _rotate(self) -> None:
+        """Begins a new file.  Where that cannot be, what there is goes: the bound holds."""
+        new, older = (self.path.with_name(self.path.name + end) for end in (".new", ".1"))
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+            file = os.open(new, FLAGS | os.O_EXCL, OWNER)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                older.unlink(missing_ok=True)
+                os.link(self.path, older)
+                os.rename(new, self.path)
+            except OSError:
+                os.close(file)
+                raise
+            was, self._file = self._file, file
+            self._follow(was)
+            os.close(was)
+            return
+        os.ftruncate(self._file, 0)
+
+    def _follow(self, was: int) -> None:
+        """A standard error that was the same file is the new one too, as a description of its own:
+        what inherits it inherits no lock.
+        """
+        if os.path.sameopenfile(was, STDERR):
+            own = os.open(self.path, FLAGS)
+            os.dup2(own, STDERR)
+            os.close(own)
+
+
+def open_locked(path: Path) -> int:
+    """The open file, which no other process has locked.  Raises `ConfigError`."""
+    while True:
+        try:
+            file = os.open(path, FLAGS, OWNER)
+        except OSError as error:
+            raise ConfigError(
+                f"{OPTION} {path}: {error.strerror}; give a file in a folder you may write to"
+            ) from None
+        try:
+            if not os.path.isfile(path):
+                raise ConfigError(f"{OPTION} {path} is no plain file; give one, or a new name")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        except BlockingIOError:
+            os.close(file)
+            raise ConfigError(
+                f"{OPTION} {path} is written by another server; give each a file of its own"
+            ) from None
+        except FileNotFoundError:  # taken away meanwhile
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # it has just become the older one

@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it: Host, Origin, key, size and pace of its body.
+"""What every request passes before a route sees it: Host, Origin, key, and the reading of its body.
 
-Invariant: the decision is made on the path the router will use, and a path is guarded unless it is
-listed as open.  Of several keys each is a tenant, named by its hash.  A body reaches a route whole,
-or not at all; what a route raises is told in our words, and every answer has an id.
+Invariant: the path that is checked is the one the router uses, and a path needs a key unless it is
+listed as open.  Each of several keys is a tenant, named by its hash.  A body reaches a route whole
+or not at all; its bytes are counted once and freed once.  Every answer has an id.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.server.settings import LOOPBACK, ServerSettings
-from flyweight.server.transport.bodies import BodyReader
 from flyweight.server.transport.errors import HttpError, Shape, print_failure, to_http_error
 from flyweight.server.transport.origins import CorsPolicy, Given
 from flyweight.server.transport.replies import reply
@@ -32,6 +31,71 @@ LETTERS = "[A-Za-z0-9._:-]"  # of a client's name for a request: none forges a l
 ID = re.compile(LETTERS + "{1,64}")
 WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 LINGER = 2.0  # seconds the rest of a refused body is thrown away, so that its sender reads why
+ALWAYS = 64 << 10  # bytes of each body that are not counted
+
+
+class BodyReader:
+    """Those of one server; `held` bytes of them, beyond the first of each, are here."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.held = 0
+
+    async def read(self, headers: Headers, receive: Receive) -> bytes:
+        """A whole body; empty where its client has left.  Raises `HttpError`."""
+        most = self.settings.max_body_bytes
+        length = headers.get("content-length")
+        if length is not None and (not length.isdecimal() or int(length[:20]) > most):
+            raise make_size_error(most)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_timeout):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        self.free(size)
+                        return b""
+                    part = message.get("body", b"")
+                    if size + len(part) > most:
+                        raise make_size_error(most)
+                    self._take(size, len(part))
+                    size += len(part)
+                    parts.append(part)
+                    more = message.get("more_body", False)
+        except BaseException as error:
+            self.free(size)
+            if isinstance(error, TimeoutError):
+                raise HttpError(408, "the body took too long to arrive") from None
+            raise
+        return b"".join(parts)
+
+    def free(self, size: int) -> None:
+        """A body of `size` bytes is not needed any more."""
+        self.held -= count_bytes(size)
+
+    def _take(self, size: int, more: int) -> None:
+        """Raises `HttpError` where others leave no room; one alone may be of any size."""
+        own, most = count_bytes(size), self.settings.max_total_body_bytes
+        after = self.held - own + count_bytes(size + more)
+        if after > most and after > self.held > own:
+            raise HttpError(
+                503,
+                f"the bodies of all requests have {self.held} bytes (max {most}); retry later "
+                "(--max-total-body-bytes)",
+                code="request_bytes_limit",
+                headers={"retry-after": "2"},
+            )
+        self.held = after
+
+
+def count_bytes(size: int) -> int:
+    return max(0, size - ALWAYS)
+
+
+def make_size_error(most: int) -> HttpError:
+    return HttpError(413, f"the body is larger than {most} bytes (--max-body-bytes)")
 
 
 class RequestGuard:

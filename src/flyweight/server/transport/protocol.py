@@ -8,39 +8,22 @@ waited longest between requests gives way.
 """
 
 import asyncio
-import resource
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from fcntl import ioctl
 from functools import partial
 from termios import TIOCOUTQ
 from typing import Any
 
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from flyweight.errors import ConfigError
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError, Shape
 from flyweight.server.transport.replies import encode
 
 PIPELINED = 16  # requests that may wait behind one on its connection
 LINE = 4  # bytes of a header beside its name and value
-SPARE = 32  # open files that are no connections
-
-
-def limit_connections(wanted: int) -> int:
-    """How many of `wanted` connections the system lets us have open.  Raises `ConfigError`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    if soft != unlimited and soft < wanted + SPARE:
-        soft = wanted + SPARE if hard == unlimited else min(hard, wanted + SPARE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    found = wanted if soft == unlimited else min(wanted, soft - SPARE)
-    if found < 1:
-        raise ConfigError(f"at most {soft} files may be open (ulimit -n); needed: {SPARE + 1}")
-    return found
 
 
 def encode_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
@@ -274,23 +257,3 @@ class Connection(HttpToolsProtocol):
             self.transport.write(encode_reply(error))
         self._block()
         self.transport.close()
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its clock and its handlers of signals: `stop` ends it."""
-
-    def __init__(self, config: uvicorn.Config, serving: Callable[[Any], None]) -> None:
-        super().__init__(config)
-        self._end = asyncio.Event()
-        self._serving = serving
-
-    def stop(self) -> None:
-        self.should_exit = True
-        self._end.set()
-
-    async def main_loop(self) -> None:
-        self._serving(self)
-        await self._end.wait()
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        return nullcontext()

@@ -1,13 +1,15 @@
-"""Replies: JSON, and server-sent events that end when their reader goes.
+"""Replies: JSON, event streams that end when the client disconnects, headers of ignored fields.
 
-Invariant: a stream whose reader is gone is closed, and with it what it reads from (`http` sees to
-readers that take nothing); an error after the first byte is an event like any other.
+Invariant: a stream whose client is gone is closed, and with it its source (`protocol` handles
+clients that do not read); an error after the first byte is an event like any other.  Ignored names
+come from the client: they are percent-encoded, and limited in number.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
+from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
@@ -19,6 +21,9 @@ T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment, which readers of events pass over
+HEADER, SCHEMA_HEADER = "x-ignored-params", "x-ignored-schema-keywords"
+MOST, LONGEST = 32, 64  # names, and characters of each
+PLAIN = "[]$="  # beside letters, digits and _.-~, which are never escaped
 
 
 class ClientGone(Exception):
@@ -138,3 +143,41 @@ async def run_while_connected(request: Request, work: Awaitable[T]) -> T:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def ignore(request: Request, names: Sequence[str]) -> None:
+    """Notes fields of a request that have no effect."""
+    request.state.ignored = list(names)
+
+
+def ignore_also(request: Request, name: str) -> None:
+    """Notes one field more."""
+    ignore(request, [*getattr(request.state, "ignored", []), name])
+
+
+def ignore_keywords(request: Request, names: Iterable[str]) -> None:
+    """Notes names within JSON schemas that have no effect."""
+    known: list[str] = getattr(request.state, "ignored_keywords", [])
+    request.state.ignored_keywords = list(dict.fromkeys([*known, *names]))
+
+
+def add_headers(request: Request, response: Response) -> Response:
+    """The response, with the headers where something was ignored."""
+    for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
+        names: list[str] = getattr(request.state, kind, [])
+        if names:
+            response.headers[header] = format_names(names)
+    return response
+
+
+def format_names(names: Sequence[str]) -> str:
+    """Names as they may stand in a header."""
+    found = [_escape(name) for name in names[:MOST]]
+    more = len(names) - MOST
+    return ", ".join([*found, f"... ({more} more)"] if more > 0 else found)
+
+
+def _escape(name: str) -> str:
+    """A name without anything that ends a header or an item of it; cut where it is long."""
+    cut = name[:LONGEST].encode("utf-8", "surrogatepass")
+    return quote(cut, safe=PLAIN) + ("..." if len(name) > LONGEST else "")

@@ -14,8 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.requests.collector import Collector, VectorCollector
-from flyweight.server.observability.counters import HttpCounts
-from flyweight.server.observability.watch import LogsEvents
+from flyweight.server.observability.counters import HttpCounts, LogsEvents
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CUT = 499  # the status of an answer nobody waited for, before it began

@@ -15,8 +15,7 @@ from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.errors import FlyweightError
 from flyweight.server import pipe
-from flyweight.server.worker.loading import ClientGoneWhileLoading, LoadingReporter
-from flyweight.server.worker.loop import READ, Worker
+from flyweight.server.worker.loop import READ, ClientGoneWhileLoading, LoadingReporter, Worker
 
 
 def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The engine's loop: one thread that reads the pipe between steps, steps, and writes what came.
+"""The engine's loop: one thread that reads messages from the pipe, runs steps, sends the events.
 
-Invariant: nothing that a step raises ends the process, or another request than the one that caused
-it (`Driver`).  Waits on the pipe while there is nothing to do; ends when the front end is gone.
-Knows no HTTP and no text.
+Invariant: an error in a step ends at most the request that caused it (`Driver`).  Waits on the pipe
+while there is nothing to compute; ends when the API server is gone.  Sends a few messages of
+loading progress per second at most.  Knows no HTTP and no text.
 """
 
 import select
@@ -16,18 +16,57 @@ from contextlib import suppress
 from typing import Any
 
 from flyweight.build import LoadedModel
+from flyweight.describe import ModelDescription
 from flyweight.driver.driver import Driver
 from flyweight.driver.isolation import BROKE
 from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
+from flyweight.plan.memory import MemoryPlan, summarize
 from flyweight.server import pipe
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
-from flyweight.server.worker.loading import ClientGoneWhileLoading
 
 KEPT_STEPS = 256  # shown by /debug/steps
 READ = 1 << 20  # bytes at a time
 QUIET = 0.5  # seconds without a message after which there is time to prepare for grammars
+EVERY = 0.25  # seconds between two messages of progress
+
+
+class ClientGoneWhileLoading(Exception):
+    """The front end closed the pipe."""
+
+
+class LoadingReporter:
+    """A `LoadListener` over the pipe."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._last = 0.0
+
+    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
+        self._say(pipe.LoadingProgress("plan", summarize(plan)))
+
+    def progress(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done < total and now - self._last < EVERY:
+            return
+        self._last = now
+        self._say(pipe.LoadingProgress("progress", "loading", done, total))
+
+    def warn(self, message: str) -> None:
+        self._say(pipe.LoadingProgress("warning", message))
+
+    def note(self, message: str) -> None:
+        self._say(pipe.LoadingProgress("note", message))
+
+    def fetching(self, file: str, done: int, total: int) -> None:
+        """The front end has fetched what is needed."""
+
+    def _say(self, message: pipe.LoadingProgress) -> None:
+        try:
+            self._line.sendall(pipe.encode_frame(message))
+        except OSError:
+            raise ClientGoneWhileLoading from None
 
 
 class Worker:

@@ -17,12 +17,12 @@ from flyweight.server.apis.anthropic.messages_stream import MessageWriter
 from flyweight.server.apis.body import FIRST, limited, read_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import prepare_chat, render_prompt
-from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.server.apis.openai.content_blocks import make_chat_body
-from flyweight.server.apis.openai.template_fields import (
+from flyweight.server.apis.openai.chat_schema import (
+    ChatBody,
     check_template_fields,
     make_thinking_variables,
 )
+from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
     KEYS,

@@ -26,6 +26,7 @@ from flyweight.server.apis.ollama.schema import (
     resolve_name,
 )
 from flyweight.server.apis.openai.chat import name_logprobs, prepare_chat
+from flyweight.server.apis.openai.chat_schema import make_thinking_variables
 from flyweight.server.apis.openai.content_blocks import (
     BlockEvent,
     ContentBlocks,
@@ -33,7 +34,6 @@ from flyweight.server.apis.openai.content_blocks import (
     parse_answer,
     parse_arguments,
 )
-from flyweight.server.apis.openai.template_fields import make_thinking_variables
 from flyweight.server.apis.sampling_fields import beside, params_of
 from flyweight.server.apis.tools import Tool
 from flyweight.server.apis.usage import report_timings

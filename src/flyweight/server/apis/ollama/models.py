@@ -17,7 +17,6 @@ from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import encode_beginning
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.about import find_parent
 from flyweight.server.apis.body import read_body
 from flyweight.server.apis.ollama.handlers import to_ns
 from flyweight.server.apis.ollama.schema import (
@@ -28,6 +27,7 @@ from flyweight.server.apis.ollama.schema import (
     resolve_name,
 )
 from flyweight.server.apis.openai.embeddings import compute_vectors, get_vectors
+from flyweight.server.apis.own_routes import find_parent
 from flyweight.server.apis.usage import measure_vector_timings, report_reuse
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply

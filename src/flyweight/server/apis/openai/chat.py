@@ -16,20 +16,19 @@ from flyweight.requests.preparing import render_conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.beams import make_params
 from flyweight.server.apis.body import read_body
-from flyweight.server.apis.openai.chat_schema import ChatBody
-from flyweight.server.apis.openai.chat_stream import ChatWriter
-from flyweight.server.apis.openai.template_fields import (
+from flyweight.server.apis.openai.chat_schema import (
+    ChatBody,
     check_template_fields,
     make_effort_variables,
 )
+from flyweight.server.apis.openai.chat_stream import ChatWriter
 from flyweight.server.apis.output_formats import form_keywords
-from flyweight.server.apis.prompt_fields import check_size, get_max_bytes, truncate_ids
+from flyweight.server.apis.prompt_fields import check_size, get_max_bytes, make_params, truncate_ids
 from flyweight.server.apis.tools import Tools
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.ignored import ignore_keywords
+from flyweight.server.transport.replies import ignore_keywords
 from flyweight.text.chat import FAILS, TemplateFault
 from flyweight.text.messages import check_depth, merge_options
 from flyweight.text.tools.parser import AnswerFormat

@@ -17,10 +17,9 @@ from flyweight.requests.prompts import check_fits, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.beams import make_params
 from flyweight.server.apis.body import limited, read_body
 from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
-from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, split_prompts
+from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, listing
 from flyweight.server.apis.usage import RunningUsage, report_usage
 from flyweight.server.served_model import ServedModel

@@ -1,21 +1,28 @@
-"""Processes of this machine, as /proc tells of them: how old, how large, whose children, and who
-listens where.
+"""Which servers run on this machine: records in the cache folder, and processes as in /proc.
 
-Invariant: reads only; what we may not see, or what has just ended, is None.  A process is known by
-its id and the moment it began, so that an id that was given again is not mistaken.
+Invariant: a process is identified by its id and its start time, so a reused id is not mistaken for
+it.  A record whose process is gone is removed.  A record holds no key.  What this user may not see,
+or what has just ended, is None.
 """
 
+import json
 import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
+
+from flyweight.config import PackedCacheSettings
+from flyweight.errors import CheckpointError
+from flyweight.validation.untrusted import read_json
 
 PROC = Path("/proc")
 LISTENING = "0A"  # of /proc/net/tcp
 NAMED = 4  # words of a command line that are shown: options may hold secrets
+RECORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,9 @@ def _list_inodes(port: int) -> Iterator[str]:
             lines = (PROC / "net" / table).read_text().splitlines()[1:]
         except OSError:
             continue
-        for fields in map(str.split, lines):
-            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                yield f"socket:[{fields[9]}]"
+        for words in map(str.split, lines):
+            if words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                yield f"socket:[{words[9]}]"
 
 
 def _list_open(pid: int) -> Iterator[str]:
@@ -127,3 +134,82 @@ def _read_stat(pid: int) -> list[str] | None:
     except OSError:
         return None
     return text.rpartition(")")[2].split()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """A server: its process, where it listens, what it serves, its log where it has a file of one,
+    how long it drains, and its address.  On a Unix socket its port is 0.
+    """
+
+    pid: int
+    begun: int
+    host: str
+    port: int
+    model: str
+    log: str
+    drain: float
+    url: str
+
+    @property
+    def process(self) -> ProcessInfo:
+        return ProcessInfo(self.pid, self.begun)
+
+
+def get_folder() -> Path | None:
+    """Where records and logs are; None where this user has no place for them."""
+    cache = PackedCacheSettings.of_environment().folder
+    return None if cache is None else cache / "servers"
+
+
+def write_record(record: ServerRecord) -> None:
+    """Raises `OSError` where it cannot be kept."""
+    place = get_folder()
+    if place is None:
+        raise OSError("there is no cache folder")
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = place / f".{record.pid}.new"
+    new.write_text(json.dumps(asdict(record)))
+    new.chmod(0o600)
+    new.rename(place / f"{record.pid}.json")
+
+
+def remove_record(pid: int) -> None:
+    place = get_folder()
+    if place is not None:
+        with suppress(OSError):
+            (place / f"{pid}.json").unlink()
+
+
+def list_running() -> list[ServerRecord]:
+    """Servers that run, by port; what is left of others is removed."""
+    place = get_folder()
+    found: list[ServerRecord] = []
+    for path in sorted(place.glob("*.json")) if place is not None else []:
+        record = _read(path)
+        if record is not None and record.process.alive:
+            found.append(record)
+        else:
+            with suppress(OSError):
+                path.unlink()
+    return sorted(found, key=lambda record: (record.port, record.pid))
+
+
+def find_own_log() -> str:
+    """The file this process writes its stderr to; empty where that is none."""
+    with suppress(OSError):
+        path = os.readlink("/proc/self/fd/2")
+        if os.path.isfile(path):
+            return path
+    return ""
+
+
+def _read(path: Path) -> ServerRecord | None:
+    try:
+        given: dict[str, Any] = read_json(path)
+        record = ServerRecord(**given)
+    except (CheckpointError, TypeError):
+        return None
+    kinds = {int: int, str: str, float: int | float}
+    plain = all(isinstance(getattr(record, f.name), kinds[f.type]) for f in fields(ServerRecord))  # type: ignore[index]
+    return record if plain else None
