@@ -1,4 +1,4 @@
-"""Settings and limits: every knob has a default, a range check and one line of help.
+"""Settings and limits: every setting has a default, a range check and one line of help.
 
 Invariant: a `Limits` or `Settings` that exists is consistent.  The only module that reads the
 environment.  Standard library only.
@@ -7,37 +7,20 @@ environment.  Standard library only.
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.spec import KV_BYTES
+from flyweight.validation.setting import check_settings, setting
+from flyweight.validation.setting import whole as whole
 
-CHOICES = {
-    "activations": ("int8", "bf16", "f32"),
-    "kv_cache_dtype": ("auto", *KV_BYTES),
-    "backend": ("cpu", "reference"),
-    "load_format": ("auto", "gguf", "safetensors", "pt"),
-}
 KEPT = "20GiB"  # of packed weights, all models together
 LEAST_MODEL_LEN = 512  # a shorter context is only chosen when asked for
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
-
-
-def whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Raises `ConfigError` unless `value` is a whole number from low to high (None: no end)."""
-    allowed = f"a whole number, {low}" + (" or more" if high is None else f" to {high}")
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ConfigError("is not valid", name, value=value, allowed=allowed)
-    near = max(low, value if high is None else min(value, high))
-    if near != value:
-        raise ConfigError(
-            "is out of range", name, value=value, allowed=allowed, hint=f"nearest valid: {near}"
-        )
 
 
 def unknown(name: str, known: Collection[str]) -> str:
@@ -173,51 +156,97 @@ class Settings:
     """What a user may choose about an engine; names are vLLM's where it has one.  Raises
     `ConfigError`.
 
-    `model` None is the story model inside the package.  `max_model_len` None is the longest context
-    that fits, up to the model's own.  `memory_limit` covers everything the process holds, as text
-    (6GiB, 80%) or bytes.  `threads` None is the cores we may use.  `kv_cache_dtype` "auto" is the
-    backend's choice.  `blocks` 0 is as many K/V blocks as are useful and fit.  `draft_tokens` above
-    0 turns prompt-lookup speculation on: guesses after a match of the last `prompt_lookup_max` down
-    to `prompt_lookup_min` tokens.  `kv_cache_metrics` times how long K/V blocks stay, for a share
-    `kv_cache_metrics_sample` of them.  `long_prefill_token_threshold` is most tokens of one prompt
-    in a step, `kv_cache_memory_bytes` what K/V may take (0: no limit of their own).
-    `prompt_logprob_rows` is how many rows of logits a step may compute for prompt_logprobs,
-    `max_logprobs` how many a request may ask for beside each token's own (-1: all).  `isa` forces
-    an instruction set (else FLYWEIGHT_ISA, else the best there is).  `seed` seeds the requests
-    that have none of their own.  `revision` is a branch, a tag or a commit of a model on the
-    Hub; `offline` makes no network call.  `packed_cache` keeps packed weights between starts.
-    `load_format` is what the model's files must be.
-    `adapters` are folders of LoRA adapters by the names requests call them.
+    Each field declares its option, range and meaning; docs/python-api.md has more.  `adapters` are
+    folders of LoRA adapters by the names requests call them.
     """
 
-    model: str | os.PathLike[str] | None = None
-    max_model_len: int | None = None
-    memory_limit: str | int = "80%"
-    threads: int | None = None
-    activations: str = "int8"
-    kv_cache_dtype: str = "auto"
-    block_size: int = 32
-    blocks: int = 0
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
-    enable_prefix_caching: bool = True
-    kv_cache_metrics: bool = False
-    kv_cache_metrics_sample: float = 0.01
-    long_prefill_token_threshold: int = 0
-    kv_cache_memory_bytes: int = 0
-    draft_tokens: int = 0
-    prompt_lookup_max: int = 5
-    prompt_lookup_min: int = 2
-    prompt_logprob_rows: int = 256
-    max_logprobs: int = 20
-    seed: int | None = None
-    backend: str = "cpu"
-    isa: str | None = None
-    offline: bool = False
-    packed_cache: bool = True
-    load_format: str = "auto"
-    revision: str | None = None
-    adapters: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
+    # fmt: off
+    model: str | os.PathLike[str] | None = setting(
+        None, "Model", "A .gguf file, a folder or a name on the Hub; the same as MODEL.", "MODEL",
+        kind="text", special=True
+    )
+    revision: str | None = setting(
+        None, "Model", "A branch, tag or commit of a model on the Hub.", "NAME"
+    )
+    offline: bool = setting(False, "Model", "Make no network call.")
+    load_format: str = setting(
+        "auto", "Model", "Format of the weights: auto, gguf, safetensors, pt (pytorch_model.bin).",
+        "KIND", choices=("auto", "gguf", "safetensors", "pt"), special=True
+    )
+    adapters: Mapping[str, str | os.PathLike[str]] = setting(
+        {}, "Model", "LoRA adapters, each served as a model of its name.", "NAME=FOLDER ...",
+        kind="words", option="lora-modules", special=True
+    )
+    packed_cache: bool = setting(True, "Model", "Keep packed weights for the next start.")
+    max_model_len: int | None = setting(
+        None, "Engine", "Longest prompt and answer together: 4096, 32k, auto.", "TOKENS",
+        kind="count", low=2, high=1 << 24, none=("auto", "-1"),
+        words="what the model knows and memory holds"
+    )
+    memory_limit: str | int = setting(
+        "80%", "Engine", "Memory for everything together: 6GiB, 512MB, 80%.", "SIZE"
+    )
+    kv_cache_memory_bytes: int = setting(
+        0, "Engine", "Memory for the K/V cache alone.", "SIZE", kind="size", low=0, high=1 << 50,
+        words="what is useful and fits"
+    )
+    blocks: int = setting(
+        0, "Engine", "Blocks of the K/V cache.", "N", low=0, high=2**31 - 1,
+        option="num-gpu-blocks-override", words="what is useful and fits"
+    )
+    kv_cache_dtype: str = setting(
+        "auto", "Engine", "Precision of the K/V cache: auto, f16, bf16, f32.", "TYPE",
+        choices=("auto", *KV_BYTES), special=True
+    )
+    block_size: int = setting(
+        32, "Engine", "Tokens in a block of the K/V cache.", "TOKENS", high=1024
+    )
+    threads: int | None = setting(
+        None, "Engine", "Threads to compute with.", "N", high=256,
+        words="the cores this process may use"
+    )
+    activations: str = setting(
+        "int8", "Engine", "Precision to multiply matrices in.", "int8|bf16|f32",
+        choices=("int8", "bf16", "f32")
+    )
+    max_num_seqs: int = setting(64, "Engine", "Max sequences in a step.", "N", high=4096)
+    max_num_batched_tokens: int = setting(
+        512, "Engine", "Max tokens in a step.", "TOKENS", kind="count", high=1 << 20
+    )
+    long_prefill_token_threshold: int = setting(
+        0, "Engine", "Max tokens of one prompt in a step; 0: no limit.", "TOKENS", low=0,
+        high=1 << 24
+    )
+    enable_prefix_caching: bool = setting(
+        True, "Engine", "Reuse the K/V of prompts that begin alike."
+    )
+    kv_cache_metrics: bool = setting(
+        False, "Engine", "Measure how long K/V blocks stay, for /metrics."
+    )
+    kv_cache_metrics_sample: float = setting(
+        0.01, "Engine", "Share of the blocks to measure.", "SHARE"
+    )
+    seed: int | None = setting(
+        None, "Engine", "Seed of requests that have none.", "N", low=-(2**63), high=2**64 - 1,
+        words="random"
+    )
+    # without an option of their own
+    draft_tokens: int = setting(
+        0, "", "Draft tokens in a step by prompt lookup; 0: off.", low=0, high=64
+    )
+    prompt_lookup_max: int = setting(5, "", "Longest match of prompt lookup, in tokens.", high=1024)
+    prompt_lookup_min: int = setting(2, "", "Shortest match of prompt lookup, in tokens.")
+    prompt_logprob_rows: int = setting(
+        256, "", "Max rows of logits in a step for prompt_logprobs.", low=0, high=256
+    )
+    max_logprobs: int = setting(
+        20, "", "Max log-probabilities per token; -1: all.", low=-1, high=64
+    )
+    backend: str = setting("cpu", "", "Backend that computes.", choices=("cpu", "reference"))
+    isa: str | None = setting(
+        None, "", "Instruction set of the kernels; else FLYWEIGHT_ISA, else the best."
+    )
+    # fmt: on
 
     def __post_init__(self) -> None:
         named = isinstance(self.adapters, Mapping) and all(
@@ -233,42 +262,18 @@ class Settings:
             )
         if not isinstance(self.model, str | os.PathLike | None):
             raise ConfigError("is not valid", "model", value=self.model, allowed="a path, or none")
-        for name in ("isa", "revision"):
-            value = getattr(self, name)
-            if not isinstance(value, str | None):
-                raise ConfigError("is not valid", name, value=value, allowed="a name, or none")
-        for known in fields(self):  # NumPy's whole numbers become our own
-            value = getattr(self, known.name)
-            if isinstance(value, Integral) and not isinstance(value, bool):
-                object.__setattr__(self, known.name, int(value))
-        for name, allowed in CHOICES.items():
-            self._one_of(name, getattr(self, name), allowed)
-        for name in ("enable_prefix_caching", "kv_cache_metrics", "offline", "packed_cache"):
-            self._one_of(name, getattr(self, name), (True, False))
+        check_settings(self)
         parse_bytes(str(self.memory_limit), 1)
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        if self.max_model_len is not None:
-            whole("max_model_len", self.max_model_len, 2, 1 << 24)
-        if self.threads is not None:
-            whole("threads", self.threads, 1, 256)
-        if self.seed is not None:
-            whole("seed", self.seed, -(2**63), 2**64 - 1)
-        whole("block_size", self.block_size, 1, 1024)
+        """Ranges that depend on other settings, and the one share."""
         whole("blocks", self.blocks, 0, (2**31 - 1) // self.block_size)
-        whole("max_num_seqs", self.max_num_seqs, 1, 4096)
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
-        whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0, 1 << 24)
-        whole("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 0, 1 << 50)
+        whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
-        whole("draft_tokens", self.draft_tokens, 0, 64)
-        whole("prompt_lookup_max", self.prompt_lookup_max, 1, 1024)
-        whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
-        whole("prompt_logprob_rows", self.prompt_logprob_rows, 0, 256)
-        whole("max_logprobs", self.max_logprobs, -1, 64)
         share = self.kv_cache_metrics_sample
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(
@@ -288,14 +293,6 @@ class Settings:
                     value=self.blocks,
                     hint=f"nearest valid: {least}",
                 )
-
-    def _one_of(self, name: str, value: object, allowed: tuple[object, ...]) -> None:
-        if value not in allowed:
-            words = [str(x) for x in allowed]
-            hint = nearest(str(value), words)
-            raise ConfigError(
-                "is not valid", name, value=value, allowed=f"{', '.join(words)}{hint}"
-            )
 
     @classmethod
     def of(cls, **given: Any) -> Self:

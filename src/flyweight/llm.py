@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, Never, Self, Unpack, cast
 
-from flyweight.arguments.engine import chosen
+from flyweight.arguments.engine import choose_engine
 from flyweight.arguments.keywords import EngineOptions
 from flyweight.build import LoadedModel, build
 from flyweight.describe import LoadListener
@@ -70,7 +70,7 @@ class LLM:
         **options: Unpack[EngineOptions],
     ) -> None:
         self._loaded: LoadedModel | None = None
-        self._chosen = chosen({"model": model, **options})
+        self._chosen = choose_engine({"model": model, **options})
         self.settings = self._chosen.settings
         patience = CallProgress()
         try:

@@ -27,9 +27,9 @@ from flyweight import (
     outputs,
     sampling_params,
 )
-from flyweight.arguments.engine import KNOWN, chosen
+from flyweight.arguments import compat
+from flyweight.arguments.engine import KNOWN, choose_engine
 from flyweight.arguments.keywords import EngineOptions
-from flyweight.arguments.stances import STANCES
 from flyweight.config import Settings
 from flyweight.outputs import Counter, Gauge
 from flyweight.params.structured import StructuredOutputs
@@ -65,7 +65,7 @@ def test_what_serve_understands_is_understood_here() -> None:
     keys = set(EngineOptions.__annotations__)
     assert keys <= KNOWN
     assert {field.name for field in fields(Settings)} - {"model"} <= keys
-    met = {stance.name.replace("-", "_") for stance in STANCES if stance.so}
+    met = {support.name.replace("-", "_") for support in compat.ENGINE if support.accepted}
     assert met <= keys
 
 
@@ -93,7 +93,9 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         assert rows["speculative_config"]["effective"] == "ngram, 3 tokens a step"
         assert rows["max_model_len"]["effective"] == "64" and llm.settings.memory_limit == "90%"
         assert not any("--" in row["reason"] + row["requested"] for row in rows.values())
-    assert chosen({}).settings == Settings() and not chosen({"swap_space": None}).wishes
+    assert (
+        choose_engine({}).settings == Settings() and not choose_engine({"swap_space": None}).wishes
+    )
 
 
 NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of vLLM's, and values that are accepted
@@ -109,7 +111,7 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of vLLM's, and values tha
 @pytest.mark.parametrize("name", NO_EFFECT)
 def test_what_has_no_effect_is_listed(name: str) -> None:
     for value in NO_EFFECT[name]:
-        (wish,) = chosen({name: value}).wishes
+        (wish,) = choose_engine({name: value}).wishes
         assert (wish.feature, wish.requested) == (name, f"{name} = {value!r}") and wish.reason
 
 
@@ -160,13 +162,13 @@ def test_all_refusals_are_told_at_once() -> None:
 
 
 def test_meanings_of_values() -> None:
-    assert chosen({"max_model_len": "32k"}).settings.max_model_len == 32000
-    assert chosen({"max_model_len": -1}).settings.max_model_len is None
-    assert chosen({"num_gpu_blocks_override": 9}).settings.blocks == 9
+    assert choose_engine({"max_model_len": "32k"}).settings.max_model_len == 32000
+    assert choose_engine({"max_model_len": -1}).settings.max_model_len is None
+    assert choose_engine({"num_gpu_blocks_override": 9}).settings.blocks == 9
     pytorchs = type("dtype", (), {"__str__": lambda _: "torch.float32"})()  # str(torch.float32)
     for dtype, computed in (("half", "bf16"), ("float16", "bf16"), (pytorchs, "f32")):
-        assert chosen({"dtype": dtype}).settings.activations == computed
-    assert chosen({"quantization": "gguf"}).settings.load_format == "gguf"
+        assert choose_engine({"dtype": dtype}).settings.activations == computed
+    assert choose_engine({"quantization": "gguf"}).settings.load_format == "gguf"
 
 
 def test_defaults_of_sampling(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from vllm_snippets import API_SERVER, EXPERIMENTS, FASTAPI, SERVE, UNBUILT, WORK
 
 from flyweight import ConfigError
 from flyweight.cli.serve.choices import choose
-from flyweight.cli.serve.parse import read
+from flyweight.cli.serve.words import read
 from tiny_model import tiny_adapter, tiny_folder
 
 COMMIT = "0" * 40

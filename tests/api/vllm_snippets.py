@@ -255,8 +255,8 @@ WORK = {
 
 # What is not built: the arguments, and the way out that is named.
 UNBUILT = {
-    'LLM(model="facebook/opt-6.7b", tensor_parallel_size=2)': "leave it out, or say 1",
-    'LLM(model="facebook/opt-6.7b", pipeline_parallel_size=2)': "leave it out, or say 1",
+    'LLM(model="facebook/opt-6.7b", tensor_parallel_size=2)': "leave it out, or use 1",
+    'LLM(model="facebook/opt-6.7b", pipeline_parallel_size=2)': "leave it out, or use 1",
     'LLM(model="TheBloke/Llama-2-7B-Chat-GPTQ", quantization="gptq")': "org/name:Q4_K_M",
     'LLM(model="facebook/opt-6.7b", quantization="awq")': "org/name:Q4_K_M",
     'LLM(model="facebook/opt-6.7b", kv_cache_dtype="fp8")': "nearest valid: f16",
@@ -264,7 +264,7 @@ UNBUILT = {
     '"num_speculative_tokens": 5})': '{"method": "ngram", "num_speculative_tokens": 5}',
     'LLM(model="facebook/opt-6.7b", speculative_config={"method": "eagle", "model": "x/y", '
     '"num_speculative_tokens": 2})': '{"method": "ngram", "num_speculative_tokens": 2}',
-    'LLM(model="facebook/opt-6.7b", tokenizer="gpt2")': "say the model again",
+    'LLM(model="facebook/opt-6.7b", tokenizer="gpt2")': "name the model again",
     'LLM(model="facebook/opt-6.7b", enable_chunked_prefill=False)': "max_num_batched_tokens",
     'LLM(model="facebook/opt-6.7b", load_format="dummy")': "allowed: auto, safetensors",
 }

@@ -8,7 +8,7 @@ import pytest
 from flyweight.cli.serve import banner
 from flyweight.cli.serve.banner import Banner
 from flyweight.cli.serve.choices import choose
-from flyweight.cli.serve.parse import read
+from flyweight.cli.serve.words import read
 from flyweight.server.pipe import LoadingProgress
 
 MIB = 1 << 20

@@ -6,8 +6,15 @@ import re
 
 import pytest
 
-from flyweight.arguments.wishes import DEFAULT
-from flyweight.cli.serve.effective import MOST_ROWS, WIDEST, ConfigRow, drawn, plain, table
+from flyweight.arguments.draft import DEFAULT
+from flyweight.cli.serve.banner import (
+    MOST_ROWS,
+    WIDEST,
+    ConfigRow,
+    draw_table,
+    sort_features,
+    write_table,
+)
 from flyweight.server.observability.effective_config import FeatureRow
 
 FEATURES = (
@@ -23,7 +30,7 @@ COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
-    rows, lines = table(FEATURES)
+    rows, lines = sort_features(FEATURES)
     assert rows == [
         ConfigRow("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
         ConfigRow("K/V cache", "by default", "8 blocks", "as many as fit"),
@@ -34,7 +41,7 @@ def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
 
 
 def test_columns_of_a_log_are_aligned() -> None:
-    head, *told = plain(*table(FEATURES))
+    head, *told = write_table(*sort_features(FEATURES))
     places = [head.index(name) for name in ("requested", "effective", "reason")]
     assert told[0][places[0] :].startswith("--speculative-config {}")
     assert told[0][places[1] :].startswith("ngram")
@@ -46,7 +53,7 @@ def test_columns_of_a_log_are_aligned() -> None:
 
 def test_many_options_share_a_line() -> None:
     many = [FeatureRow(f"--x{i}", f"--x{i}", "always", "so it is") for i in range(50)]
-    said = plain(*table([*FEATURES, *many]))
+    said = write_table(*sort_features([*FEATURES, *many]))
     assert len(said) <= 1 + MOST_ROWS + 3
     joint = "\n".join(said)
     assert all(f"{f.name}" in joint for f in (*FEATURES, *many))
@@ -55,8 +62,8 @@ def test_many_options_share_a_line() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120, 400])
 def test_a_terminal_has_a_row_a_line(width: int) -> None:
     long = FeatureRow("memory", "--memory-limit " + "9" * 100, "1 of 2", "because " * 40)
-    rows, lines = table([*FEATURES, long])
-    said = [COLOURS.sub("", line) for line in drawn(rows, lines, width)]
+    rows, lines = sort_features([*FEATURES, long])
+    said = [COLOURS.sub("", line) for line in draw_table(rows, lines, width)]
     assert len(said) == 2 + len(rows) + len(lines)
     for row, line in zip(rows, said[2:], strict=False):
         assert line.startswith(row.feature) and f" {row.effective} " in line
@@ -66,5 +73,5 @@ def test_a_terminal_has_a_row_a_line(width: int) -> None:
 
 
 def test_words_of_others_move_no_terminal() -> None:
-    (row,), _ = table([FeatureRow("memory", "--memory-limit \x1b[2J", "1", "x")])
+    (row,), _ = sort_features([FeatureRow("memory", "--memory-limit \x1b[2J", "1", "x")])
     assert "\x1b" not in row.requested

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flyweight.cli.serve.choices import ServeChoice, choose
-from flyweight.cli.serve.parse import read
+from flyweight.cli.serve.words import read
 from flyweight.errors import ConfigError
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from flyweight.arguments.flags import Flag
+from flyweight.arguments.options import Flag
 from flyweight.cli.serve.choices import ELSEWHERE, ServeChoice, choose
-from flyweight.cli.serve.parse import flags, read
-from flyweight.cli.serve.unsupported import STANCES
+from flyweight.cli.serve.options import OPTIONS, SUPPORTS
+from flyweight.cli.serve.words import read
 from flyweight.errors import ConfigError
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import ServerCounters
@@ -55,25 +55,29 @@ def values(flag: Flag, tmp_path: Path) -> list[str]:
         file = tmp_path / "keys"
         file.write_text("secret-of-a-file\n")
         return [str(file)]
-    stance = next((s for s in STANCES if s.name == flag.name), None)
-    if stance is not None and flag.kind == "text":
-        return [("3" if " " in stance.so[0] else stance.so[0]) if stance.so else "x"]
+    support = SUPPORTS.get(flag.name)
+    if support is not None and flag.kind != "switch":
+        return [
+            ("3" if " " in support.accepted[0] else support.accepted[0])
+            if support.accepted
+            else "x"
+        ]
     return VALUES.get(flag.name, KINDS.get(flag.kind, ["some-words"]))
 
 
-@pytest.mark.parametrize("name", sorted(flags()))
+@pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
     """Or is refused by name, or is among those that are told elsewhere, with the place."""
-    flag = flags()[name]
+    flag = OPTIONS[name]
     if name in ELSEWHERE:
         return
-    stance = next((s for s in STANCES if s.name == name), None)
-    off = stance is not None and flag.kind == "switch" and "on" not in stance.so
+    support = SUPPORTS.get(name)
+    off = support is not None and flag.kind == "switch" and "on" not in support.accepted
     words = [f"--{'no-' if off else ''}{name}", *values(flag, tmp_path)]
     try:
         choice = choose(read([*words, *ALSO.get(name, [])]))
     except ConfigError as error:
-        assert stance is not None and not stance.so
+        assert support is not None and not support.accepted
         assert f"--{name}" in str(error) and "is not supported" in str(error)
         return
     asked = f", {choice.wishes.given[name]}, "
@@ -90,14 +94,12 @@ def test_a_row_has_what_is_active_and_why() -> None:
     )
     row = found["--max-body-bytes"]
     assert (row["requested"], row["effective"]) == ("--max-body-bytes 2KiB", "2048")
-    assert row["reason"] == "as asked: max size of a request body"
+    assert row["reason"] == "requested: max size of a request body"
     assert (
         found["--ignore-unknown-fields"]["requested"],
         found["--ignore-unknown-fields"]["effective"],
     ) == ("--no-ignore-unknown-fields", "off")
-    assert (
-        found["--port"]["effective"] == "any that is free" and found["--seed"]["effective"] == "7"
-    )
+    assert found["--port"]["effective"] == "any free port" and found["--seed"]["effective"] == "7"
 
 
 def test_a_key_is_told_of_and_not_told() -> None:
@@ -110,4 +112,4 @@ def test_nothing_given_has_no_rows_of_options() -> None:
 
 
 def test_what_is_told_elsewhere_exists() -> None:
-    assert ELSEWHERE.keys() <= flags().keys() and all(ELSEWHERE.values())
+    assert ELSEWHERE.keys() <= OPTIONS.keys() and all(ELSEWHERE.values())

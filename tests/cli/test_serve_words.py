@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from flyweight.cli.serve.choices import ServeChoice, choose
-from flyweight.cli.serve.defaults import default
-from flyweight.cli.serve.flags import GROUPS, LIMITS
-from flyweight.cli.serve.parse import flags, read
-from flyweight.cli.serve.unsupported import STANCES
+from flyweight.cli.serve.options import GROUPS, OPTIONS, SUPPORTS
+from flyweight.cli.serve.words import read
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.server.settings import ServerSettings
@@ -58,10 +56,10 @@ def test_the_commands_people_know() -> None:
     assert (choice.server.host, choice.server.port) == ("0.0.0.0", 8000)
 
 
-@pytest.mark.parametrize("name", sorted(flags().keys() - {"config"}))
+@pytest.mark.parametrize("name", sorted(OPTIONS.keys() - {"config"}))
 def test_both_spellings(name: str) -> None:
     """An option with underscores means what it means with dashes."""
-    flag = flags()[name]
+    flag = OPTIONS[name]
     value = [] if flag.kind == "switch" else ["1"]
     old = read([f"--{name}", *value])
     assert name in old.options
@@ -78,7 +76,7 @@ def test_every_setting_has_an_option() -> None:
     assert sets <= settings | server
     special = "keys chat_template model_defaults sampling_defaults template_defaults parents"
     assert {f"server.{x}" for x in special.split()} == server - sets
-    assert not {flag.name for flag in flags().values() if not flag.help}
+    assert not {flag.name for flag in OPTIONS.values() if not flag.help}
 
 
 def test_every_option_is_in_the_page_about_serving() -> None:
@@ -87,16 +85,16 @@ def test_every_option_is_in_the_page_about_serving() -> None:
     told = set(re.findall(r"--[a-z][a-z-]*", page))
     assert {flag.spellings[0] for flag in rows} - told == set()
     tables = set(re.findall(r"--[a-z][a-z-]*", page.split("## Options")[1].split("**Refused")[0]))
-    known = {s for flag in flags().values() for s in flag.spellings}
+    known = {s for flag in OPTIONS.values() for s in flag.spellings}
     assert {name.replace("--no-", "--") for name in tables} <= known
 
 
 def test_the_table_of_limits_says_what_is_so() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     told = dict(re.findall(r"^\| `--([a-z-]+)`.*? \| (.*? \| .*?) \|", page, re.MULTILINE))
-    for flag in LIMITS:
+    for flag in GROUPS["Limits"]:
         value, allowed = told[flag.name].replace(",", "").split(" | ")
-        assert value == f"{default(flag)}{' s' * (flag.kind == 'number')}", flag.name
+        assert value == f"{flag.default}{' s' * (flag.kind == 'number')}", flag.name
         found = find_setting(ServerSettings.__dataclass_fields__[flag.sets.removeprefix("server.")])
         low, high = found.low, found.high
         end = re.fullmatch(r"\d+ to (\d+)( KiB)?", allowed)
@@ -222,7 +220,7 @@ REFUSED = [
     (["-q", "gguf", "--load-format", "pt"], "--quantization gguf", "contradict"),
     (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
     (["--dtype", "fp16"], "--dtype = 'fp16'", "nearest valid: bfloat16"),
-    (["--tokenizer", "x"], "--tokenizer = x is not supported", "beside the weights"),
+    (["--tokenizer", "x"], "--tokenizer = x is not supported", "from the folder of the weights"),
     (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill", "--max-num-batched-tokens"),
     (["--otlp-traces-endpoint", "x"], "nothing is sent anywhere", "/metrics"),
     (["a", "b"], "MODEL = a, b: 2 models; allowed: one", "--port"),
@@ -303,21 +301,21 @@ def test_a_tokenizer_that_is_the_models_own_is_taken(words: list[str]) -> None:
     assert "--tokenizer = other is not" in refusal("some/model", "--tokenizer", "other")
 
 
-@pytest.mark.parametrize("stance", STANCES, ids=[stance.name for stance in STANCES])
-def test_no_option_is_ignored(stance) -> None:
+@pytest.mark.parametrize("support", SUPPORTS.values(), ids=SUPPORTS)
+def test_no_option_is_ignored(support) -> None:
     """What asks for what is so anyway is in the ledger; everything else is refused by name."""
-    for value in stance.so:
-        words = {"on": [f"--{stance.name}"], "off": [f"--no-{stance.name}"]}
-        said = words.get(value, [f"--{stance.name}", "3" if " " in value else value])
+    for value in support.accepted:
+        words = {"on": [f"--{support.name}"], "off": [f"--no-{support.name}"]}
+        said = words.get(value, [f"--{support.name}", "3" if " " in value else value])
         (wish,) = chosen(*said).wishes.noted
-        assert (wish.feature, wish.effective) == (f"--{stance.name}", stance.active)
-    if stance.kind == "text" and stance.active != "no effect":
-        said = refusal(f"--{stance.name}", "nonsense")
-        assert f"--{stance.name} = {'...' if stance.name == 'hf-token' else 'nonsense'}" in said
-    elif stance.kind == "switch" and len(stance.so) < 2:
-        other = f"--no-{stance.name}" if "on" in stance.so else f"--{stance.name}"
+        assert (wish.feature, wish.effective) == (f"--{support.name}", support.active)
+    if support.kind != "switch" and support.active != "no effect":
+        said = refusal(f"--{support.name}", "nonsense")
+        assert f"--{support.name} = {'...' if support.name == 'hf-token' else 'nonsense'}" in said
+    elif support.kind == "switch" and len(support.accepted) < 2:
+        other = f"--no-{support.name}" if "on" in support.accepted else f"--{support.name}"
         assert f"{other} is not supported" in refusal(other)
-    assert stance.instead and stance.why
+    assert support.instead and support.why
 
 
 # --- a file of options ---

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flyweight.cli.serve.parse import flags
+from flyweight.cli.serve.options import OPTIONS
 from flyweight.errors import edits, nearest
 
 COMMANDS = ("run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve",
@@ -37,7 +37,7 @@ def test_another_word_is_no_misspelling(word: str) -> None:
      ("--layer-precision", ""), ("--num-predict", ""), ("--gpu-layers", ""), ("--foo", "")],
 )  # fmt: skip
 def test_options_of_serve(word: str, wanted: str) -> None:
-    known = [spelling for flag in flags().values() for spelling in flag.spellings]
+    known = [spelling for flag in OPTIONS.values() for spelling in flag.spellings]
     found = hinted(word, known)
     assert found.startswith("--kv-cache-") if word == "--kv-cache" else found == wanted
 

@@ -71,7 +71,7 @@ def test_a_call_that_is_demanded_has_an_effect(server: Running) -> None:
 def test_the_ledger_and_the_capabilities_say_what_is_so(server: Running) -> None:
     rows = {r["feature"]: r for r in server.get("/v1/engine/effective").json["features"]}
     assert rows["chat template"]["effective"] == "none"
-    assert rows["tool calls"]["effective"] == "JSON, where demanded"
+    assert rows["tool calls"]["effective"] == "JSON, where required"
     model = server.get("/v1/models").json["data"][0]["id"]
     shown = server.post("/api/show", {"model": model}).json["capabilities"]
     assert shown == ["completion", "embedding"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flyweight.arguments.wishes import SettingRequest, SettingRequests
+from flyweight.arguments.draft import SettingRequest, SettingRequests
 from flyweight.config import Settings
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.lifecycle.running import (
@@ -110,7 +110,7 @@ def test_a_shorter_context_is_told_as_what_memory_has_room_for() -> None:
     rows = {r["feature"]: r for r in ledger().document(counted())["features"]}
     assert rows["context"]["reason"] == "of 1024: what memory has room for"
     asked = ledger(max_model_len=512).document(counted())["features"]
-    assert {r["feature"]: r for r in asked}["context"]["reason"] == "as asked"
+    assert {r["feature"]: r for r in asked}["context"]["reason"] == "requested"
 
 
 def test_a_portrait_in_words() -> None:

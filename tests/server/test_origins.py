@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from flyweight.cli.serve.choices import choose
-from flyweight.cli.serve.parse import read
+from flyweight.cli.serve.words import read
 from flyweight.errors import ConfigError
 from flyweight.server.settings import ServerSettings
 from http_server import Reply, Running, started

@@ -58,7 +58,7 @@ def test_the_banner_says_what_is_served(asked: Running) -> None:
     rows = {line[:20].strip(): line for line in asked.said}
     assert "needed" in rows["API key"] and "1 known" in rows["API key"]
     assert rows["speculation"].split()[1] == "--speculative-config"
-    assert "ngram" in rows["speculation"] and "guesses a step" in rows["speculation"]
+    assert "ngram" in rows["speculation"] and "draft tokens a step" in rows["speculation"]
     assert "int8" in rows["activations"] and "by default" in rows["threads"]
     assert "token-abc123" not in said
     plan = next(line for line in asked.said if " allowed (weights " in line)
@@ -83,7 +83,7 @@ def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
     assert rows["speculation"]["effective"] == "ngram"
     assert rows["LoRA"]["effective"] == "off"
     assert rows["tool calls"]["requested"].startswith("--tool-call-parser hermes")
-    assert rows["tool calls"]["effective"] == "<tool_call>, where demanded"
+    assert rows["tool calls"]["effective"] == "<tool_call>, where required"
     assert rows["reasoning"]["effective"] == "off"
     assert "limit 50%" in rows["memory"]["reason"]
     assert told["limits"]["max_prompts"] == 3

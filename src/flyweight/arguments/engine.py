@@ -11,26 +11,19 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from flyweight.arguments.choosing import made, steps, tried
-from flyweight.arguments.draft import DraftArguments
-from flyweight.arguments.flags import ENGINE, MODEL
-from flyweight.arguments.meanings import MEANINGS, Meaning
-from flyweight.arguments.stance import Value
-from flyweight.arguments.stances import OFFLINE, STANCES
-from flyweight.arguments.wishes import SettingRequest
+from flyweight.arguments import compat
+from flyweight.arguments.draft import DraftArguments, Meaning, SettingRequest
+from flyweight.arguments.meanings import ENGINE_FLAGS, MEANINGS
+from flyweight.arguments.options import Value
 from flyweight.config import Settings, unknown
 from flyweight.errors import ConfigError, Refusals
 
 FIELDS = {known.name for known in fields(Settings)}
-SETS = {  # vLLM's name for a field, where it is another
-    flag.name.replace("-", "_"): flag.sets.partition(".")[2]
-    for flag in (*MODEL, *ENGINE)
-    if flag.sets
-}
-FIXED = STANCES + OFFLINE
-SWITCHES = {stance.name for stance in FIXED if stance.kind == "switch"} | {"enable-lora"}
+SETS = {flag.key: flag for flag in ENGINE_FLAGS.values() if flag.sets}  # by vLLM's names
+SUPPORTS = compat.index_supports(compat.ENGINE, compat.OFFLINE)
+SWITCHES = {name for name, one in SUPPORTS.items() if one.kind == "switch"} | {"enable-lora"}
 KNOWN = FIELDS | SETS.keys() | {
-    name.replace("-", "_") for name in (*MEANINGS, *(stance.name for stance in FIXED))
+    name.replace("-", "_") for name in (*MEANINGS, *SUPPORTS)
 } - {"lora_modules"}  # fmt: skip
 ADAPTERS = "--lora-modules NAME=FOLDER", 'adapters={"NAME": "FOLDER"}'
 
@@ -50,44 +43,46 @@ class EngineChoices:
     priorities: bool = True
 
 
-def chosen(arguments: Mapping[str, Any]) -> EngineChoices:
-    """What the arguments come to.  Raises `ConfigError` for all that cannot be, at once."""
+def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
+    """The settings that the arguments make.  Raises `ConfigError` with all refusals at once."""
     given = {name: value for name, value in arguments.items() if value is not None}
-    refusals = [unknown(name, KNOWN) for name in given if name not in KNOWN]
     options: dict[str, Value] = {}
+    draft = DraftArguments(options)
+    draft.refusals += [unknown(name, KNOWN) for name in given if name not in KNOWN]
+    read: dict[str, Value] = {}
     for name in given.keys() & KNOWN:
-        tried(partial(_read, options, name, given[name]), refusals)
-    draft = DraftArguments({_option(name): options[name] for name in given if name in options})
-    for step in steps(draft, FIXED, MEANINGS, partial(_setter, given), refusals):
-        tried(partial(step, draft), refusals)
-    settings = made(lambda found: Settings.of(**found), draft.engine, refusals)
-    if settings is None or refusals:
-        raise Refusals(map(pythonic, refusals))
-    written = {name: f"{name} = {value!r}"[:200] for name, value in given.items()}
+        draft.attempt(partial(read_argument, read, name, given[name]))
+    options |= {name.replace("_", "-"): read[name] for name in given if name in read}
+    draft.apply(SUPPORTS, partial(find_setter, given))
+    settings = draft.make(lambda found: Settings.of(**found), draft.engine)
+    if settings is None or draft.refusals:
+        raise Refusals(map(spell_in_python, draft.refusals))
+    shown = {name: f"{name} = {value!r}"[:200] for name, value in given.items()}
     return EngineChoices(
         settings=settings,
-        given=written,
-        wishes=tuple(_wish(wish, written) for wish in draft.wishes),
+        given=shown,
+        wishes=tuple(rename_request(wish, shown) for wish in draft.wishes),
         sampling=draft.server.get("sampling_defaults", {}),
         model_defaults=draft.server.get("model_defaults", True),
         priorities=draft.server.get("max_priority", 1) != 0,
     )
 
 
-def _setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | None:
-    """What puts an argument into a field as it is; text and -1 may have a meaning."""
+def find_setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | None:
+    """What puts an argument into the field that it sets; text may have a meaning."""
     name = option.replace("-", "_")
-    field, value = name if name in FIELDS else SETS.get(name), given[name]
-    if field is None or (option in MEANINGS and (isinstance(value, str) or value == -1)):
-        return None
+    flag, value = SETS.get(name), given[name]
+    if flag is not None and (str(value) in flag.none or (isinstance(value, str) and flag.none)):
+        return lambda draft: draft.set(flag, str(value))
+    if option in MEANINGS and isinstance(value, str):
+        return MEANINGS[option]
+    known = flag.sets.partition(".")[2] if flag is not None else name
+    if known not in FIELDS:
+        return MEANINGS.get(option)
+    return lambda draft: draft.engine.update({known: value})
 
-    def put(draft: DraftArguments) -> None:
-        draft.engine[field] = value
 
-    return put
-
-
-def pythonic(text: str) -> str:
+def spell_in_python(text: str) -> str:
     """A refusal that names options of the command line, in Python's words."""
     text = text.replace(*ADAPTERS)
     text = re.sub(r"--no-([a-z][a-z0-9-]*) is not", r"--\1 = False is not", text)
@@ -95,13 +90,9 @@ def pythonic(text: str) -> str:
     return re.sub(r"--([a-z][a-z0-9-]*)", lambda m: m[1].replace("-", "_"), text)
 
 
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _read(options: dict[str, Value], name: str, value: object) -> None:
+def read_argument(options: dict[str, Value], name: str, value: object) -> None:
     """Puts an argument where an option of the command line would be.  Raises `ConfigError`."""
-    switch = _option(name) in SWITCHES
+    switch = name.replace("_", "-") in SWITCHES
     if name in FIELDS:
         options[name] = value if isinstance(value, bool) else str(value)
     elif isinstance(value, bool) != switch:
@@ -116,9 +107,9 @@ def _read(options: dict[str, Value], name: str, value: object) -> None:
         options[name] = value if isinstance(value, bool) else str(value)
 
 
-def _wish(wish: SettingRequest, given: Mapping[str, str]) -> SettingRequest:
+def rename_request(wish: SettingRequest, given: Mapping[str, str]) -> SettingRequest:
     """What became of an argument, in Python's words."""
-    name = pythonic(wish.feature)
+    name = spell_in_python(wish.feature)
     return SettingRequest(
-        name, given.get(name, wish.requested), wish.effective, pythonic(wish.reason)
+        name, given.get(name, wish.requested), wish.effective, spell_in_python(wish.reason)
     )

@@ -65,7 +65,7 @@ class EngineOptions(TypedDict, total=False):
     generation_config: str | None
     override_generation_config: Mapping[str, Any] | None
     enable_lora: bool | None
-    # vLLM's that choose nothing here, see `arguments.stances`
+    # vLLM's that choose nothing here, see `arguments.compat`
     tokenizer: str | None
     tokenizer_mode: str | None
     trust_remote_code: bool | None
@@ -127,7 +127,7 @@ def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         if bool in kinds:
             parser.add_argument(option, action=argparse.BooleanOptionalAction)
         else:
-            parser.add_argument(option, type=_reader(kinds))
+            parser.add_argument(option, type=find_reader(kinds))
     return parser
 
 
@@ -136,7 +136,7 @@ def from_cli_args(cls: type[Any], args: argparse.Namespace) -> Any:
     return cls(**{name: getattr(args, name) for name in vars(cls()) if hasattr(args, name)})
 
 
-def _reader(kinds: tuple[Any, ...]) -> Callable[[str], Any]:
+def find_reader(kinds: tuple[Any, ...]) -> Callable[[str], Any]:
     """What makes a value of these kinds of text."""
     if str in kinds and int in kinds:
         return lambda text: int(text) if text.lstrip("-").isdecimal() else text

@@ -1,16 +1,20 @@
-"""Engine options that are more than a field of `Settings`: what each means.
+"""The engine's options: rows of the declared settings, and of options that are more than a field,
+with what each of those means.
 
-Invariant: a meaning either goes into the draft, with a line of the ledger where it is not plain, or
-is refused with the reason and the nearest that is built.
+Invariant: an option has vLLM's name where vLLM has one.  A meaning either goes into the draft, with
+a row of the effective configuration where it is not plain, or is refused with the reason and the
+nearest valid value.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from flyweight.arguments import objects, quantization, speculation
-from flyweight.arguments.draft import DraftArguments
-from flyweight.arguments.values import count, number
+from flyweight.arguments import objects
+from flyweight.arguments.draft import DraftArguments, Meaning
+from flyweight.arguments.options import Flag, make_flags, number
+from flyweight.config import Settings
 from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import shown
 
@@ -22,10 +26,9 @@ KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "fl
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
 POLICIES = ("priority", "fcfs")
 FORMATS = ("auto", "gguf", "safetensors", "pt")
-Meaning = Callable[[DraftArguments], None]
 
 
-def model(draft: DraftArguments) -> None:
+def apply_model(draft: DraftArguments) -> None:
     models = list(dict.fromkeys(draft.models))
     if "model" in draft.options:
         models = list(dict.fromkeys([*models, draft.text("model")]))
@@ -38,13 +41,7 @@ def model(draft: DraftArguments) -> None:
         draft.engine["model"] = models[0]
 
 
-def _max_model_len(draft: DraftArguments) -> None:
-    text = draft.text("max-model-len")
-    if text not in ("auto", "-1"):
-        draft.engine["max_model_len"] = count("--max-model-len", text)
-
-
-def _utilization(draft: DraftArguments) -> None:
+def apply_utilization(draft: DraftArguments) -> None:
     draft.conflict("gpu-memory-utilization", "memory-limit")
     text = draft.text("gpu-memory-utilization")
     share = number("--gpu-memory-utilization", text)
@@ -60,7 +57,7 @@ def _utilization(draft: DraftArguments) -> None:
     )  # fmt: skip
 
 
-def _dtype(draft: DraftArguments) -> None:
+def apply_dtype(draft: DraftArguments) -> None:
     asked = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
     if asked == "auto":
         draft.wish("dtype", "auto", "weights are as the file has them; see activations")
@@ -80,7 +77,7 @@ def _dtype(draft: DraftArguments) -> None:
     draft.wish("dtype", f"activations {computed}", why)
 
 
-def _kv_dtype(draft: DraftArguments) -> None:
+def apply_kv_dtype(draft: DraftArguments) -> None:
     asked = draft.text("kv-cache-dtype")
     if asked.startswith("fp8"):
         raise ConfigError(
@@ -90,9 +87,9 @@ def _kv_dtype(draft: DraftArguments) -> None:
     draft.engine["kv_cache_dtype"] = KV.get(asked, asked)
 
 
-def _quantization(draft: DraftArguments) -> None:
+def apply_quantization(draft: DraftArguments) -> None:
     text = draft.text("quantization")
-    asked = quantization.method(text) if text.lstrip().startswith("{") else text.lower()
+    asked = objects.read_quantization(text) if text.lstrip().startswith("{") else text.lower()
     if asked in ("none", "auto"):
         draft.wish("quantization", asked, "weights are computed with as the file has them")
     elif asked == "gguf":
@@ -107,7 +104,7 @@ def _quantization(draft: DraftArguments) -> None:
         )
 
 
-def _load_format(draft: DraftArguments) -> None:
+def apply_load_format(draft: DraftArguments) -> None:
     asked = draft.text("load-format").lower()
     if asked not in FORMATS:
         raise ConfigError(
@@ -121,7 +118,7 @@ def _load_format(draft: DraftArguments) -> None:
     draft.wish("load-format", asked, "the files' kind is seen from the files")
 
 
-def _generation_config(draft: DraftArguments) -> None:
+def apply_generation_config(draft: DraftArguments) -> None:
     asked = draft.text("generation-config")
     if asked not in ("auto", "vllm"):
         raise ConfigError(
@@ -132,20 +129,22 @@ def _generation_config(draft: DraftArguments) -> None:
     draft.wish("generation-config", asked, "defaults of requests that leave an option out")
 
 
-def _sampling(draft: DraftArguments) -> None:
+def apply_sampling_defaults(draft: DraftArguments) -> None:
     name = "override-generation-config"
-    found = objects.sampling(f"--{name}", draft.text(name))
+    found = objects.read_sampling(f"--{name}", draft.text(name))
     draft.server["sampling_defaults"] = found
-    draft.wish(name, objects.told(found), "instead of the model's, where a request does not say")
+    draft.wish(
+        name, objects.format_options(found), "instead of the model's, where a request does not say"
+    )
 
 
-def _adapters(draft: DraftArguments) -> None:
+def apply_adapters(draft: DraftArguments) -> None:
     if draft.options.get("enable-lora") is not True:
         raise ConfigError("--lora-modules needs --enable-lora")
     found: dict[str, str] = {}
     parents: dict[str, str] = {}
     for word in draft.many("lora-modules"):
-        name, path, parent = _adapter(word)
+        name, path, parent = read_adapter(word)
         if name in found:
             raise ConfigError(f"--lora-modules: the name {shown(name)} is given twice")
         found[name] = path
@@ -154,7 +153,7 @@ def _adapters(draft: DraftArguments) -> None:
     draft.engine["adapters"], draft.server["parents"] = found, parents
 
 
-def _adapter(word: str) -> tuple[str, str, str]:
+def read_adapter(word: str) -> tuple[str, str, str]:
     """`name=folder`, or vLLM's JSON, with what the base model is called in lists."""
     if word.lstrip().startswith("{"):
         with_json = f"--lora-modules {shown(word)}"
@@ -176,7 +175,7 @@ def _adapter(word: str) -> tuple[str, str, str]:
     return match[1], match[2], ""
 
 
-def _enable_lora(draft: DraftArguments) -> None:
+def apply_enable_lora(draft: DraftArguments) -> None:
     named = draft.options.keys() & {"lora-modules", "adapters"}
     if draft.options["enable-lora"] is True and not named:
         raise ConfigError(
@@ -186,14 +185,14 @@ def _enable_lora(draft: DraftArguments) -> None:
         draft.wish("enable-lora", "adapters that are named", "they are loaded with the model")
 
 
-def _speculation(draft: DraftArguments) -> None:
-    found = speculation.read(draft.text("speculative-config"))
+def apply_speculation(draft: DraftArguments) -> None:
+    found = objects.read_speculation(draft.text("speculative-config"))
     draft.engine["draft_tokens"] = found.tokens
     draft.engine["prompt_lookup_max"] = found.longest
     draft.engine["prompt_lookup_min"] = found.shortest
 
 
-def _policy(draft: DraftArguments) -> None:
+def apply_policy(draft: DraftArguments) -> None:
     asked = draft.text("scheduling-policy")
     if asked not in POLICIES:
         raise ConfigError(
@@ -206,17 +205,55 @@ def _policy(draft: DraftArguments) -> None:
         draft.server["max_priority"] = 0
 
 
-MEANINGS: dict[str, Meaning] = {
-    "max-model-len": _max_model_len,
-    "gpu-memory-utilization": _utilization,
-    "dtype": _dtype,
-    "kv-cache-dtype": _kv_dtype,
-    "quantization": _quantization,
-    "load-format": _load_format,
-    "generation-config": _generation_config,
-    "override-generation-config": _sampling,
-    "enable-lora": _enable_lora,
-    "lora-modules": _adapters,
-    "speculative-config": _speculation,
-    "scheduling-policy": _policy,
-}
+FLAGS = (  # options that no field declares
+    Flag(
+        "dtype", "text",
+        "Precision to compute in: auto, bfloat16 (half, float16), float32 (float).",
+        metavar="TYPE", default="auto", group="Model",
+    ),
+    Flag(
+        "quantization", "text", "Format that the weights must have: gguf.",
+        metavar="KIND", also=("-q",), default="any", group="Model",
+    ),
+    Flag(
+        "generation-config", "text", "Sampling defaults: auto (the model's) or vllm (neutral).",
+        metavar="NAME", default="auto", group="Model",
+    ),
+    Flag(
+        "override-generation-config", "object",
+        'Sampling defaults over those: {"temperature": 0.3}.', metavar="JSON", group="Model",
+    ),
+    Flag("enable-lora", "switch", "Serve LoRA adapters.", group="Model"),
+    Flag(
+        "gpu-memory-utilization", "number", "The same as a share of the memory there is: 0.8.",
+        metavar="SHARE", group="Engine",
+    ),
+    Flag(
+        "scheduling-policy", "text",
+        "Order of requests: priority, or fcfs, which refuses priorities.",
+        metavar="POLICY", default="priority", group="Engine",
+    ),
+    Flag(
+        "speculative-config", "object",
+        'Speculative decoding: {"method": "ngram", "num_speculative_tokens": 4}.',
+        metavar="JSON", default="no speculation", group="Engine",
+    ),
+)  # fmt: skip
+ENGINE_FLAGS: Mapping[str, Flag] = MappingProxyType(
+    {flag.name: flag for flag in (*make_flags(Settings, "engine"), *FLAGS)}
+)
+MEANINGS: Mapping[str, Meaning] = MappingProxyType(
+    {
+        "gpu-memory-utilization": apply_utilization,
+        "dtype": apply_dtype,
+        "kv-cache-dtype": apply_kv_dtype,
+        "quantization": apply_quantization,
+        "load-format": apply_load_format,
+        "generation-config": apply_generation_config,
+        "override-generation-config": apply_sampling_defaults,
+        "enable-lora": apply_enable_lora,
+        "lora-modules": apply_adapters,
+        "speculative-config": apply_speculation,
+        "scheduling-policy": apply_policy,
+    }
+)

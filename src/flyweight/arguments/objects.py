@@ -1,12 +1,16 @@
-"""Options whose value is a JSON object: read strictly, and what is known of their keys.
+"""Options whose value is a JSON object: read strictly, with the keys that each has.
 
-Invariant: a key that means nothing is refused by name, all of them at once.
+Invariant: a key that means nothing is refused by name, all of them at once, and contradicting keys
+are named together.  What `--speculative-config` accepts is what `NgramDrafter` does.
 """
 
+import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from flyweight.errors import CheckpointError, ConfigError, RequestError, nearest
+from flyweight.config import whole
+from flyweight.errors import CheckpointError, ConfigError, Refusals, RequestError, nearest
 from flyweight.types import OPTIONS, SamplingParams
 from flyweight.validation.untrusted import parse_object, shown
 
@@ -15,7 +19,7 @@ DEFAULTS = {  # of generation_config.json, as vLLM reads it
 }
 
 
-def parsed(option: str, text: str) -> dict[str, Any]:
+def parse_object_option(option: str, text: str) -> dict[str, Any]:
     """Raises `ConfigError`."""
     try:
         return parse_object(text.encode("utf-8", "replace"), option)
@@ -23,7 +27,7 @@ def parsed(option: str, text: str) -> dict[str, Any]:
         raise ConfigError(str(error)) from None
 
 
-def known(option: str, given: Mapping[str, Any], names: Collection[str]) -> None:
+def check_keys(option: str, given: Mapping[str, Any], names: Collection[str]) -> None:
     """Raises `ConfigError` where a key is none of them."""
     strays = [f"{shown(name)}{nearest(name, names)}" for name in given if name not in names]
     if strays:
@@ -32,10 +36,10 @@ def known(option: str, given: Mapping[str, Any], names: Collection[str]) -> None
         raise ConfigError(f"{option}: {', '.join(strays)} {are} unknown; allowed: {listed}")
 
 
-def sampling(option: str, text: str) -> dict[str, Any]:
+def read_sampling(option: str, text: str) -> dict[str, Any]:
     """Keys of a generation_config.json, as options of a request; null takes the model's away."""
-    given = parsed(option, text)
-    known(option, given, tuple(DEFAULTS))
+    given = parse_object_option(option, text)
+    check_keys(option, given, tuple(DEFAULTS))
     found = {DEFAULTS[name]: value for name, value in given.items()}
     try:
         SamplingParams(**{name: value for name, value in found.items() if value is not None})
@@ -44,10 +48,166 @@ def sampling(option: str, text: str) -> dict[str, Any]:
     return found
 
 
-def told(given: Mapping[str, Any]) -> str:
-    """In few words, for the ledger."""
+def format_options(given: Mapping[str, Any]) -> str:
+    """In few words, for the effective configuration."""
     words = {True: "true", False: "false", None: "null"}
     return ", ".join(
         f"{name} = {words[value] if value is None or isinstance(value, bool) else shown(value)}"
         for name, value in given.items()
     ) or "none"  # fmt: skip
+
+
+# --- quantization: weights are not quantised here, the caller decides what the result means ---
+
+QUANTIZATION = "--quantization"
+METHOD_KEYS = {  # keys, and the one each stands for
+    "method": "method",
+    "quant_method": "method",
+    "type": "type",
+    "bits": "bits",
+    "group_size": "group_size",
+    "desc_act": "desc_act",
+    "act_order": "desc_act",
+    "sym": "sym",
+}
+METHOD_KINDS: dict[str, tuple[type, str]] = {
+    "method": (str, "text, as GPTQ"),
+    "type": (str, "text, as int4"),
+    "bits": (int, "a whole number, as 4"),
+    "group_size": (int, "a whole number, as 128"),
+    "desc_act": (bool, "true or false"),
+    "sym": (bool, "true or false"),
+}
+NEAR = {"int8": "Q8_0", "8": "Q8_0"}  # the GGUF type that is nearest to a type or a number of bits
+FOUR_BITS = "Q4_K_M"
+
+
+def read_quantization(text: str) -> str:
+    """The method an object asks for: gguf, auto or none.  Raises `Refusals` for every other, and
+    for keys that cannot be.
+    """
+    given = parse_object_option(QUANTIZATION, text)
+    snakes = {name: re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in given}
+    check_keys(QUANTIZATION, {snakes[name]: value for name, value in given.items()}, METHOD_KEYS)
+    refusals: list[str] = []
+    found: dict[str, Any] = {}
+    first: dict[str, str] = {}  # each setting's key, as it was written
+    for name, value in given.items():
+        setting = METHOD_KEYS[snakes[name]]
+        kind, allowed = METHOD_KINDS[setting]
+        if value is None:
+            continue
+        if type(value) is not kind:
+            refusals.append(
+                f"{QUANTIZATION}: {name} = {format_json(value)} is not valid; allowed: {allowed}"
+            )
+        elif found.get(setting, value) != value:
+            refusals.append(
+                f"{QUANTIZATION}: {first[setting]} = {format_json(found[setting])} and {name} = "
+                f"{format_json(value)} contradict each other: both set {setting}; give one of them"
+            )
+        else:
+            found[setting] = value
+            first.setdefault(setting, name)
+    asked = str(found.get("method", "")).lower()
+    if not any(METHOD_KEYS[snakes[name]] == "method" and given[name] is not None for name in given):
+        refusals.append(f"{QUANTIZATION}: method is missing; allowed: gguf, none")
+    elif asked and asked not in ("gguf", "auto", "none"):
+        refusals.append(_refuse_method(found))
+    if refusals:
+        raise Refusals(refusals)
+    return asked
+
+
+def _refuse_method(found: dict[str, Any]) -> str:
+    size = str(found.get("type", found.get("bits", ""))).lower()
+    return (
+        f"{QUANTIZATION}: method = {shown(found['method'])} is not supported: weights are not "
+        "quantised here, and quantised weights are read from GGUF; give a .gguf file, or a name "
+        f"on the Hub with its type, as org/name:{NEAR.get(size, FOUR_BITS)}"
+    )
+
+
+def format_json(value: Any) -> str:
+    """A value as JSON has it."""
+    words = {True: "true", False: "false"}
+    return words[value] if isinstance(value, bool) else shown(value)
+
+
+# --- speculative decoding ---
+
+SPECULATION = "--speculative-config"
+METHODS = (
+    "ngram", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix",
+)  # fmt: skip
+SPECULATION_KEYS = (
+    "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min",
+    "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
+    "disable_by_batch_size", "disable_padded_drafter_batch", "parallel_drafting",
+)  # fmt: skip
+NGRAM_KEYS = SPECULATION_KEYS[:5]
+MOST_DRAFTS, LONGEST_MATCH = 64, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Up to `tokens` guesses a step, after a match of the last `longest` down to `shortest`."""
+
+    tokens: int
+    longest: int
+    shortest: int
+
+
+def read_speculation(text: str) -> Speculation:
+    """Raises `ConfigError`."""
+    try:
+        given = parse_object(text.encode(), SPECULATION)
+    except CheckpointError as error:
+        example = '{"method": "ngram", "num_speculative_tokens": 4}'
+        raise ConfigError(f"{error}; allowed: an object such as {example}") from None
+    for name in given:
+        if name not in SPECULATION_KEYS:
+            raise ConfigError(
+                f"{SPECULATION}: {shown(name)} is unknown{nearest(name, SPECULATION_KEYS)}"
+            )
+    tokens = given.get("num_speculative_tokens")
+    if tokens is None:
+        raise ConfigError(
+            f"{SPECULATION}: num_speculative_tokens is missing; allowed: 1 to {MOST_DRAFTS}"
+        )
+    _check_whole("num_speculative_tokens", tokens, 1, MOST_DRAFTS)
+    _check_method(given)
+    for name in given:
+        if name not in NGRAM_KEYS:
+            raise ConfigError(f"{SPECULATION}: {name} does not apply to ngram; leave it out")
+    longest = given.get("prompt_lookup_max", given.get("prompt_lookup_min", 5))
+    _check_whole("prompt_lookup_max", longest, 1, LONGEST_MATCH)
+    shortest = given.get("prompt_lookup_min", min(2, longest))
+    _check_whole("prompt_lookup_min", shortest, 1, longest)
+    return Speculation(tokens, longest, shortest)
+
+
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
+    try:
+        whole(name, value, low, high)
+    except ConfigError as error:
+        raise ConfigError(f"{SPECULATION}: {error}") from None
+
+
+def _check_method(given: dict[str, Any]) -> None:
+    """Raises where anything but prompt lookup is asked for."""
+    model, method = given.get("model"), given.get("method")
+    if method is None:
+        method = "ngram" if model in (None, "ngram", "[ngram]") else "draft_model"
+    if method not in METHODS:
+        hint = nearest(str(method), METHODS)
+        raise ConfigError(
+            f"{SPECULATION}: method = {shown(method)} is not valid; allowed: ngram{hint}"
+        )
+    if method != "ngram":
+        of = f" (model = {shown(model)})" if model is not None else ""
+        raise ConfigError(
+            f"{SPECULATION}: method = {method!r}{of} is not supported yet; leave it out, or use "
+            f'{{"method": "ngram", "num_speculative_tokens": {given["num_speculative_tokens"]}}}, '
+            "which drafts from the prompt"
+        )

@@ -7,8 +7,8 @@ were given.  The server's ledger tells more, at /v1/engine/effective.
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from flyweight.arguments.draft import DEFAULT, SettingRequest
 from flyweight.arguments.engine import EngineChoices
-from flyweight.arguments.wishes import DEFAULT, SettingRequest
 from flyweight.build import LoadedModel
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge

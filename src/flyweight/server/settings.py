@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
-from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
-from flyweight.validation.setting import find_setting, setting
+from flyweight.validation.setting import check_settings, find_setting, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
@@ -57,7 +56,7 @@ class ServerSettings:
     )
     template_defaults: Mapping[str, Any] = setting(
         {}, "Model", 'Variables of the chat template: {"enable_thinking": false}.', "JSON",
-        kind="text", option="default-chat-template-kwargs", special=True
+        kind="object", option="default-chat-template-kwargs", special=True
     )
     # Engine
     target_step_time: float = setting(
@@ -222,17 +221,11 @@ class ServerSettings:
     # fmt: on
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for known in fields(self):
-            found, value = find_setting(known), getattr(self, known.name)
-            if found is None:
-                continue
-            if known.type is int:
-                whole(known.name, value, found.low, found.high)
-            if known.type is float:
-                _seconds(known.name, value, found.low)
-            if found.choices and value not in found.choices:
-                allowed = ", ".join(found.choices)
-                raise ConfigError("is unknown", known.name, value=value, allowed=allowed)
+            found = find_setting(known)
+            if found is not None and known.type is float:
+                _seconds(known.name, getattr(self, known.name), found.low)
         self._check_origins()
         self._check_address()
         find_format(self.tool_call_parser, "")

@@ -17,7 +17,7 @@ class ServeCommand(TyperCommand):
     """Completes the options of `serve` in a shell; typer does not know them."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        from flyweight.cli.serve.flags import GROUPS
+        from flyweight.cli.serve.options import GROUPS
 
         # typer is built on click, from 0.26 on on a copy of its own
         click = TyperCommand.__mro__[1].__module__.rpartition(".")[0]
@@ -35,7 +35,7 @@ def serve(context: typer.Context) -> int:
 
 def main(words: list[str]) -> int:
     """Runs `flyweight serve` with these words; the exit code."""
-    from flyweight.cli.serve.parse import read
+    from flyweight.cli.serve.words import read
 
     asked = read(words)
     from flyweight.cli.serve.banner import Banner

@@ -1,22 +1,27 @@
-"""What a person sees while a server starts, and once it is ready.
+"""What a person sees while a server starts, and once it is ready: among it a small table of the
+effective configuration, and a line each of what is on and off by default.
 
 Invariant: on stderr; the last line of the banner holds the address, so that scripts can wait for
-it.  `--json` puts the same on stdout, as one object.
+it.  `--json` puts the same on stdout, as one object.  Every feature is in the table or in a line,
+13 lines at most; /v1/engine/effective has all of it.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from flyweight.arguments.draft import DEFAULT
 from flyweight.cli.serve.choices import ServeChoice
-from flyweight.cli.serve.effective import drawn, plain, table
 from flyweight.server.lifecycle.running import measure_age
+from flyweight.server.observability.effective_config import FeatureRow
 from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:  # what is heavy is imported beside the engine
@@ -27,6 +32,85 @@ if TYPE_CHECKING:  # what is heavy is imported beside the engine
 
 PATIENT = 2.0  # seconds of loading before its progress is worth a line
 EVERY = {True: 0.2, False: 5.0}  # seconds between lines, at a terminal and in a log
+
+
+DECIDED = ("activations", "K/V cache", "context", "memory", "threads", "API key")  # always a row
+MOST_ROWS = 9
+WIDEST = 44  # characters of a request: a JSON object may be longer
+NARROW = 20  # characters of a column that is cut, at least
+GAP = 2  # characters between columns
+ON, OFF = ("on", "always"), ("off", "none")
+
+
+class ConfigRow(NamedTuple):
+    feature: str
+    requested: str
+    effective: str
+    reason: str
+
+
+HEAD = ConfigRow("feature", "requested", "effective", "reason")
+
+
+def sort_features(features: Sequence[FeatureRow]) -> tuple[list[ConfigRow], dict[str, str]]:
+    """Rows, and lines of what has none, by their names."""
+    own = [f for f in features if f.requested != DEFAULT or f.name in DECIDED]
+    rows = [_row(feature) for feature in own]
+    shared = [f for f in features if f not in own]
+    off = [f.name for f in shared if f.effective in OFF]
+    on = [f.name if f.effective in ON else f"{f.name} ({f.effective})"
+          for f in shared if f.effective not in OFF]  # fmt: skip
+    more = [f"{row.feature} {row.effective}" for row in rows[MOST_ROWS:]]
+    lines = {"also": more, "on by default": on, "off by default": off}
+    return rows[:MOST_ROWS], {name: ", ".join(words) for name, words in lines.items() if words}
+
+
+def write_table(rows: Sequence[ConfigRow], lines: dict[str, str]) -> list[str]:
+    """For a log: columns as wide as what is in them."""
+    wide = _widths(rows)
+    found = [
+        "  ".join(f"{cell:<{size}}" for cell, size in zip(row, wide, strict=True)).rstrip()
+        for row in (HEAD, *rows)
+    ]
+    return found + [f"{name}: {words}" for name, words in lines.items()]
+
+
+def draw_table(rows: Sequence[ConfigRow], lines: dict[str, str], width: int) -> list[str]:
+    """For a terminal of that width; in a narrow one, requests and reasons are cut."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    wide = _widths(rows)
+    if sum(wide) + 3 * GAP > width:
+        wide[1] = min(wide[1], NARROW)
+        wide[3] = min(wide[3], max(NARROW, width - sum(wide[:3]) - 3 * GAP))
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, style, size in zip(HEAD, ("bold", "", "green", "dim"), wide, strict=True):
+        made.add_column(name, style=style, width=size, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        made.add_row(*row)
+    out = io.StringIO()
+    least = sum(wide) + 3 * GAP
+    console = Console(file=out, force_terminal=True, width=least, markup=False, emoji=False)
+    console.print(made, highlight=False)
+    for name, words in lines.items():
+        console.print(f"{name}: {words}", style="dim", highlight=False, soft_wrap=True)
+    return out.getvalue().rstrip("\n").split("\n")
+
+
+def _widths(rows: Sequence[ConfigRow]) -> list[int]:
+    return [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+
+
+def _row(feature: FeatureRow) -> ConfigRow:
+    """A row; an option that is a row of its own is shown by its value."""
+    asked = feature.requested
+    if feature.name.startswith("--"):
+        asked = asked.removeprefix(feature.name).strip(" =") or "yes"
+    if len(asked) > WIDEST:
+        asked = asked[: WIDEST - 1] + "\u2026"
+    return ConfigRow(*map(printable, (feature.name, asked, feature.effective, feature.reason)))
 
 
 class Banner:
@@ -111,10 +195,10 @@ class Banner:
                 f"{portrait.quantisation}"
             )
         )
-        rows, lines = table(ledger.features)
+        rows, lines = sort_features(ledger.features)
         at_terminal = self.out.isatty()
         columns = shutil.get_terminal_size().columns
-        for line in drawn(rows, lines, columns) if at_terminal else plain(rows, lines):
+        for line in draw_table(rows, lines, columns) if at_terminal else write_table(rows, lines):
             self.say(line)
         url = self.choice.server.url(port)
         seconds = measure_age(os.getpid())

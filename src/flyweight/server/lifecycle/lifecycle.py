@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import uvicorn
 
-from flyweight.arguments.wishes import SettingRequests
+from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings, fault_asked_for
 from flyweight.describe import DEFAULT_MODEL, LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flyweight.arguments.wishes import SettingRequests
+from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine

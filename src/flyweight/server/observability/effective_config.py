@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
-from flyweight.arguments.wishes import DEFAULT, SettingRequests
+from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
@@ -48,8 +48,8 @@ class EffectiveConfiguration:
     ) -> None:
         self.settings, self.server, self.facts = settings, server, facts
         self.portrait, self.wishes = portrait, wishes
-        computed = _computed(settings, server, wishes, facts)
-        built = _built(settings, server, wishes, facts, portrait)
+        computed = _list_steps(settings, server, wishes, facts)
+        built = _list_build(settings, server, wishes, facts, portrait)
         known = (*computed, *built)
         told = {(feature.requested, feature.effective) for feature in known}  # have a row already
         noted = [FeatureRow(*astuple(wish)) for wish in wishes.noted]
@@ -63,7 +63,7 @@ class EffectiveConfiguration:
 
     def speaks(self, speech: ChatFormat) -> None:
         """Adds how tool calls and reasoning are told from text."""
-        self._know(*self._known, *_spoken(speech, self.server, self.wishes))
+        self._know(*self._known, *_list_parsers(speech, self.server, self.wishes))
 
     def _know(self, *known: FeatureRow) -> None:
         """All features, and a row for each option that none of them tells of."""
@@ -144,7 +144,7 @@ def _idle(feature: FeatureRow, counts: ServerCounters) -> bool:
     return feature.expected and _value(feature, counts) == 0
 
 
-def _computed(
+def _list_steps(
     settings: Settings, server: ServerSettings, wishes: SettingRequests, facts: Mapping[str, Any]
 ) -> Iterator[FeatureRow]:
     """What the engine does with requests; each has a counter."""
@@ -171,26 +171,26 @@ def _computed(
         "every second step, while decodes would delay prompts by more than "
         f"{server.max_prefill_delay:g} s", "prefill_only", "steps that decodes skipped",
     )  # fmt: skip
-    guesses = settings.draft_tokens
+    drafts = settings.draft_tokens
     yield FeatureRow(
-        "speculation", wishes.of("speculative-config"), "ngram" if guesses else "off",
-        f"up to {guesses} guesses a step, as the text went on after its last "
-        f"{settings.prompt_lookup_max} to {settings.prompt_lookup_min} tokens before; the answer "
-        "is the same with and without" if guesses else "not asked for",
-        "accepted", "guesses accepted", expected=guesses > 0,
+        "speculation", wishes.of("speculative-config"), "ngram" if drafts else "off",
+        f"up to {drafts} draft tokens a step, copied from after an earlier match of the last "
+        f"{settings.prompt_lookup_max} to {settings.prompt_lookup_min} tokens; the answer is the "
+        "same with and without" if drafts else "not requested",
+        "accepted", "draft tokens accepted", expected=drafts > 0,
     )  # fmt: skip
     most = server.max_priority
     yield FeatureRow(
         "scheduling", wishes.of("scheduling-policy", "max-priority"),
         "priority" if most else "fcfs",
-        f"lower priorities go first, from {-most}; then who came first"
-        if most else "first come, first served; a priority but 0 is refused",
+        f"lower priorities go first, from {-most}; then in the order of arrival"
+        if most else "in the order of arrival; a priority other than 0 is refused",
     )  # fmt: skip
     adapters = len(settings.adapters)
     yield FeatureRow(
         "LoRA", wishes.of("lora-modules", "enable-lora"),
         f"{adapters} loaded" if adapters else "off",
-        "adapters are models of their own names, and share steps" if adapters else "not asked for",
+        "adapters are models of their own names, and share steps" if adapters else "not requested",
         "adapted", "requests for an adapter", expected=adapters > 0,
     )  # fmt: skip
     yield FeatureRow(
@@ -205,23 +205,23 @@ def _computed(
     )  # fmt: skip
 
 
-def _spoken(
+def _list_parsers(
     speech: ChatFormat, server: ServerSettings, wishes: SettingRequests
 ) -> Iterator[FeatureRow]:
     """How an answer is read."""
-    seen, said = "as the chat template shows", "as asked"
+    detected, requested = "as in the chat template", "requested"
     calls, marks = speech.calls, speech.reasoning
     own = "the operator's" if server.chat_template else "the model's"
     reads = ", ".join(sorted(speech.reads or ())) or "nothing"
     yield FeatureRow(
         "chat template", wishes.of("chat-template"), "none" if speech.plain else own,
         "messages as plain text; tools, documents and switches have no effect, and are refused"
-        if speech.plain else f"reads {reads} beside the messages; other switches are refused",
+        if speech.plain else f"reads {reads} and the messages; other switches are refused",
     )  # fmt: skip
-    why = seen if server.tool_call_parser == "auto" else said
+    why = detected if server.tool_call_parser == "auto" else requested
     active = "off" if calls is None else calls.trigger or "JSON"
     if calls is not None and not speech.shows_tools:
-        active, why = f"{active}, where demanded", "the chat template shows the model no tools"
+        active, why = f"{active}, where required", "the chat template shows the model no tools"
     yield FeatureRow(
         "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"), active, why,
         "offered", "chats with tools",
@@ -230,12 +230,12 @@ def _spoken(
     yield FeatureRow(
         "reasoning", wishes.of("reasoning-parser"),
         "off" if marks is None else f"{marks.opening} to {marks.closing}",
-        seen if server.reasoning_parser == "auto" else said,
+        detected if server.reasoning_parser == "auto" else requested,
         "reasoned", "chats read for it",
     )  # fmt: skip
 
 
-def _built(
+def _list_build(
     settings: Settings, server: ServerSettings, wishes: SettingRequests,
     facts: Mapping[str, Any], portrait: ModelSummary,
 ) -> Iterator[FeatureRow]:  # fmt: skip
@@ -250,19 +250,19 @@ def _built(
             "kv-cache-dtype", "block-size", "num-gpu-blocks-override", "kv-cache-memory-bytes"
         ),
         f"{facts['blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}",
-        "as asked" if settings.blocks or settings.kv_cache_memory_bytes
+        "requested" if settings.blocks or settings.kv_cache_memory_bytes
         else "as many as are useful and fit",
     )  # fmt: skip
     share = facts["kv_sample"]
     yield FeatureRow(
         "K/V residency", wishes.of("kv-cache-metrics", "kv-cache-metrics-sample"),
         f"{share:.3g} of the blocks" if share else "off",
-        "/metrics has how long they stay" if share else "not asked for",
+        "/metrics has how long they stay" if share else "not requested",
         "evicted", "blocks evicted, timed or not",
     )  # fmt: skip
     length = facts["max_model_len"]
     if settings.max_model_len is not None:
-        why = "as asked"
+        why = "requested"
     else:
         whole = length >= portrait.context
         why = "all the model knows" if whole else f"of {portrait.context}: what memory has room for"
@@ -275,11 +275,11 @@ def _built(
     )  # fmt: skip
     yield FeatureRow(
         "threads", wishes.of("threads"), str(facts["threads"]),
-        "as asked" if settings.threads else "the cores this process may use",
+        "requested" if settings.threads else "the cores this process may use",
     )  # fmt: skip
     yield FeatureRow(
         "instruction set", DEFAULT, facts["isa"],
-        "FLYWEIGHT_ISA" if settings.isa else "the best this machine has",
+        "FLYWEIGHT_ISA" if settings.isa else "the best of this machine",
     )  # fmt: skip
     yield FeatureRow(
         "API key", wishes.of("api-key", "api-key-file", "insecure"),
