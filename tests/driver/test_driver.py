@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, AsyncLLM, SamplingParams
-from flyweight.driver.isolation import BROKE
+from flyweight.driver.driver import BROKE
 from flyweight.outputs import RequestOutput
 from tiny_model import tiny_folder
 

@@ -8,8 +8,7 @@ import pytest
 
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
-from flyweight.driver.driver import Driver
-from flyweight.driver.isolation import BROKE
+from flyweight.driver.driver import BROKE, Driver
 from flyweight.driver.progress import CallProgress
 from flyweight.engine.engine import Engine
 from flyweight.params.tasks import BeamSearchParams, PoolingParams

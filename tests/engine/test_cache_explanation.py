@@ -9,12 +9,12 @@ import pytest
 from oracle import MockRunner
 
 from flyweight.config import Limits
+from flyweight.engine import prefix
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.prefix import Known, count_common
 from flyweight.engine.scheduler import Scheduler
-from flyweight.kv import known
 from flyweight.kv.blocks import BlockPool
-from flyweight.kv.known import Known, count_common
 from flyweight.types import Request, Reuse, SamplingParams
 
 LIMITS = Limits(
@@ -126,7 +126,7 @@ def test_evicted() -> None:
 
 
 def test_an_evicted_key_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "KEYS", 2)
+    monkeypatch.setattr(prefix, "KEYS", 2)
     memory = Known(BlockPool(4, 4))
     for key in (b"a", b"b", b"c"):
         memory.forget(key)
@@ -137,11 +137,11 @@ def test_ended_prompts_are_bounded_by_number_and_by_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
-    monkeypatch.setattr(known, "PROMPTS", 3)
+    monkeypatch.setattr(prefix, "PROMPTS", 3)
     for i in range(5):
         world.ask((10 + i,) * 6)
     assert len(world.scheduler.prefix.known.ended) == 3
-    monkeypatch.setattr(known, "TOKENS", 20)
+    monkeypatch.setattr(prefix, "TOKENS", 20)
     world.ask((20,) * 8)
     assert sum(len(tokens) for _, tokens in world.scheduler.prefix.known.ended) <= 20
 

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from flyweight.engine.mask_budget import Key, MaskBudget
+from flyweight.engine.grammars import Key, MaskBudget
 
 ALLOWED = 50.0
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight.ops import truncate
+from flyweight.ops import reference_sample
 from flyweight.ops.reference_sample import (
     OFF,
     XTC,
@@ -202,13 +202,13 @@ def test_a_candidate_survives_every_cut(
     values: Sequence[float], mass: float, n: float, threshold: float, mu: float
 ) -> None:
     logits = np.array(values, np.float32)
-    rest = truncate.ban_below_sigmas(logits, n)
+    rest = reference_sample.ban_below_sigmas(logits, n)
     assert rest.max() == logits.max()
     p = np.sort(np.exp(logits.astype(np.float64) - logits.max()))[::-1]
-    assert 1 <= len(truncate.select_typical(p, mass)) <= len(p)
-    assert 0 <= truncate.count_excluded(p, threshold) < len(p)
+    assert 1 <= len(reference_sample.select_typical(p, mass)) <= len(p)
+    assert 0 <= reference_sample.count_excluded(p, threshold) < len(p)
     for version in (1, 2):
-        assert 1 <= truncate.count_mirostat(p, version, mu, 32000) <= len(p)
+        assert 1 <= reference_sample.count_mirostat(p, version, mu, 32000) <= len(p)
 
 
 @pytest.mark.parametrize("options", [

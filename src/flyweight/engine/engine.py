@@ -15,10 +15,9 @@ from flyweight.engine.beams import BeamSearches
 from flyweight.engine.drafts import Drafts
 from flyweight.engine.grammars import Grammars
 from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
-from flyweight.engine.logprobs import Mirostat, PromptLogprobsHook, token_logprobs
 from flyweight.engine.metrics import EngineMetrics, EngineStats
-from flyweight.engine.pooling import PoolingRows
 from flyweight.engine.processors import Processors
+from flyweight.engine.rows import Mirostat, PoolingRows, PromptLogprobsHook, token_logprobs
 from flyweight.engine.runner import ModelRunner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence

@@ -5,23 +5,71 @@ them; so it needs no notice of preemption, forks and interrupts.  A compiled gra
 the texts that are held to it, up to limits after which it takes none; so each request has one of
 its own.  Whatever goes wrong with one ends its own request, and what its masks cost is bounded for
 the others (`MaskBudget`).  Knows no grammar and no vocabulary.
+
+Where a step has no time for all masks, cheap ones are always computed and expensive ones in turn:
+one of them always, the one that waited longest first.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from flyweight.engine.hook import Hook, RowMarks
-from flyweight.engine.mask_budget import Key, MaskBudget
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
 from flyweight.errors import EngineError, FlyweightError, RequestError
 from flyweight.params.structured import NAME, StructuredOutputs
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import U32, Sampled
+
+Key = tuple[str, int]  # a choice of a request
+
+
+class MaskBudget:
+    """The cost of a choice is the processor time of its mask and of the tokens taken after it."""
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self.clock = clock
+        self._cost: dict[Key, float] = {}  # in the newest step that computed its mask
+        self._last: dict[Key, int] = {}  # expensive ones, numbered in the order they were computed
+        self._count = 0
+
+    def select(self, keys: Seq[Key], seconds: float) -> Iterator[int]:
+        """The places of the masks to compute within `seconds`.  Each one is computed, and its time
+        recorded (`record_mask`), before the next place is taken.
+        """
+        fair = seconds / max(1, len(keys))
+        cheap = [i for i, key in enumerate(keys) if self._cost.get(key, inf) <= fair]
+        yield from cheap
+        expensive = set(range(len(keys))).difference(cheap)
+        spent = 0.0
+        for i in sorted(expensive, key=lambda i: self._last.get(keys[i], 0)):
+            expected = self._cost.get(keys[i], 0.0)
+            if spent and spent + expected > seconds:
+                return
+            self._count += 1
+            self._last[keys[i]] = self._count
+            yield i
+            spent += max(expected, self._cost.get(keys[i], 0.0))
+            if spent >= seconds:
+                return
+
+    def record_mask(self, key: Key, seconds: float) -> None:
+        self._cost[key] = seconds
+
+    def record_tokens(self, key: Key, seconds: float) -> None:
+        """Adds the time of the tokens taken after a mask."""
+        self._cost[key] = self._cost.get(key, 0.0) + seconds
+
+    def forget(self, key: Key) -> None:
+        self._cost.pop(key, None)
+        self._last.pop(key, None)
+
 
 LIVE_BYTES = 64 << 20  # of compiled grammars, as they are at first
 # Of one: a floor, and so many for each byte of its source (measured: under 100 KB for small ones

@@ -14,10 +14,9 @@ from itertools import count
 
 from flyweight.config import Limits
 from flyweight.engine import capacity
-from flyweight.engine.outcome import aborted, event_of
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
-from flyweight.engine.step import Produced
+from flyweight.engine.step import Produced, aborted, event_of
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
 from flyweight.types import Event, Finish, Request

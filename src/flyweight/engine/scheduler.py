@@ -11,9 +11,8 @@ from math import inf
 
 from flyweight.engine import capacity
 from flyweight.engine.lifecycle import LiveSequences, rank_of
-from flyweight.engine.outcome import event_of, trim
 from flyweight.engine.sequence import Sequence, SequenceState
-from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget
+from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget, event_of, trim
 from flyweight.kv.blocks import Copy
 from flyweight.types import Event, Finish
 

@@ -28,11 +28,10 @@ from flyweight.ops.base import (
     uses_pairs,
 )
 from flyweight.ops.grouped import BlockRows, GroupedWeight
-from flyweight.ops.lowrank import adapt
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.reference_route import route
 from flyweight.ops.reference_sample import sample
-from flyweight.ops.stack import Layer, SteppedStack
+from flyweight.ops.stack import Layer, SteppedStack, adapt
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
 

@@ -1,17 +1,112 @@
 """How a token is chosen, in plain NumPy: the sampler every backend must equal draw for draw.
 
 Invariant: a row's token and log-probabilities depend on that row alone; the randomness is a hash of
-(seed, choice, position), so batching, preemption and speculation never change a draw.
+(seed, choice, position), so batching, preemption and speculation never change a draw. Each of the
+rarer cuts (top-n-sigma, typical-p, XTC, mirostat) leaves at least one candidate and keeps their
+order. The CPU backend calls these for rows that use one, and `add_listed` for all.
 """
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.ops import truncate
-from flyweight.ops.listed import add_listed
-from flyweight.wire import F32, F64, I64, U32, CutRow, SampleBatch, Sampled
+from flyweight.wire import F32, F64, I64, U32, CutRow, ListedLogprobs, SampleBatch, Sampled
+
+
+def add_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> Sampled:
+    """`found` with the listed ids in place of the best ones, in the rows that have such a list.
+    What it tells of the best tells what the row's logits lack to be log-probabilities, to the last
+    bits: nobody's is nearer to 0.
+    """
+    if listed is None:
+        return found
+    counts = np.diff(listed.starts)
+    width = max(found.top_ids.shape[1], int(counts.max()))
+    if not counts.all():
+        width = logits.shape[1]
+    top_ids = _widen(found.top_ids, width, -1)
+    top = _widen(found.top_logprobs, width, np.nan)
+    for i, row in enumerate(listed.rows.tolist()):
+        ids = listed.ids[listed.starts[i] : listed.starts[i + 1]]
+        if not len(ids):
+            ids = np.argsort(-logits[row], kind="stable").astype(np.int32)
+        token, best = found.tokens[row], found.top_ids[row, 0]
+        total = np.float64(logits[row, best]) - found.top_logprobs[row, 0]
+        values = logits[row, ids].astype(np.float64) - total
+        top_ids[row, : len(ids)] = ids
+        top[row, : len(ids)] = np.where(ids == token, found.logprobs[row], values)
+    return replace(found, top_ids=top_ids, top_logprobs=top)
+
+
+def _widen(columns: NDArray[Any], width: int, filler: float) -> NDArray[Any]:
+    out: NDArray[Any] = np.full((len(columns), width), filler, columns.dtype)
+    out[:, : columns.shape[1]] = columns
+    return out
+
+
+ESTIMATED = 100  # candidates mirostat 1 estimates the distribution's exponent from, as published
+
+
+def ban_below_sigmas(logits: F32, n: float) -> F32:
+    """Top-n-sigma (Tang et al., 2024): bans what lies more than n standard deviations below the
+    largest logit; those banned before are not counted.
+    """
+    valid = logits[logits > -np.inf].astype(np.float64)
+    floor = valid.max() - n * valid.std()
+    cut: F32 = np.where(logits.astype(np.float64) >= floor, logits, np.float32(-np.inf))
+    return cut
+
+
+def select_typical(p: F64, mass: float) -> I64:
+    """Locally typical sampling (Meister et al., 2023): the candidates whose surprise is nearest to
+    the expected one, equally near ones in order, until they hold `mass` of the probability.
+    """
+    share = p / p.sum()
+    surprise = -np.log(np.maximum(share, np.finfo(np.float64).tiny))
+    order = np.argsort(np.abs(surprise - (share * surprise).sum()), kind="stable")
+    reach = share[order].cumsum()
+    keep = 1 + int(np.searchsorted(reach, mass * reach[-1]))
+    kept: I64 = np.sort(order[:keep])
+    return kept
+
+
+def count_excluded(p: F64, threshold: float) -> int:
+    """XTC (exclude top choices): how many of the likeliest go; the last with at least `threshold`
+    of the probability stays.
+    """
+    return max(0, int((p >= threshold * p.sum()).sum()) - 1)
+
+
+def count_mirostat(p: F64, version: float, mu: float, vocab: int) -> int:
+    """How many of the likeliest candidates mirostat (Basu et al., 2021) keeps at state `mu`."""
+    share = p / p.sum()
+    if version == 2:
+        return max(1, int((share >= 2.0**-mu).sum()))
+    return _estimate_count(share[:ESTIMATED], mu, vocab, len(p))
+
+
+def _estimate_count(best: F64, mu: float, vocab: int, most: int) -> int:
+    """Mirostat 1: fits p_i ~ i^-s to the best, and takes the k whose expected surprise is mu."""
+    best = best[best > 0]
+    i = np.arange(1, len(best))
+    t, b = np.log((i + 1) / i), np.log(best[:-1] / best[1:])
+    s = float((t * b).sum() / (t * t).sum()) if len(best) > 1 else 0.0
+    if s <= 0:  # one candidate, or all alike: no tail to cut
+        return most
+    e = s - 1
+    with np.errstate(over="ignore"):
+        spread = -np.expm1(-e * np.log(vocab)) / e if e else np.log(vocab)
+        k = np.power(np.exp2(mu) / spread, 1 / s)
+    return most if not k < most else max(1, int(k))
+
+
+def compute_surprise(p: F64, place: int) -> float:
+    """Bits of surprise at candidate `place` of those kept."""
+    return float(-np.log2(p[place] / p.sum()))
+
 
 WORD = 2**64 - 1
 OFF = CutRow()
@@ -121,7 +216,7 @@ def choose(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple[int, float
     place = int(np.searchsorted(reach, u * reach[-1], side="right"))
     mu = cut.mu
     if cut.mirostat:
-        mu -= cut.mirostat_eta * (truncate.compute_surprise(p, place) - cut.mirostat_tau)
+        mu -= cut.mirostat_eta * (compute_surprise(p, place) - cut.mirostat_tau)
     return int(ids[place]), mu
 
 
@@ -130,14 +225,14 @@ def select_candidates(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple
     weights.
     """
     if cut.top_n_sigma > 0:
-        logits = truncate.ban_below_sigmas(logits, cut.top_n_sigma)
+        logits = ban_below_sigmas(logits, cut.top_n_sigma)
     ids = np.flatnonzero(logits > -np.inf)
     ids = ids[sort_descending(logits[ids])]
     if s.top_k[r] > 0:
         ids = ids[: s.top_k[r]]
     p = compute_weights(logits[ids], s.temperature[r])
     if cut.typical_p < 1:
-        near = truncate.select_typical(p, cut.typical_p)
+        near = select_typical(p, cut.typical_p)
         ids, p = ids[near], p[near]
     reach = p.cumsum()
     # the shortest prefix that holds top_p of the mass, less what is under min_p of the best
@@ -146,10 +241,10 @@ def select_candidates(logits: F32, s: SampleBatch, r: int, cut: CutRow) -> tuple
     ids, p = ids[:keep], p[:keep]
     chance = draw_uniform(int(s.seed[r]), int(s.choice[r]), int(s.position[r]), stream=XTC)
     if chance < cut.xtc_probability:
-        first = truncate.count_excluded(p, cut.xtc_threshold)
+        first = count_excluded(p, cut.xtc_threshold)
         ids, p = ids[first:], p[first:]
     if cut.mirostat:
-        keep = truncate.count_mirostat(p, cut.mirostat, cut.mu, len(logits))
+        keep = count_mirostat(p, cut.mirostat, cut.mu, len(logits))
         ids, p = ids[:keep], p[:keep]
     return ids, p
 

@@ -1,16 +1,20 @@
-"""A run of decoder layers as one op: what it takes of a layer, and its body in the finer ops.
+"""A run of decoder layers as one op: what it takes of a layer, and its body in the finer ops; and
+`adapt` in the finer ops, where each adapter's two matrices run once for its rows.
 
-Invariant: a backend that computes a stack another way gives the same bits as `run`.  A layer is
-code in finer ops; its recipe says the same as data, for those backends.  Knows no families.
+Invariant: a backend that computes a stack another way gives the same bits as `run`. A layer is
+code in finer ops; its recipe says the same as data, for those backends. A row takes its own
+sequence's adapter alone, or none. Knows no families.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flyweight.ops.operands import HeadNorm, KVLayer, Rotation, Weights
+import numpy as np
+
+from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weights
 from flyweight.spec import KVGroup
-from flyweight.wire import F32, Batch
+from flyweight.wire import F32, I32, Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +130,22 @@ def run(
         x = layer(x, residual, own, batch, ropes[-1 if layer.rope is None else layer.rope])
     assert x is not None, "a stack without layers"
     return x
+
+
+class LowRankOps(Protocol):
+    """What it takes of a backend."""
+
+    def linear(self, x: F32, w: Weights) -> F32: ...
+    def take(self, x: F32, rows: I32) -> F32: ...
+
+
+def adapt(ops: LowRankOps, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+    """y += up(down(x)) in place, by row."""
+    assert batch.adapters is not None
+    owners = np.repeat(batch.adapters, np.diff(batch.starts))  # [T]
+    for i, pair in low.items():
+        rows = np.flatnonzero(owners == i).astype(np.int32)
+        if len(rows) == len(x):
+            y += ops.linear(ops.linear(x, pair.down), pair.up)
+        elif len(rows):
+            y[rows] += ops.linear(ops.linear(ops.take(x, rows), pair.down), pair.up)

@@ -12,17 +12,14 @@ import numpy as np
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import ACTIVATIONS, Part
-from flyweight.ops.cpu.acts import find_gated, find_plain
 from flyweight.ops.cpu.attention import Attention, make_kv_layer
 from flyweight.ops.cpu.gemm import Gemm, PackedWeight, map_weight
-from flyweight.ops.cpu.route import route
-from flyweight.ops.cpu.sample import sample
-from flyweight.ops.cpu.stack import CpuStack
-from flyweight.ops.lowrank import adapt
+from flyweight.ops.cpu.stack import CpuStack, find_gated, find_plain
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
-from flyweight.ops.stack import Layer
+from flyweight.ops.reference_sample import add_listed, adjust, choose, find_cuts
+from flyweight.ops.stack import Layer, adapt
 from flyweight.spec import KVGroup, RouteSpec
-from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
+from flyweight.wire import F32, F64, I32, U8, Batch, SampleBatch, Sampled
 
 BF16_ISAS = ("avx512", "amx")
 MAX_THREADS = 1024  # native/pool.cpp counts workers in ten bits
@@ -193,7 +190,10 @@ class CpuOps:
         return self._gemm.linear_heads(x, w)
 
     def route(self, logits: F32, spec: RouteSpec, bias: F32 | None = None) -> tuple[I32, F32]:
-        return route(self._pool, logits, spec, bias)
+        scoring = _native.Scoring[spec.scoring]
+        groups = spec.groups, spec.kept, spec.judges
+        rule = (spec.top, scoring, spec.normalise, spec.scale, *groups)
+        return _native.route(self._pool, logits, bias, rule)
 
     def experts(
         self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
@@ -238,9 +238,36 @@ class CpuOps:
         self._attention.move_kv(kv, src, dst)
 
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
-        return sample(self._pool, logits, s)
+        """Rows with one of the rarer cuts are drawn by the reference's chain; the kernel is given
+        their tokens and adds the log-probabilities.
+        """
+        given, mu = (s.given, None) if s.cuts is None else _draw_rare(logits, s)
+        answers = _native.sample(
+            self._pool,
+            logits,
+            (s.temperature, s.top_p, s.top_k, s.min_p, s.seed, s.choice, s.position),
+            (s.penalties, s.prompt, s.history, s.history_starts) if s.history.size else None,
+            (s.bias_ids, s.bias_values, s.bias_starts) if s.bias_ids.size else None,
+            (s.allowed_ids, s.allowed_starts) if s.allowed_ids.size else None,
+            (s.banned_ids, s.banned_starts) if s.banned_ids.size else None,
+            (s.repeat_ids, s.repeat_values, s.repeat_starts) if s.repeat_ids.size else None,
+            (s.masks.rows, s.masks.words) if s.masks is not None else None,
+            given,
+            s.logprobs,
+        )
+        return add_listed(logits, s.listed, Sampled(*answers, mu))
 
 
 def _check_packed(weight: Weight) -> PackedWeight:
     assert isinstance(weight, PackedWeight), "a weight of another backend"
     return weight
+
+
+def _draw_rare(logits: F32, s: SampleBatch) -> tuple[I32, F64]:
+    """The tokens known before the kernel starts, and mirostat's state after: [R] each."""
+    given, mu = s.given.copy(), np.full(len(logits), np.nan)
+    for r, cut in find_cuts(s).items():
+        adjusted = adjust(logits[r], s, r)
+        adjusted[np.isnan(adjusted)] = -np.inf  # as in the kernel
+        given[r], mu[r] = choose(adjusted, s, r, cut)
+    return given, mu

@@ -1,7 +1,9 @@
-"""A stack of decoder layers, its known layers in one native call.
+"""A stack of decoder layers, its known layers in one native call, and the names of activations to
+what the kernels take.
 
-Invariant: the bits are those of the finer ops.  Layers without a recipe, and batches that use an
-adapter, run in the finer ops themselves.
+Invariant: the bits are those of the finer ops. Layers without a recipe, and batches that use an
+adapter, run in the finer ops themselves. Every name of ops/base.py has an activation; any other is
+refused, with the nearest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,12 +11,32 @@ from itertools import groupby
 from typing import Any
 
 from flyweight import _native
-from flyweight.ops.cpu.acts import find_gated, find_plain
+from flyweight.errors import ConfigError, nearest
+from flyweight.ops.base import GATED_ACTS, PLAIN_ACTS
 from flyweight.ops.cpu.attention import Attention
 from flyweight.ops.cpu.gemm import Gemm
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.ops.stack import Layer, Recipe, run
 from flyweight.wire import F32, Batch
+
+GATED = {kind: _native.GatedAct[kind] for kind in GATED_ACTS}
+PLAIN = {kind: _native.PlainAct[kind] for kind in PLAIN_ACTS}
+
+
+def find_gated(kind: str) -> _native.GatedAct:
+    if kind not in GATED:
+        raise ConfigError(_describe_unknown(kind, GATED_ACTS))
+    return GATED[kind]
+
+
+def find_plain(kind: str) -> _native.PlainAct:
+    if kind not in PLAIN:
+        raise ConfigError(_describe_unknown(kind, PLAIN_ACTS))
+    return PLAIN[kind]
+
+
+def _describe_unknown(kind: str, known: tuple[str, ...]) -> str:
+    return f"activation = {kind!r}; allowed: {', '.join(known)}{nearest(kind, known)}"
 
 
 class CpuStack:

@@ -17,8 +17,7 @@ from typing import Any
 
 from flyweight.build import LoadedModel
 from flyweight.describe import ModelDescription
-from flyweight.driver.driver import Driver
-from flyweight.driver.isolation import BROKE
+from flyweight.driver.driver import BROKE, Driver
 from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
 from flyweight.plan.memory import MemoryPlan, summarize

@@ -1,7 +1,9 @@
-"""From hidden states to a request's one vector: the last token's, the first's, or the mean of all.
+"""What is read from a step's rows: log-probabilities, the sampler's state, a request's vector (the
+last token's hidden state, the first's, or the mean of all).
 
-Invariant: rows are added one after the other in float64, so a vector is the same, bit for bit,
-however its prompt was cut into chunks; nothing is kept of a row but the sum.  Knows no model.
+Invariant: log-probabilities are raw, of the model's own distribution. Rows are added one after the
+other in float64, so a vector is the same, bit for bit, however its prompt was cut into chunks;
+nothing is kept of a row but the sum. Knows no model.
 """
 
 from array import array
@@ -15,8 +17,57 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
 from flyweight.params.tasks import PoolingParams
-from flyweight.types import Event, Finish, Request
+from flyweight.types import ALL, Event, Finish, Request, TokenLogprobs
 from flyweight.wire import F32, Sampled
+
+
+class PromptLogprobsHook(Hook):
+    """`prompt_logprobs`: those of the prompt's own tokens."""
+
+    def wants(self, request: Request) -> bool:
+        return request.params.prompt_logprobs is not None
+
+    def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
+        best = chunk.seq.request.params.prompt_logprobs
+        return out._replace(scores=token_logprobs(best, sampled, chunk.scored))
+
+
+class Mirostat(Hook):
+    """`mirostat`: its state after the drawn token."""
+
+    def wants(self, request: Request) -> bool:
+        return request.params.mirostat > 0
+
+    def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
+        if not out.tokens or sampled.mu is None:
+            return out
+        return out._replace(mu=float(sampled.mu[chunk.drawn.start]))
+
+
+def token_logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLogprobs, ...]:
+    """Raw log-probabilities of some rows, and of the `best` at each, if they are wanted."""
+    if best is None:
+        return ()
+    if best == ALL:  # packed: there are as many as the vocabulary has tokens
+        return tuple(
+            TokenLogprobs(
+                chosen=float(sampled.logprobs[r]),
+                rank=int(sampled.ranks[r]),
+                top_ids=array("i", sampled.top_ids[r].tobytes()),
+                top=array("f", sampled.top_logprobs[r].tobytes()),
+            )
+            for r in rows
+        )
+    return tuple(
+        TokenLogprobs(
+            chosen=float(sampled.logprobs[r]),
+            rank=int(sampled.ranks[r]),
+            top_ids=tuple(sampled.top_ids[r, :best].tolist()),
+            top=tuple(sampled.top_logprobs[r, :best].tolist()),
+        )
+        for r in rows
+    )
+
 
 F64 = NDArray[np.float64]
 
