@@ -22,7 +22,7 @@ class Target:
         "weights/ggufmodel.py",
         "weights/mapped.py",
         "weights/gguf_config.py",
-        "weights/ggufparts.py",
+        "weights/ggufmodel.py",
         "weights/formats/[!_d]*.py",
     )
 

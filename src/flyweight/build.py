@@ -52,9 +52,8 @@ from flyweight.weights.adapter import Adapter, open_adapter
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import list_slot_kinds, load
 from flyweight.weights.packed.folder import CacheFolder
-from flyweight.weights.packed.layout import lay_out, make_key
-from flyweight.weights.packed.moving import LayerPrefetch
-from flyweight.weights.packed.shelf import Note, Opener, UncachedWeights
+from flyweight.weights.packed.keptfile import lay_out, make_key
+from flyweight.weights.packed.shelf import LayerPrefetch, Note, Opener, UncachedWeights
 from flyweight.wire import F32
 
 

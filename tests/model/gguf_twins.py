@@ -18,7 +18,7 @@ from harness import MODELS
 from filewriters import Tensor, encode, write_gguf
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.checkpoint import open_checkpoint
-from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.formats.values import to_f32
 
 ARCH = {
     "llama": gguf.MODEL_ARCH.LLAMA,

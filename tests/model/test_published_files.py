@@ -16,7 +16,7 @@ from flyweight.spec import Files
 from flyweight.validation.untrusted import read_json
 from flyweight.weights import gguf_config
 from flyweight.weights.checkpoint import open_checkpoint
-from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.formats.values import to_f32
 from flyweight.weights.gguf import read_gguf
 from flyweight.weights.survey import find_value_faults
 

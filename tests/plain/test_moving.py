@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.weights.packed.moving import RUN, STEPS, LayerPrefetch
+from flyweight.weights.packed.shelf import RUN, STEPS, LayerPrefetch
 
 
 @dataclass

@@ -12,7 +12,7 @@ from flyweight.config import Settings
 from flyweight.server import pipe
 from flyweight.server.worker.loop import READ, ClientGoneWhileLoading, Worker
 from flyweight.types import Request, SamplingParams
-from flyweight.weights.packed import moving, shelf
+from flyweight.weights.packed import shelf
 
 SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
 ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_tokens=6)
@@ -22,7 +22,7 @@ ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_t
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """A second start."""
     monkeypatch.setattr(shelf, "LEAST", 0)
-    monkeypatch.setattr(moving, "RUN", 2 << 20)
+    monkeypatch.setattr(shelf, "RUN", 2 << 20)
     monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path / "kept"))
     monkeypatch.delenv("FLYWEIGHT_CACHE_SIZE")
     build(SETTINGS)

@@ -9,7 +9,7 @@ import pytest
 
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.ggmltypes import READABLE
+from flyweight.weights.gguf import READABLE
 
 DATA = Path(__file__).parent.parent / "data"
 FIXTURES = (DATA / "weights" / "ggml_blocks.npz", DATA / "llama_cpp" / "written_blocks.npz")

@@ -22,7 +22,7 @@ from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.weights import load as loader
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.formats.values import to_f32
 
 RNG = np.random.default_rng(11)
 

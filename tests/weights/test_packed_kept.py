@@ -26,7 +26,7 @@ from flyweight.ops.operands import Weight
 from flyweight.weights.load import load
 from flyweight.weights.packed import keptfile, shelf
 from flyweight.weights.packed.folder import CacheFolder
-from flyweight.weights.packed.layout import HEAD, PackedLayout
+from flyweight.weights.packed.keptfile import HEAD, PackedLayout
 from flyweight.weights.packed.shelf import MappedWeights, Opener, UncachedWeights, WrittenWeights
 
 MUTATED = 1200  # bytes of a header that are changed

@@ -14,7 +14,7 @@ from flyweight.bench.kernels import RunListener
 from flyweight.bench.offline import OfflineRequests, OfflineRun
 from flyweight.bench.ours import BenchEngineOptions, OwnEngine
 from flyweight.bench.workloads import Workload
-from flyweight.weights.packed import moving, shelf
+from flyweight.weights.packed import shelf
 
 STORY = SamplingParams(temperature=0, max_tokens=12)
 ONE = SamplingParams(temperature=0, max_tokens=1)
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"threads": 1, "max_model_len": 64, "max_num_seqs": 1}
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with the story model's weights; runs are one huge page."""
     monkeypatch.setattr(shelf, "LEAST", 0)
-    monkeypatch.setattr(moving, "RUN", 2 << 20)
+    monkeypatch.setattr(shelf, "RUN", 2 << 20)
     monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path / "kept"))
     monkeypatch.delenv("FLYWEIGHT_CACHE_SIZE")
     assert LLM(**SMALL).loaded.moving.left == 0, "just packed"

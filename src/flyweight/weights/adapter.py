@@ -15,7 +15,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.validation.untrusted import read_json, shown
-from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.formats.values import to_f32
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.wire import F32
 

@@ -16,8 +16,7 @@ from flyweight.ops.grouped import BlockRows
 from flyweight.weights.folder import SAFETENSORS, TORCH, FolderCheckpoint, open_single_file
 from flyweight.weights.formats import Rows
 from flyweight.weights.gguf import MAGIC
-from flyweight.weights.ggufmodel import GgufCheckpoint
-from flyweight.weights.ggufparts import find_first_part
+from flyweight.weights.ggufmodel import GgufCheckpoint, find_first_part
 from flyweight.weights.tensorinfo import TensorInfo
 
 __all__ = ["Checkpoint", "TensorInfo", "find_format", "choose_format", "open_checkpoint"]

@@ -3,10 +3,13 @@ of weights: safetensors, or PyTorch's pytorch_model.bin.
 
 Invariant: with an index, the index and the files name exactly the same tensors, and no file outside
 the folder is opened.
+
+gpt-oss keeps MXFP4 in two tensors of bytes, codes in `NAME_blocks` and exponents in `NAME_scales`:
+such a pair is one tensor `NAME_blocks` of kind mxfp4 and shape [E, N, K]; other bytes stay bytes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,14 +18,54 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.grouped import BlockRows
+from flyweight.ops.grouped import E2M1, BlockRows, GroupedWeight
 from flyweight.validation.untrusted import read_json, shown
-from flyweight.weights import mxfp4
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
 from flyweight.weights.torchfile import TorchFile, read_torch
 from flyweight.wire import U8
+
+BLOCKS, SCALES = "_blocks", "_scales"
+GROUP = 32
+
+
+def pair_tensors(tensors: Mapping[str, TensorInfo], where: str) -> dict[str, TensorInfo]:
+    """The tensors with every pair of bytes as one.  Raises `CheckpointError`."""
+    found: dict[str, TensorInfo] = {}
+    for name, info in tensors.items():
+        if info.kind == "u8" and name.endswith(BLOCKS):
+            found[name] = _make_pair(info, tensors.get(name_scales(name)), where)
+        elif not (name.endswith(SCALES) and name.removesuffix(SCALES) + BLOCKS in tensors):
+            found[name] = info
+    return found
+
+
+def name_scales(name: str) -> str:
+    """The scales' name, of the blocks'."""
+    return name.removesuffix(BLOCKS) + SCALES
+
+
+def _make_pair(blocks: TensorInfo, scales: TensorInfo | None, where: str) -> TensorInfo:
+    """[E, N, K/32, 16] and [E, N, K/32] -> [E, N, K]."""
+    whole = len(blocks.shape) == 4 and blocks.shape[3] == GROUP // 2
+    if scales is None or not whole or (scales.shape, scales.kind) != (blocks.shape[:3], "u8"):
+        found = "missing" if scales is None else f"{scales.kind} {list(scales.shape)}"
+        raise CheckpointError(
+            f"{where}: {shown(blocks.name)} is {list(blocks.shape)} and its scales are {found}; "
+            f"[E, N, K/{GROUP}, {GROUP // 2}] and [E, N, K/{GROUP}] of bytes expected"
+        )
+    experts, rows, groups = blocks.shape[:3]
+    return TensorInfo(blocks.name, (experts, rows, groups * GROUP), "mxfp4")
+
+
+def join(blocks: U8, scales: U8) -> GroupedWeight:
+    """Rows of both, [N, K/2] and [N, K/32]: each byte holds two neighbours, the low half first; an
+    exponent of 127 means 1, as in ggml's blocks.
+    """
+    codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(len(blocks), -1)
+    return GroupedWeight(codes.shape, 4, GROUP, codes, scales, values=E2M1)
+
 
 MOST_FILES = 4096
 TensorFile = SafetensorsFile | TorchFile
@@ -83,7 +126,7 @@ class FolderCheckpoint:
             name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
             for name, file in self._file_of.items()
         }
-        self.tensors = mxfp4.pair_tensors(tensors, str(path))
+        self.tensors = pair_tensors(tensors, str(path))
 
     @property
     def format(self) -> str:
@@ -112,8 +155,8 @@ class FolderCheckpoint:
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         if self.tensors[name].kind == "mxfp4":
-            scales = self._read_bytes(mxfp4.name_scales(name), start, stop)
-            return mxfp4.join(self._read_bytes(name, start, stop), scales)
+            scales = self._read_bytes(name_scales(name), start, stop)
+            return join(self._read_bytes(name, start, stop), scales)
         file = self._file_of[name]
         if file.spans[name].kind not in FORMATS:
             kind = file.spans[name].kind

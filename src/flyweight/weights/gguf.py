@@ -17,9 +17,49 @@ from flyweight.errors import CheckpointError
 from flyweight.validation.strings import Strings
 from flyweight.validation.untrusted import shown
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.ggmltypes import NAMES, READABLE
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
+
+READABLE = {
+    0: "f32",
+    1: "f16",
+    2: "q4_0",
+    3: "q4_1",
+    6: "q5_0",
+    7: "q5_1",
+    8: "q8_0",
+    10: "q2_k",
+    11: "q3_k",
+    12: "q4_k",
+    13: "q5_k",
+    14: "q6_k",
+    16: "iq2_xxs",
+    17: "iq2_xs",
+    18: "iq3_xxs",
+    19: "iq1_s",
+    20: "iq4_nl",
+    21: "iq3_s",
+    22: "iq2_s",
+    23: "iq4_xs",
+    29: "iq1_m",
+    30: "bf16",
+    34: "tq1_0",
+    35: "tq2_0",
+    39: "mxfp4",
+    40: "nvfp4",
+}
+
+NAMES = {
+    9: "Q8_1",
+    15: "Q8_K",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    41: "Q1_0",
+}
+
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

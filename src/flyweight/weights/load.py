@@ -19,7 +19,7 @@ from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS, Rows
-from flyweight.weights.formats.dense import to_f32
+from flyweight.weights.formats.values import to_f32
 from flyweight.weights.packed.shelf import PackedWeightCache, UncachedWeights
 from flyweight.wire import F32, I64
 

@@ -16,7 +16,7 @@ from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
 KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16", "U8": "u8", "BOOL": "u8"}
-SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}  # u8: halves of MXFP4 tensors (mxfp4.py), masks
+SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}  # u8: halves of MXFP4 tensors (folder.py), masks
 MOST_HEADER = 100_000_000
 MOST_TENSORS = 1 << 17  # of one file; the largest published models have 2^10
 MOST_AXES = 8

@@ -21,7 +21,7 @@ from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.folder import TORCH
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.gguf import MAGIC, read_gguf
-from flyweight.weights.ggufparts import PART
+from flyweight.weights.ggufmodel import PART
 from flyweight.weights.safetensors import read_safetensors
 from flyweight.weights.torchfile import read_torch
 

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.weights.formats import blocks, codebook, dense, kquants, tabled
+from flyweight.weights.formats import blocks, codebook, kquants, values
 from flyweight.wire import U8
 
 # Dense arrays are float32, float16, or uint16 holding bfloat16 bits.
@@ -41,9 +41,9 @@ class TensorFormat:
 
 
 FORMATS: Mapping[str, TensorFormat] = {
-    "f32": TensorFormat(1, 4, 4, dense.parse_f32, "f32"),
-    "f16": TensorFormat(1, 2, 2, dense.parse_f16, "f16"),
-    "bf16": TensorFormat(1, 2, 2, dense.parse_bf16, "bf16"),
+    "f32": TensorFormat(1, 4, 4, values.parse_f32, "f32"),
+    "f16": TensorFormat(1, 2, 2, values.parse_f16, "f16"),
+    "bf16": TensorFormat(1, 2, 2, values.parse_bf16, "bf16"),
     "q4_0": TensorFormat(32, 18, 34, blocks.parse_q4_0, "q4_0"),
     "q4_1": TensorFormat(32, 20, 36, blocks.parse_q4_1, "q4_1"),
     "q5_0": TensorFormat(32, 22, 34, blocks.parse_q5_0, "q5_0"),
@@ -54,10 +54,10 @@ FORMATS: Mapping[str, TensorFormat] = {
     "q4_k": TensorFormat(256, 144, 276, kquants.parse_q4_k, "q4_k"),
     "q5_k": TensorFormat(256, 176, 276, kquants.parse_q5_k, "q5_k"),
     "q6_k": TensorFormat(256, 210, 274, kquants.parse_q6_k, "q6_k"),
-    "iq4_nl": TensorFormat(32, 18, 34, tabled.parse_iq4_nl, "iq4_nl"),
-    "iq4_xs": TensorFormat(256, 136, 266, tabled.parse_iq4_xs, "iq4_xs"),
-    "mxfp4": TensorFormat(32, 17, 33, tabled.parse_mxfp4, "mxfp4"),
-    "nvfp4": TensorFormat(64, 36, 72, tabled.parse_nvfp4, "nvfp4"),
+    "iq4_nl": TensorFormat(32, 18, 34, blocks.parse_iq4_nl, "iq4_nl"),
+    "iq4_xs": TensorFormat(256, 136, 266, blocks.parse_iq4_xs, "iq4_xs"),
+    "mxfp4": TensorFormat(32, 17, 33, blocks.parse_mxfp4, "mxfp4"),
+    "nvfp4": TensorFormat(64, 36, 72, blocks.parse_nvfp4, "nvfp4"),
     "iq1_s": TensorFormat(256, 50, 276, codebook.parse_iq1_s, "int8_k"),
     "iq1_m": TensorFormat(256, 56, 276, codebook.parse_iq1_m, "int8_k"),
     "iq2_xxs": TensorFormat(256, 66, 276, codebook.parse_iq2_xxs, "int8_k"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.formats import codebooks
-from flyweight.weights.formats.planes import split_nibbles, split_planes, to_halves
+from flyweight.weights.formats.values import split_nibbles, split_planes, to_halves
 from flyweight.wire import U8
 
 Codes = NDArray[np.int8]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.ops.grouped import GroupedWeight
-from flyweight.weights.formats.planes import lift, split_planes, to_halves
+from flyweight.weights.formats.values import lift, split_planes, to_halves
 from flyweight.wire import U8
 
 

@@ -1,15 +1,17 @@
-"""A kept file: its strict reader, its checksums, and the writer that streams matrices into it.
+"""A kept file: where each packed matrix lies in it and the key that names it, its strict reader,
+its checksums, and the writer that streams matrices into it.
 
     magic 8, boot 16, key 32, count 8, SHA-256 of key and checksums 32; a checksum of 32 a matrix
     zeros up to a huge page, then the tiles, each matrix on a cache line
 
 Invariant: owner, size, key, count and checksums' digest are as expected, or the file is not used.
 What was written in an earlier boot may not have reached the disk, so it is believed only once its
-checksums were verified in this one.
+checksums were verified in this one.  Places follow from the model's plan alone: a file holds no
+offset, no size and no name that would have to be trusted.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,8 +24,85 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.weights.packed.layout import DIGEST, HEAD, MatrixPlace, PackedLayout
+from flyweight.spec import WeightPlan
 from flyweight.wire import U8
+
+HUGE_PAGE = 2 << 20  # bytes; data begin on one
+CACHE_LINE = 64  # each matrix begins on one
+HEAD = 96  # bytes before the checksums
+DIGEST = 32  # bytes of a checksum
+
+Matrix = tuple[str, tuple[int, int], str]  # slot, shape [N, K], kind
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPlace:
+    """One packed matrix: `nbytes` bytes from `offset` on."""
+
+    slot: str
+    shape: tuple[int, int]
+    kind: str
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.nbytes
+
+    @property
+    def range(self) -> slice:
+        return slice(self.offset, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """A kept file: what it must be called by (`key`), and its matrices in loading order."""
+
+    key: bytes
+    places: tuple[MatrixPlace, ...]
+
+    @property
+    def start(self) -> int:
+        """Where data begin."""
+        return _round_up(HEAD + DIGEST * len(self.places), HUGE_PAGE)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file, whole huge pages."""
+        return _round_up(self.places[-1].end if self.places else self.start, HUGE_PAGE)
+
+    @property
+    def data(self) -> int:
+        return sum(place.nbytes for place in self.places)
+
+
+def lay_out(
+    key: bytes, matrices: Iterable[Matrix], nbytes: Callable[[tuple[int, int], str], int]
+) -> PackedLayout:
+    """One matrix after the other."""
+    found = list(matrices)
+    at = _round_up(HEAD + DIGEST * len(found), HUGE_PAGE)
+    places = []
+    for slot, shape, kind in found:
+        place = MatrixPlace(slot, shape, kind, at, nbytes(shape, kind))
+        places.append(place)
+        at = _round_up(place.end, CACHE_LINE)
+    return PackedLayout(key, tuple(places))
+
+
+def make_key(fingerprint: str, stamps: Iterable[int], plan: WeightPlan, packing: str) -> bytes:
+    """What a kept file is made from: the model's files (their headers, sizes and samples are in the
+    `fingerprint`; `stamps` are the times of their last change), the plan, and the layout of tiles.
+    """
+    found = sha256()
+    for part in (fingerprint, ",".join(map(str, stamps)), repr(plan.slots), packing):
+        found.update(f"{len(part)}:{part}".encode())
+    return found.digest()
+
+
+def _round_up(count: int, to: int) -> int:
+    return -(-count // to) * to
+
 
 MAGIC = b"FWTILES1"
 FIELDS = Struct("<8s16s32sQ32s")

@@ -3,6 +3,10 @@ file, or into one.
 
 Invariant: a load never fails for a kept file; what goes wrong is told through `note`.  Matrices are
 asked for, or told, all of them and in the layout's order.
+
+A mapping is there at once, but is decoded from more slowly than anonymous huge pages.  So its pages
+move while nothing runs, and a share of them with each step, which reads them all once
+(`LayerPrefetch`).  No weight's bytes or address change.
 """
 
 from collections.abc import Callable
@@ -16,10 +20,44 @@ from flyweight.errors import CheckpointError
 from flyweight.ops.base import Packing
 from flyweight.ops.operands import Weight
 from flyweight.weights.packed.folder import CacheFolder
-from flyweight.weights.packed.keptfile import PackedWriter, check_file, open_verified
-from flyweight.weights.packed.layout import PackedLayout
-from flyweight.weights.packed.moving import LayerPrefetch
+from flyweight.weights.packed.keptfile import PackedLayout, PackedWriter, check_file, open_verified
 from flyweight.wire import F32
+
+RUN = 8 << 20  # bytes that move at a time, and are there twice meanwhile: some milliseconds
+STEPS = 40  # beside which a file moves whole, where a run for each is too little
+
+
+class LayerPrefetch:
+    """The pages of one mapped file, in the order in which they lie; without a file there is nothing
+    to move.
+    """
+
+    def __init__(self, ops: Packing | None = None, file: Any = None) -> None:
+        self._ops, self._file = ops, file
+        self.left = ops.unmoved(file) if ops and file is not None else 0  # bytes
+        self._share = max(1, self.left // RUN // STEPS)  # runs
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is more to move."""
+        return self.left > 0
+
+    def rest(self) -> None:
+        """One run, while nothing else is to be done."""
+        if self._ops and self.left:
+            self._ops.move(self._file, RUN)
+            self.left = self._ops.unmoved(self._file)
+
+    def step(self) -> None:
+        """A share of the file, between two steps."""
+        for _ in range(self._share):
+            self.rest()
+
+    def settle(self) -> None:
+        """All that is left, before something is measured."""
+        while self.wanted:
+            self.rest()
+
 
 LEAST = 32 << 20  # bytes of packed weights; fewer are packed faster than a file is looked after
 SPARE = 1 << 30  # bytes left free on the disk

@@ -1,13 +1,37 @@
-"""Unpacking ggml's blocks: several small whole numbers out of a byte, floats out of their bytes.
+"""Values out of bytes: unquantised tensors, and several small whole numbers out of one byte.
 
-Invariant: nothing is rounded; arrays are [N, runs, ...] and what is returned owns its memory.  Does
-not know what the numbers mean.
+Invariant: values are copied bit for bit, nothing is rounded; bfloat16 stays as its uint16 bits, for
+NumPy has no such type. Does not know what the numbers mean.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.wire import U8
+from flyweight.ops.base import from_bf16_bits
+from flyweight.wire import F32, U8
+
+
+def parse_f32(raw: U8, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """`raw` may start at any address."""
+    return raw.view("<f4").reshape(shape).astype(np.float32, copy=True)
+
+
+def parse_f16(raw: U8, shape: tuple[int, ...]) -> NDArray[np.float16]:
+    return raw.view("<f2").reshape(shape).astype(np.float16, copy=True)
+
+
+def parse_bf16(raw: U8, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    return raw.view("<u2").reshape(shape).astype(np.uint16, copy=True)
+
+
+def to_f32(values: NDArray[Any]) -> F32:
+    """Any dense canonical array to float32, exactly."""
+    if values.dtype == np.uint16:
+        return from_bf16_bits(values)
+    return values.astype(np.float32)
+
 
 WORD = "<u8"  # eight bytes at once
 
