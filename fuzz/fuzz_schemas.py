@@ -12,7 +12,7 @@ from pathlib import Path
 from flyweight.errors import RequestError
 from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
 from flyweight.sampling.fields import fields
-from flyweight.sampling.grammar import embedded, source
+from flyweight.sampling.sources import embed_schema, list_sources
 
 HOWS = ("open", "closed", "within", "plain", "pythonic", "grammar")
 SCHEMAS = (
@@ -68,12 +68,14 @@ def ready(how: str, text: str) -> None:
         outputs = StructuredOutputs(json=text, disable_additional_properties=closed)
     check(outputs, LONGEST, DEEPEST)
     if how in ("open", "closed", "grammar"):
-        source(outputs)
+        list(list_sources(outputs))
         return
     schema = json.loads(str(outputs.json))
     if not isinstance(schema, dict):
         return
     try:
-        embedded(schema) if how == "within" else fields(schema, plain=how == "plain", keeps=True)
+        embed_schema(schema) if how == "within" else fields(
+            schema, plain=how == "plain", keeps=True
+        )
     except ValueError as error:  # as a request's tools are read: 1e999 is no number in JSON
         assert "not JSON compliant" in str(error), error

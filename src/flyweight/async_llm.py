@@ -23,7 +23,7 @@ from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.requests.pretrained import PreTrainedTokenizer
 from flyweight.requests.prompts import ContextFactory, Prompt
-from flyweight.types import Event, SamplingParams
+from flyweight.types import Event, Request, SamplingParams
 from flyweight.validation.ranges import whole
 
 
@@ -43,7 +43,8 @@ class RequestStream:
         with self._lock:
             stopped = [event.index for event in events if self.collector.feed(event)]
             self.over = self.collector.finished
-        self._wake()
+        if self.over or self.collector.readable:
+            self._wake()
         return stopped
 
     def fail(self, error: BaseException) -> None:
@@ -231,12 +232,15 @@ class AsyncLLM:
         if request.id in self._streams:
             item.fail(RequestError(f"request_id {request.id!r} is in use by an unfinished request"))
             return
-        self._streams[request.id] = item
+        self._add(item, request)
+
+    def _add(self, stream: RequestStream, request: Request) -> None:
+        self._streams[request.id] = stream
         try:
-            driver.add(request)
+            self.llm.loop.driver.add(request)
         except FlyweightError as refused:
             del self._streams[request.id]
-            item.fail(refused)
+            stream.fail(refused)
 
     def _step(self) -> None:
         driver = self.llm.loop.driver
@@ -249,6 +253,8 @@ class AsyncLLM:
                 driver.stop(id, index)
             if stream.over:
                 del self._streams[id]
+            elif request := stream.collector.take_next():
+                self._add(stream, request)
 
     def _end_all(self, error: BaseException) -> None:
         """Everything under way ends with an error; the engine can be used again."""

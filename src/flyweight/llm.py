@@ -327,7 +327,7 @@ class LLM:
         )
         id = asking.id()
         runs = self.loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
-        return (collector.output() for news in runs for collector in news)
+        return (collector.output() for news in runs for collector in news if collector.readable)
 
     def collector(
         self,

@@ -127,12 +127,22 @@ class PromptLogprobs(Sequence[dict[int, Logprob] | None]):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """How many attempts were made at an answer that is checked against its schema, and whether the
+    last one, which is the answer, is valid; None: that could not be found out.
+    """
+
+    attempts: int
+    valid: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One choice.  `delta` is the text that is new since the last output of a stream.
     `finish_reason` is "stop", "length", "abort", "error", "repetition" or None while running;
     `stop_reason` the stop string or the id of `stop_token_ids` that ended it, None where it was the
     model's own end, or what a function of the caller's raised; `score` what ranked an answer of a
-    beam search.
+    beam search; `structured_output` is set with `strictness="validate"`.
     """
 
     index: int
@@ -144,6 +154,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     delta: str = ""
     score: float | None = None
+    structured_output: AttemptReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.grammar import embedded
 from flyweight.sampling.schema import prepared
+from flyweight.sampling.sources import embed_schema
 from flyweight.testing import make_acceptor
 
 NUMBER = {"type": "integer"}
@@ -87,7 +87,9 @@ def test_what_is_closed(case: str) -> None:
     judge = make_acceptor(StructuredOutputs(json=schema))
     assert [one for one in good if not judge(json.dumps(one))] == []
     assert [one for one in bad if judge(json.dumps(one))] == []
-    rules = make_acceptor(StructuredOutputs(grammar=f"start: {embedded(schema)}"))  # as in calls
+    rules = make_acceptor(
+        StructuredOutputs(grammar=f"start: {embed_schema(schema)}")
+    )  # as in calls
     assert [one for one in good if not rules(json.dumps(one))] == []
     assert [one for one in bad if rules(json.dumps(one))] == []
 

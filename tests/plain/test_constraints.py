@@ -6,8 +6,9 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import DEEPEST, LONGEST, StructuredOutputs, check
-from flyweight.sampling.grammar import Compiler, TrialCompiler, byte_vocabulary, embedded
+from flyweight.sampling.grammar import Compiler, TrialCompiler, byte_vocabulary
 from flyweight.sampling.patterns import translate_pattern
+from flyweight.sampling.sources import embed_schema
 from flyweight.testing import make_acceptor
 from flyweight.types import SamplingParams
 
@@ -142,7 +143,9 @@ def test_white_space_is_as_asked() -> None:
 
 def test_free_text_up_to_a_mark() -> None:
     """As docs/structured-output.md has it."""
-    args = embedded({"type": "object", "properties": {"n": {"format": "date"}}, "required": ["n"]})
+    args = embed_schema(
+        {"type": "object", "properties": {"n": {"format": "date"}}, "required": ["n"]}
+    )
     lark = (
         "start: text | before call\ntext: /(?s:.*)/\n"
         'before[suffix="<call>"]: /(?s:.*)/\ncall: args "</call>"\nargs: ' + args

@@ -12,7 +12,8 @@ import pytest
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.grammar import Compiler, GrammarVocabulary, embedded
+from flyweight.sampling.grammar import Compiler, GrammarVocabulary
+from flyweight.sampling.sources import embed_schema
 from flyweight.server.apis.tools import Tool, Tools
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.settings import ServerSettings
@@ -171,7 +172,7 @@ def test_a_mark_that_is_a_special_token_is_drawn_and_shown_as_one() -> None:
     reading = speech.make_answer_format(None, None, ["get"], None)
     assert speech.special == {"[TOOL_CALLS]": 5} and speech.needs_special_tokens(reading)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    grammar = speech.grammar(reading, [OfferedTools("get", embedded(schema))], demanded=True)
+    grammar = speech.grammar(reading, [OfferedTools("get", embed_schema(schema))], demanded=True)
     size = tokenizer.vocab_size
     spelled = [tokenizer.token_bytes(i, special=True) for i in range(size)]
     ends = frozenset(tokenizer.eos_ids)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.sampling.grammar import embedded
+from flyweight.sampling.sources import embed_schema
 from flyweight.text.tools.deltas import ParsedAnswer, ParsedCall
 from flyweight.text.tools.formats import (
     HERMES,
@@ -33,7 +33,7 @@ CITY = {
 }
 NONE = {"type": "object", "properties": {}, "additionalProperties": False}
 SCHEMAS = {"get": CITY, "get_all": NONE, "a.b:c/d-e": NONE}
-OFFERS = [OfferedTools(name, embedded(schema)) for name, schema in SCHEMAS.items()]
+OFFERS = [OfferedTools(name, embed_schema(schema)) for name, schema in SCHEMAS.items()]
 NAMES = frozenset(offer.name for offer in OFFERS)
 FORMS = {
     "hermes": HERMES,
@@ -152,7 +152,7 @@ def test_calls_or_another_form(form: CallFormat) -> None:
     keys = {"kind": {"type": "string"}, "name": {"type": "string"}}
     schema = {"type": "object", "properties": keys, "required": ["kind"]}
     schema["additionalProperties"] = True
-    grammar = CallGrammar(form, {}).allow_either(OFFERS, embedded(schema))
+    grammar = CallGrammar(form, {}).allow_either(OFFERS, embed_schema(schema))
     for calls in ([GET], [ALL, GET]):
         text = written(form, calls)
         assert accepts(grammar, text) and read(form, text, either=True) == ParsedAnswer(
@@ -174,7 +174,7 @@ def test_calls_or_another_form(form: CallFormat) -> None:
         written(form, [ParsedCall("get", '{"city": "x"}')]),
     ):
         assert not accepts(grammar, text), text
-    once = replace(CallGrammar(form, {}), most=1).allow_either(OFFERS, embedded(schema))
+    once = replace(CallGrammar(form, {}), most=1).allow_either(OFFERS, embed_schema(schema))
     assert not accepts(once, written(form, [GET, GET]))
 
 

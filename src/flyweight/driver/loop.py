@@ -24,7 +24,7 @@ class BetweenSteps(Protocol):
 
 class EventCollector(Protocol):
     """Takes one request's events; `feed` is true when a choice has ended that the engine knows
-    nothing of (a stop string).
+    nothing of (a stop string), `take_next` is the request that follows one that has ended.
     """
 
     @property
@@ -32,6 +32,7 @@ class EventCollector(Protocol):
     @property
     def finished(self) -> bool: ...
     def feed(self, event: Event) -> bool: ...
+    def take_next(self) -> Request | None: ...
 
 
 C = TypeVar("C", bound=EventCollector)
@@ -93,11 +94,15 @@ class Loop:
         if self.stepped:
             self.background.step()
         self.stepped = True
+        news: dict[EventCollector, None] = {}
         for event in self.driver.step():
             collector, fed = self.live[event.id]
-            fed[collector] = None
+            fed[collector] = news[collector] = None
             if collector.feed(event):
                 self.driver.stop(event.id, event.index)
+        for collector in news:
+            if request := collector.take_next():
+                self.driver.add(request)
 
     def close(self) -> None:
         """Ends what is under way with the reason "abort"; nothing new begins."""

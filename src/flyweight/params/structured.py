@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flyweight.errors import RequestError
 from flyweight.validation.ranges import listed, require, sized
 
 NAME = "structured_outputs"
+EXACT: Literal["exact"] = "exact"  # what `strictness` may be
+VALIDATE: Literal["validate"] = "validate"
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 LONGEST = 64 << 10  # bytes of a constraint
 DEEPEST = 64  # levels of a schema
@@ -31,7 +33,10 @@ class StructuredOutputs:
     `disable_any_whitespace` leaves that out too, and `whitespace_pattern`, a regex of bounded
     length, puts other white space there.
     Objects that name properties have no others unless `additionalProperties` says so;
-    `disable_additional_properties`, vLLM's, asks for the same.  Raises `RequestError`.
+    `disable_additional_properties`, vLLM's, asks for the same.  `strictness` says what becomes of a
+    schema with keywords that no grammar enforces: "exact" refuses it; "validate" generates without
+    them, checks the finished text, and generates it again where it is not valid.  Raises
+    `RequestError`.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
@@ -42,6 +47,7 @@ class StructuredOutputs:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+    strictness: str = EXACT
 
     if TYPE_CHECKING:  # what a caller may give, where a field is narrower
 
@@ -55,6 +61,7 @@ class StructuredOutputs:
             disable_any_whitespace: bool = False,
             disable_additional_properties: bool = False,
             whitespace_pattern: str | None = None,
+            strictness: Literal["exact", "validate"] = "exact",
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -86,6 +93,7 @@ class StructuredOutputs:
         if self.choice is not None:
             object.__setattr__(self, "choice", _check_choices(self.choice))
         self._check_whitespace()
+        self._check_strictness()
 
     @property
     def kind(self) -> str:
@@ -96,12 +104,24 @@ class StructuredOutputs:
     def given(self) -> dict[str, Any]:
         """The options that are set, as plain values: `StructuredOutputs(**given)` is equal."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in found.items() if value not in (None, False)}
+        return {name: value for name, value in found.items() if value not in (None, False, EXACT)}
 
     @property
     def size(self) -> int:
         """About how many characters say it."""
         return sum(len(str(value)) for value in self.given.values())
+
+    @property
+    def validated(self) -> bool:
+        """Whether the finished text is checked."""
+        return self.strictness == VALIDATE
+
+    def _check_strictness(self) -> None:
+        name = f"{NAME}.strictness"
+        known = self.strictness in (EXACT, VALIDATE)
+        require(known, name, str(self.strictness)[:80], f"{EXACT!r} or {VALIDATE!r}")
+        if self.validated and self.kind != "json":
+            raise RequestError(f"= {VALIDATE!r} can be used with json, not with {self.kind}", name)
 
     def _check_whitespace(self) -> None:
         pattern = self.whitespace_pattern

@@ -8,27 +8,27 @@ value.
 """
 
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from flyweight.errors import FlyweightError
 from flyweight.outputs import (
+    AttemptReport,
     BeamSearchOutput,
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
     Logprob,
-    PositionLogprobs,
     PromptLogprobs,
     RequestMetrics,
     RequestOutput,
 )
 from flyweight.params.repetition import FOUND
+from flyweight.requests.scores import ScoreColumns
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import ALL, Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
+from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
 
 
 def make_drawn_params(asked: SamplingParams) -> SamplingParams:
@@ -36,36 +36,6 @@ def make_drawn_params(asked: SamplingParams) -> SamplingParams:
     if asked.best_of in (None, asked.n):
         return asked
     return replace(asked, n=asked.best_of, best_of=None, logprobs=asked.logprobs or 0)
-
-
-@dataclass(slots=True)
-class _Scores:
-    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` beside each token's, or
-    (not `ranked`) those of as many ids that were listed.
-    """
-
-    best: int
-    ranked: bool = True
-    ids: "array[int]" = field(default_factory=lambda: array("i"))
-    values: "array[float]" = field(default_factory=lambda: array("f"))
-    ranks: "array[int]" = field(default_factory=lambda: array("i"))
-
-    def add(self, token: int, scored: TokenLogprobs) -> None:
-        if self.best == ALL:
-            self.best = len(scored.top_ids)
-        missing = self.best - len(scored.top_ids)
-        self.ids.append(token)
-        self.ids.extend(scored.top_ids)
-        self.ids.extend((-1,) * missing)
-        self.values.append(scored.chosen)
-        self.values.extend(scored.top)
-        self.values.extend((0.0,) * missing)
-        self.ranks.append(scored.rank)
-
-    def to_logprobs(self, spell: Callable[[int], str]) -> PositionLogprobs:
-        return PositionLogprobs(
-            self.ids, self.values, self.ranks, 1 + max(self.best, 0), spell, self.ranked
-        )
 
 
 class TextPiece(NamedTuple):
@@ -80,6 +50,7 @@ class TextPiece(NamedTuple):
     finish: str | None
     reason: int | str | None
     error: FlyweightError | None = None
+    report: AttemptReport | None = None
 
 
 @dataclass(slots=True)
@@ -89,7 +60,7 @@ class _Choice:
     """
 
     detokenizer: Detokenizer
-    scores: _Scores
+    scores: ScoreColumns
     delta: str
     tokens: list[int] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
@@ -102,7 +73,14 @@ class _Choice:
     first: float = 0.0  # when its first token came, and its newest
     last: float = 0.0
     ended: bool = False  # its last piece was made
+    discarded: int = 0  # tokens of attempts before this one
+    report: AttemptReport | None = None
     closing: bool = False  # no more tokens come, and what the text held back is still to be shown
+
+    @property
+    def spent(self) -> int:
+        """Tokens of all attempts."""
+        return self.discarded + len(self.tokens)
 
     def read(self) -> Detokenizer:
         """Makes the text of all tokens taken."""
@@ -137,7 +115,7 @@ class Collector:
         self._scheduled = self._first = self._last = 0.0
         params = request.params
         self.echo = self._read_prompt_text() if params.echo else ""
-        self._prompt = _Scores(params.prompt_logprobs or 0)
+        self._prompt = ScoreColumns(params.prompt_logprobs or 0)
         self.choices = [
             _Choice(self.make_detokenizer(), self._make_scores(), self.echo)
             for _ in range(max(params.n, request.width))
@@ -149,8 +127,24 @@ class Collector:
 
     @property
     def produced(self) -> int:
-        """Tokens so far, over all choices."""
-        return sum(len(choice.tokens) for choice in self.choices)
+        """Tokens so far, over all choices and attempts."""
+        return sum(choice.spent for choice in self.choices)
+
+    @property
+    def readable(self) -> bool:
+        """Whether what has come so far may be shown."""
+        return True
+
+    def take_next(self) -> Request | None:
+        """The request to run next, under the same id, where the answer is generated again."""
+        return None
+
+    def replace_choices(self, indexes: Sequence[int], other: "Collector") -> None:
+        """Puts the choices of another attempt in the places of some of these."""
+        for index, fresh in zip(indexes, other.choices, strict=True):
+            fresh.discarded = self.choices[index].spent
+            self.choices[index] = fresh
+        self._last = other._last
 
     def feed(self, event: Event) -> bool:
         """Takes one event; True when a stop string ended its choice, so that the engine can be told
@@ -214,7 +208,7 @@ class Collector:
                 scores = choice.scores.to_logprobs(self._decode_token).since(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
-            end = choice.finish, choice.reason, choice.error
+            end = choice.finish, choice.reason, choice.error, choice.report
             found.append(TextPiece(index, text, new, scores, *end))
         return found
 
@@ -239,9 +233,9 @@ class Collector:
             return None
         return PromptLogprobs(self._prompt.to_logprobs(self._decode_token))
 
-    def _make_scores(self) -> _Scores:
+    def _make_scores(self) -> ScoreColumns:
         params = self.request.params
-        return _Scores(params.scored or 0, ranked=not params.logprob_token_ids)
+        return ScoreColumns(params.scored or 0, ranked=not params.logprob_token_ids)
 
     def make_detokenizer(self) -> Detokenizer:
         """Makes the text of one choice from its beginning."""
@@ -295,7 +289,7 @@ class Collector:
         if not self._first:
             return RequestMetrics()
         arrival, decoding = self.request.arrival, self._last - self._first
-        later = sum(max(0, len(choice.tokens) - 1) for choice in self.choices)
+        later = sum(max(0, choice.spent - 1) for choice in self.choices)
         return RequestMetrics(
             queued=self._scheduled - arrival,
             ttft=self._first - arrival,
@@ -328,6 +322,7 @@ class Collector:
             finish_reason=choice.finish,
             stop_reason=choice.reason,
             delta=delta,
+            structured_output=choice.report,
         )
 
 
@@ -358,6 +353,13 @@ class VectorCollector:
     @property
     def finished(self) -> bool:
         return self.event is not None
+
+    @property
+    def readable(self) -> bool:
+        return True
+
+    def take_next(self) -> Request | None:
+        return None
 
     def feed(self, event: Event) -> bool:
         self.event, self.done = event, self.clock()

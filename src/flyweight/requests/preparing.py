@@ -15,6 +15,7 @@ from flyweight.arguments.objects import DEFAULTS
 from flyweight.errors import CheckpointError, RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.requests.attempts import Attempts, CheckedCollector, check_validated, is_validated
 from flyweight.requests.collector import Collector, VectorCollector, make_drawn_params
 from flyweight.requests.prompts import (
     PreparedPrompt,
@@ -91,6 +92,7 @@ class RequestPreparer:
         if isinstance(params, SamplingParams):
             if params.structured_outputs is not None and self._judge is not None:
                 self._judge(params.structured_outputs)
+            check_validated(params)
             return self.reader.read(prompt, params, lane)
         if isinstance(params, PoolingParams):
             return replace(self.reader.read(prompt, UNSAMPLED, lane, answer=0), pooling=params)
@@ -102,6 +104,17 @@ class RequestPreparer:
         """Of a request for tokens; `arrival` where its clock starts later than it was read."""
         if asked.beam is not None:
             return self._search(asked, id)
+        found = self._draw(asked, id, arrival)
+        if self._judge is not None and is_validated(asked.params):
+            return CheckedCollector(asked, found, self._draw)
+        return found
+
+    def attempts(self, asked: PreparedPrompt, first: Collector) -> Attempts | None:
+        """At an answer that is checked elsewhere; None where it is not."""
+        checked = asked.beam is None and asked.pooling is None and is_validated(asked.params)
+        return Attempts(asked, first, self._draw) if checked else None
+
+    def _draw(self, asked: PreparedPrompt, id: str, arrival: float | None = None) -> Collector:
         params = asked.params
         ends = frozenset() if params.ignore_eos else self.facts.stop_ids
         seed = params.seed

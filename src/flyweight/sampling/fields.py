@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
-from flyweight.sampling.grammar import embedded
 from flyweight.sampling.schema import prepared
 from flyweight.sampling.schema_keywords import ANNOTATIONS, is_ignored
+from flyweight.sampling.sources import embed_schema
 from flyweight.text.tools.grammar import CallField
 from flyweight.text.tools.xmlcall import CLOSE, TEXT, read_types
 from flyweight.validation.untrusted import shown
@@ -49,12 +49,12 @@ def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Cal
             source = _text(one if keeps and isinstance(one, Mapping) else {})
             yield CallField(name, name in required, "terminal", source)
         elif not keeps:
-            yield CallField(name, False, "rule", f'"True" | "False" | "None" | {embedded({})}')
+            yield CallField(name, False, "rule", f'"True" | "False" | "None" | {embed_schema({})}')
         elif not plain and _is_truth(one):
             yield CallField(name, name in required, "rule", '"True" | "False"')
         else:
             own = {**beside, **one} if isinstance(one, Mapping) else one
-            yield CallField(name, name in required, "rule", embedded(own))
+            yield CallField(name, name in required, "rule", embed_schema(own))
 
 
 def _is_truth(schema: object) -> bool:

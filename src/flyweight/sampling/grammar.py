@@ -7,11 +7,10 @@ grammar engine refuses is a `RequestError` in one line; its limits bound time an
 call.  Knows no sequences and no step.
 """
 
-import json
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +18,13 @@ import numpy as np
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, StructuredOutputs
-from flyweight.sampling.gbnf import is_gbnf
-from flyweight.sampling.gbnf_lark import lark
-from flyweight.sampling.levels import check_rules
-from flyweight.sampling.patterns import find_long_count
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema_validation import make_validator
+from flyweight.sampling.sources import list_sources
 from flyweight.validation.untrusted import one_line, shown
 from flyweight.wire import U32
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
-    from llguidance._lib import JsonCompileOptions
 
 MIB = 1 << 20
 # Items of a parser's row.  A schema takes 4 for each property that may come next; what an ambiguous
@@ -49,11 +44,6 @@ DRAWING = re.compile(r"\n\n|\n *\d+ \||\n   ")  # of the lines around a place
 AMBIGUOUS = "{}; a grammar that is less ambiguous, or left-recursive, has fewer"
 REMEMBERED = 64  # answers
 SOURCES = 8 * MIB  # characters of what was made ready for the grammar engine
-# Escapes in strings.  With \u the engine takes a key for another than it is ("\u0061" for no "a");
-# without, it leaves characters that can only be written so out of what a schema says.
-PLAIN_ESCAPES, ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
-CONTROL = re.compile(r"\\u00(?:[01].|7f)|\\x(?:[01].|7f)|\\u\{0*(?:[01]?.|7f)\}|\\\\v|\x7f", re.I)
-NAMING = ('"properties"', '"patternProperties"')
 # Of a compiler: a floor, and so many for each token (measured: 332 of Qwen's 152k, 371 of Llama 2's
 # 32k, 2 MB for 2k).
 LEAST_COMPILER, TOKEN_BYTES = MIB, 400
@@ -80,87 +70,6 @@ def byte_vocabulary(special: Sequence[bytes] = ()) -> GrammarVocabulary:
     return GrammarVocabulary(
         tokens, frozenset(range(256, len(tokens))), frozenset({256}), len(tokens)
     )
-
-
-def source(outputs: StructuredOutputs) -> str:
-    """The constraint as the grammar engine reads it.  Raises `RequestError`."""
-    from llguidance import LLMatcher
-
-    kind = outputs.kind
-    if kind == "grammar":
-        text = str(outputs.grammar)
-        text = lark(text) if is_gbnf(text) else text
-        check_rules(text)
-        return str(LLMatcher.grammar_from_lark(text))
-    if kind == "regex":
-        if problem := find_long_count(str(outputs.regex)):
-            raise RequestError(f": {problem}", f"{NAME}.regex")
-        return str(LLMatcher.grammar_from_regex(str(outputs.regex)))
-    if kind == "choice":
-        listed = "|".join(_literal(one) for one in outputs.choice or ())
-        return str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
-    try:
-        text = json.dumps(prepared(_schema(outputs)), allow_nan=False)
-    except ValueError:
-        raise RequestError("has a number that no float can hold", f"{NAME}.json") from None
-    return str(LLMatcher.grammar_from_json_schema(text, overrides=_separators(outputs)))
-
-
-def embedded(schema: dict[str, Any] | bool) -> str:
-    """A schema within a Lark grammar: `%json` and what it takes, checked and tightened as other
-    schemas are.  Raises `RequestError`.
-    """
-    outputs = StructuredOutputs(json=schema)
-    return _embedded(prepared(schema), outputs)
-
-
-def placed(outputs: StructuredOutputs) -> str:
-    """The same of a constraint whose kind is JSON, with the options that it has."""
-    return _embedded(prepared(_schema(outputs)), outputs)
-
-
-def _embedded(schema: dict[str, Any], outputs: StructuredOutputs) -> str:
-    options = _separators(outputs)
-    return "%json " + json.dumps({**schema, "x-guidance": options}, allow_nan=False)
-
-
-def _schema(outputs: StructuredOutputs) -> Any:
-    return {"type": "object"} if outputs.json is None else json.loads(str(outputs.json))
-
-
-def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
-    """White space stands after a comma or a colon only, and never without end: a text whose values
-    are finite is.
-    """
-    blank = "[ ]?" if outputs.whitespace_pattern is None else f"(?:{outputs.whitespace_pattern})"
-    if outputs.disable_any_whitespace:
-        blank = ""
-    return {
-        "whitespace_flexible": False,
-        "item_separator": f",{blank}",
-        "key_separator": f":{blank}",
-        "coerce_one_of": False,
-        "lenient": False,
-        "json_allowed_escapes": _escapes(outputs),
-    }
-
-
-def _escapes(outputs: StructuredOutputs) -> str:
-    """The escapes that keep to a schema.  Raises `RequestError` where none do."""
-    if outputs.json is None:
-        return PLAIN_ESCAPES
-    text = json.dumps(json.loads(str(outputs.json)), ensure_ascii=False)
-    if CONTROL.search(text) is None:
-        return PLAIN_ESCAPES
-    if any(word in text for word in NAMING):
-        what = "control characters, in a schema that names properties, are not supported"
-        raise RequestError(f": {what}", f"{NAME}.json")
-    return ALL_ESCAPES
-
-
-def _literal(text: str) -> str:
-    """A regex that matches the text alone."""
-    return re.sub(r"[^A-Za-z0-9_ ]", lambda found: rf"\x{{{ord(found.group()):X}}}", text)
 
 
 def limits(kind: str) -> "LLParserLimits":
@@ -202,34 +111,35 @@ class Compiler:
         """
         from llguidance import LLMatcher
 
-        bounds, text = limits(outputs.kind), self._sources.of(outputs)
-        found = LLMatcher(self._tokenizer, text, log_level=0, limits=bounds)
-        matcher = Matcher(found, self.words, self.ends)
-        matcher.mask()  # the dearest one, and it stays in its lexer
-        if matcher.broken:
-            raise RequestError(
-                f": {matcher.broken}", f"{NAME}.{outputs.kind}", code="bad_constraint"
-            )
-        return matcher
+        bounds, problem = limits(outputs.kind), ""
+        for text in self._sources.of(outputs):
+            found = LLMatcher(self._tokenizer, text, log_level=0, limits=bounds)
+            matcher = Matcher(found, self.words, self.ends)
+            matcher.mask()  # the dearest one, and it stays in its lexer
+            if not matcher.broken:
+                self._sources.keep(outputs, text)
+                return matcher
+            problem = problem or matcher.broken
+        raise RequestError(f": {problem}", f"{NAME}.{outputs.kind}", code="bad_constraint")
 
 
 class _Sources:
-    """Constraints as the grammar engine reads them: the newest, which were made ready once."""
+    """Constraints as the grammar engine reads them: the newest that it could read."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[StructuredOutputs, str] = OrderedDict()
         self._size = 0
 
-    def of(self, outputs: StructuredOutputs) -> str:
+    def of(self, outputs: StructuredOutputs) -> Iterable[str]:
         """Raises `RequestError`."""
-        text = self._kept.pop(outputs, None)
-        if text is None:
-            text = source(outputs)
-            self._size += len(text)
+        text = self._kept.get(outputs)
+        return list_sources(outputs) if text is None else [text]
+
+    def keep(self, outputs: StructuredOutputs, text: str) -> None:
+        self._size += len(text) - len(self._kept.pop(outputs, ""))
         self._kept[outputs] = text
         while self._size > SOURCES:
             self._size -= len(self._kept.popitem(last=False)[1])
-        return text
 
 
 def compiler_nbytes(tokens: int) -> int:
@@ -263,6 +173,8 @@ class TrialCompiler:
             self._compiler = Compiler(byte_vocabulary(self._special()))
         try:
             self._compiler.compile(outputs)
+            if outputs.validated:
+                make_validator(outputs)
         except RequestError as error:
             return error.data
         return {}

@@ -4,7 +4,7 @@ Invariant: a name that no draft knows cannot constrain a value, so it is ignored
 a keyword's is a misspelling of it, and refused.  Knows no grammar engine.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from flyweight.errors import RequestError, edits
@@ -27,6 +27,12 @@ DEFINITIONS = {"$defs", "definitions"}
 MAPS = {"properties", "patternProperties", *DEFINITIONS}
 LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 SINGLE = {"items", "additionalProperties", "additionalItems"}
+# With those that are rewritten.
+ALL_MAPS = MAPS | {"dependentSchemas", "dependencies"}
+ALL_SINGLE = SINGLE | {
+    "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedProperties",
+    "unevaluatedItems",
+}  # fmt: skip
 ENFORCED = PLAIN | MAPS | LISTS | SINGLE | NAMES | {"pattern", "format"}
 LACKING = {  # known to JSON Schema, not to us
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
@@ -74,6 +80,21 @@ def all_of(found: Iterable[Schema]) -> Schema:
 def refuse(place: str, problem: str) -> NoReturn:
     """Raises the error of a schema that is not valid."""
     raise RequestError(f": at {shown(place or '#')}: {problem}", f"{NAME}.json")
+
+
+def map_within(schema: Mapping[str, Any], change: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """A copy of a schema in which each schema directly within it is what `change` makes of the
+    keyword and the schema.
+    """
+    found = dict(schema)
+    for name, value in schema.items():
+        if name in ALL_MAPS and isinstance(value, Mapping):
+            found[name] = {key: change(name, one) for key, one in value.items()}
+        elif isinstance(value, list) and name in (*LISTS, "items"):
+            found[name] = [change(name, one) for one in value]
+        elif name in ALL_SINGLE:
+            found[name] = change(name, value)
+    return found
 
 
 def at(top: object, pointer: str) -> object:

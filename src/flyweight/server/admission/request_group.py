@@ -7,8 +7,10 @@ back once.  Knows no dialect.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 from flyweight.errors import FlyweightError
+from flyweight.requests.attempts import Attempts
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
@@ -35,6 +37,8 @@ class RequestGroup:
         self.collectors: list[Collector | VectorCollector] = []
         self._news = asyncio.Event()
         self._streams: list[EngineStream] = []
+        self._attempts: list[Attempts] = []  # at answers that are checked
+        self._retries: list[EngineStream] = []
         self._given_up: HttpError | None = None
         self._closed = False
         self._ahead = 0  # tokens that came since somebody looked
@@ -69,6 +73,8 @@ class RequestGroup:
         for stream in self._streams:
             self.model.client.leave(stream)
             self.model.observer.observe_end(stream)
+        for stream in self._retries:
+            self.model.client.leave(stream)
         self.queue.leave(self.place, self.place.requests, self.place.tokens)
 
     def give_up(self, error: HttpError) -> None:
@@ -81,16 +87,19 @@ class RequestGroup:
         from filling the memory for a reader who takes nothing.
         """
         for stream in self._streams:
-            if stream.collector.request.beam is None:  # a search tells all at its end
+            if stream.collector.request.beam is None and not self._attempts:  # all at their end
                 stream.on_tokens = self._count_unread
 
     async def read_pieces(self) -> AsyncGenerator[list[tuple[int, TextPiece]]]:
         """What is new, with the number of the prompt it belongs to, until all has come.  Raises
-        what ended a request.
+        what ended a request.  Answers that are checked come at once, when all are final.
         """
+        if self._attempts:
+            await self.wait_for_all()
         live = list(enumerate(self._streams))
         while live:
-            await self._wait_for_news()
+            if not self._attempts:
+                await self._wait_for_news()
             self._ahead = 0
             found: list[tuple[int, TextPiece]] = []
             for i, stream in live:
@@ -108,16 +117,40 @@ class RequestGroup:
 
     async def wait_for_all(self) -> list[Collector | VectorCollector]:
         """Waits for everything."""
-        while not all(stream.over for stream in self._streams):
-            await self._wait_for_news()
-        for stream in self._streams:
-            if stream.error is not None:
-                raise stream.error
+        await self._finish(self._streams)
+        await self._retry()
         for collector in self.collectors:
             if isinstance(collector, Collector):
                 for choice in collector.choices:  # their text is made later, and aside
                     raise_if(choice.error)
         return self.collectors
+
+    async def _finish(self, streams: Sequence[EngineStream]) -> None:
+        """Waits for the end of requests.  Raises what ended one."""
+        while not all(stream.over for stream in streams):
+            await self._wait_for_news()
+        for stream in streams:
+            if stream.error is not None:
+                raise stream.error
+
+    async def _retry(self) -> None:
+        """Checks answers, and generates those that are not valid again."""
+        open_attempts = self._attempts
+        while open_attempts:
+            begun: dict[Attempts, EngineStream] = {}
+            for one in open_attempts:
+                if collector := one.retry(await self._validate(one), self.model.preparer.id()):
+                    begun[one] = self.model.client.submit(collector, self._news)
+            self._retries += begun.values()
+            await self._finish(list(begun.values()))
+            for one, stream in begun.items():
+                one.take(cast(Collector, stream.collector))
+            open_attempts = list(begun)
+
+    async def _validate(self, attempts: Attempts) -> dict[int, bool | None]:
+        validate = self.model.validator.validate
+        texts = attempts.list_texts()
+        return {i: await validate(attempts.outputs, text) for i, text in texts.items()}
 
     async def _wait_for_news(self) -> None:
         await self._news.wait()
@@ -131,6 +164,8 @@ class RequestGroup:
         collector = make(asked, preparer.id())
         if isinstance(collector, Collector):
             collector.interval = self.model.settings.stream_interval
+            if attempts := preparer.attempts(asked, collector):
+                self._attempts.append(attempts)
         stream = self.model.client.submit(collector, self._news)
         choices, tokens = count_sequences(asked), len(asked.tokens)
         stream.on_start = lambda: self.queue.leave(self.place, choices, tokens)

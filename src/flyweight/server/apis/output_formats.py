@@ -10,12 +10,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from flyweight.errors import RequestError, field_names
-from flyweight.params.structured import LONGEST, MOST_CHOICES, NAME, StructuredOutputs
+from flyweight.params.structured import EXACT, LONGEST, MOST_CHOICES, NAME, StructuredOutputs
 from flyweight.sampling.schema_keywords import ignored_keywords
 from flyweight.server.apis.fields import Fields
 from flyweight.server.constraints.validator import map_constraint_names
 
 Source = Annotated[str, Field(max_length=LONGEST)]
+Strictness = Annotated[
+    Literal["exact", "validate"] | None,
+    Field(
+        description="With keywords that no grammar enforces, exact refuses a schema; validate "
+        "checks the finished answer, and generates it again where it is not valid."
+    ),
+]
 KINDS = {"text": "TextFormat", "json_object": "ObjectFormat", "json_schema": "SchemaFormat"}
 FLAT = "FlatFormat"
 
@@ -40,6 +47,7 @@ class NamedSchema(Fields):
     description: str | None = None
     asked: dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(None, description="Has no effect: schemas are kept to always.")
+    strictness: Strictness = None
 
 
 class SchemaFormat(Fields):
@@ -93,6 +101,7 @@ class StructuredFields(Fields):
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
     whitespace_pattern: Annotated[str, Field(max_length=256)] | None = None
+    strictness: Strictness = None
 
     def outputs(self) -> StructuredOutputs:
         """Raises `RequestError`."""
@@ -119,7 +128,8 @@ def constraint(
             )
         return structured.outputs()
     if isinstance(format, SchemaFormat):
-        return schema_in(place_of(format), format.json_schema.asked)
+        asked = format.json_schema
+        return schema_in(place_of(format), asked.asked, asked.strictness or EXACT)
     if isinstance(format, ObjectFormat | FlatFormat):
         if format.asked is None:
             return StructuredOutputs(json_object=True)
@@ -127,10 +137,12 @@ def constraint(
     return None
 
 
-def schema_in(place: str, schema: dict[str, Any] | str) -> StructuredOutputs:
+def schema_in(
+    place: str, schema: dict[str, Any] | str, strictness: Literal["exact", "validate"] = EXACT
+) -> StructuredOutputs:
     """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
     with field_names(map_constraint_names(place)):
-        return StructuredOutputs(json=schema)
+        return StructuredOutputs(json=schema, strictness=strictness)
 
 
 def grammar_in(place: str, grammar: str) -> StructuredOutputs:

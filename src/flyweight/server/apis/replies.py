@@ -22,12 +22,18 @@ class UsageReply(TypedDict):
     prompt_tokens_details: PromptDetails
 
 
+class AttemptsReply(TypedDict):
+    attempts: int
+    valid: bool | None
+
+
 class ChatReplyChoice(TypedDict):
     index: int
     message: Object
     logprobs: Object | None
     finish_reason: Literal["stop", "length", "tool_calls", "abort", "repetition"]
     stop_reason: str | int | None
+    structured_output: NotRequired[AttemptsReply]
     token_ids: NotRequired[list[int]]
 
 
@@ -52,6 +58,7 @@ class CompletionChoice(TypedDict):
     logprobs: Object | None
     finish_reason: Literal["stop", "length", "abort", "repetition"]
     stop_reason: str | int | None
+    structured_output: NotRequired[AttemptsReply]
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]
     prompt_logprobs: NotRequired[list[Object | None]]
@@ -76,6 +83,7 @@ class ResponseReply(TypedDict):
     status: Literal["completed", "incomplete"]
     model: str
     output: list[Object]
+    structured_output: NotRequired[AttemptsReply]
     usage: Object
     metrics: Object
 

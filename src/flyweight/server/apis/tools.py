@@ -13,8 +13,8 @@ from pydantic import Field
 from flyweight.errors import RequestError, field_names, nearest
 from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.fields import fields
-from flyweight.sampling.grammar import embedded, placed
 from flyweight.sampling.schema_keywords import ignored_keywords
+from flyweight.sampling.sources import embed_constraint, embed_schema
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import map_constraint_names
@@ -197,7 +197,7 @@ class Tools:
                 "tools",
             )
         return _make_constraint(
-            speech.either(reading, self._make_offers(reading.calls), placed(form))
+            speech.either(reading, self._make_offers(reading.calls), embed_constraint(form))
         )
 
     def _make_offers(self, form: CallFormat) -> list[OfferedTools]:
@@ -247,7 +247,9 @@ def _make_offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Of
             if form.tagged or form.pythonic:
                 found = fields(schema, plain=form.tagged, keeps=keeps)
                 return OfferedTools(function.name, fields=found)
-            return OfferedTools(function.name, embedded(schema if keeps else {"type": "object"}))
+            return OfferedTools(
+                function.name, embed_schema(schema if keeps else {"type": "object"})
+            )
     except ValueError:
         raise RequestError("has a number that no float can hold", place) from None
 

@@ -4,8 +4,10 @@ Invariant: numbers of the request itself; nobody else's are in them.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+from flyweight.outputs import AttemptReport
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.server.served_model import ServedModel
 
@@ -26,6 +28,11 @@ def count_usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, 
     prompt = sum(len(c.request.tokens) for c in collectors)
     made = sum(c.produced for c in collectors if isinstance(c, Collector))
     return _make_usage(prompt, made, sum(c.cached for c in collectors))
+
+
+def report_attempts(report: AttemptReport | None) -> dict[str, Any]:
+    """What a choice tells of the check of its text, where there was one."""
+    return {} if report is None else {"structured_output": asdict(report)}
 
 
 class RunningUsage:

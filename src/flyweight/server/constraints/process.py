@@ -1,5 +1,6 @@
-"""A process that says whether a schema, regex or grammar can be kept to: what kills it, or takes it
-too long, ends a process that nobody else depends on.
+"""A process that says whether a schema, regex or grammar can be kept to, and whether a finished
+text satisfies a schema: what kills it, or takes it too long, ends a process that nobody else
+depends on.
 
 Invariant: one question, one answer, in order; its memory has a bound of its own.  Ends when whoever
 asks is gone.  Knows no model, and no requests.
@@ -18,6 +19,7 @@ import msgspec
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
+from flyweight.sampling.schema_validation import make_validator
 
 NICE = 5  # behind the engine: about a third of its share of a busy core
 LENGTH = struct.Struct("<I")
@@ -41,6 +43,21 @@ def read(stream: BinaryIO) -> bytes:
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
 
 
+def answer_question(
+    compiler: Compiler, outputs: dict[str, Any], text: str | None = None
+) -> dict[str, Any]:
+    """Whether a constraint can be kept to; of a finished text, whether it is valid.  Raises
+    `RequestError`.
+    """
+    asked = StructuredOutputs(**outputs)
+    if text is not None:
+        return {"valid": make_validator(asked)(text)}
+    compiler.compile(asked)
+    if asked.validated:
+        make_validator(asked)
+    return {}
+
+
 def main() -> int:
     """Answers on stdout: the data of an error, nothing for yes."""
     with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
@@ -55,8 +72,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while question := read(incoming):
         try:
-            compiler.compile(StructuredOutputs(**msgspec.msgpack.decode(question)))
-            answer: dict[str, Any] = {}
+            answer = answer_question(compiler, **msgspec.msgpack.decode(question))
         except RequestError as error:
             answer = error.data
         outgoing.write(pack(answer))

@@ -1,4 +1,5 @@
-"""Checks that schemas, regexes and grammars compile, in processes that can be killed (`process`).
+"""Checks that schemas, regexes and grammars compile, and whether finished texts satisfy schemas, in
+processes that can be killed (`process`).
 
 Invariant: an answer comes within the given time; a process that failed is replaced; the event loop
 never waits.  Requests with the same constraint share one check, and results are remembered.  Slow
@@ -32,7 +33,8 @@ REMEMBERED = 64  # answers; a question is up to 64 KB
 MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
 TRIES = 2  # of a question whose process was killed
-ErrorData = dict[str, Any]  # of a `RequestError`; empty: a constraint that can be kept to
+# Of a `RequestError`; empty: a constraint that can be kept to.  Of a text, whether it is `valid`.
+ErrorData = dict[str, Any]
 
 
 class ExclusiveTurns:
@@ -86,12 +88,31 @@ class ValidationQuestion:
     waiting: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedText:
+    """A text that may satisfy a schema."""
+
+    outputs: StructuredOutputs
+    text: str
+
+    @property
+    def kind(self) -> str:
+        return self.outputs.kind
+
+    @property
+    def size(self) -> int:
+        return self.outputs.size + len(self.text)
+
+
+Question = StructuredOutputs | FinishedText
+
+
 class ValidationTrial:
     """A question that a process is asked."""
 
-    def __init__(self, process: Process, outputs: StructuredOutputs) -> None:
+    def __init__(self, process: Process, question: Question) -> None:
         self.process = process
-        self.task = asyncio.ensure_future(_answer(process, outputs))
+        self.task = asyncio.ensure_future(_answer(process, question))
 
     async def wait(self, seconds: float) -> bool:
         """Whether it has, after so long at most."""
@@ -134,10 +155,18 @@ class ConstraintValidator:
         if answer:
             raise RequestError(**answer)
 
+    async def validate(self, outputs: StructuredOutputs, text: str) -> bool | None:
+        """Whether a finished text satisfies a schema; None where finding out takes too long."""
+        try:
+            answer = await self._ask(FinishedText(outputs, text))
+        except HttpError:
+            return None
+        return answer.get("valid")
+
     async def _wait(self, outputs: StructuredOutputs) -> ErrorData:
         """The answer to a question, with all who ask the same; it is dropped when none is left."""
         question = self._asked.get(outputs)
-        heavy = _weight(outputs) > LIGHT if question is None else question.heavy
+        heavy = outputs.size > LIGHT if question is None else question.heavy
         self._admit(heavy=heavy)
         if question is None:
             task = asyncio.create_task(self._settle(outputs))
@@ -180,52 +209,52 @@ class ConstraintValidator:
             if question is not None and question.task is asyncio.current_task():
                 del self._asked[outputs]
 
-    async def _ask(self, outputs: StructuredOutputs) -> ErrorData:
+    async def _ask(self, question: Question) -> ErrorData:
         """Raises `HttpError` where the system ends every process that is asked."""
         for _ in range(TRIES):
             with suppress(ValidatorKilled):
-                return await self._try(outputs)
+                return await self._try(question)
         raise HttpError(
             503, "there is not enough memory for this constraint now", code="insufficient_memory"
         )
 
-    async def _try(self, outputs: StructuredOutputs) -> ErrorData:
+    async def _try(self, question: Question) -> ErrorData:
         """Raises `ValidatorKilled`."""
-        weight = _weight(outputs)
+        weight = question.size
         if weight > LIGHT and self._slow_turn.take():
-            return await self._finish_slow(outputs)
+            return await self._finish_slow(question)
         await self._quick_turn.enter(weight)
         try:
-            trial = ValidationTrial(await self._get_process(), outputs)
+            trial = ValidationTrial(await self._get_process(), question)
             if await trial.wait(min(QUICK, self.seconds)) or self.seconds <= QUICK:
-                return await self._take_answer(trial, outputs, 0.0)
+                return await self._take_answer(trial, question, 0.0)
             moved = self._slow_turn.take()  # it goes on; else it begins anew when its turn comes
             if not moved:
                 await trial.end()
         finally:
             self._quick_turn.leave()
-        if outputs in self._asked:
-            self._asked[outputs].heavy = True
+        if isinstance(question, StructuredOutputs) and question in self._asked:
+            self._asked[question].heavy = True
         if moved:
-            return await self._finish_slow(outputs, trial)
+            return await self._finish_slow(question, trial)
         self._admit(heavy=True, more=0)
         await self._slow_turn.enter(weight)
-        return await self._finish_slow(outputs)
+        return await self._finish_slow(question)
 
     async def _finish_slow(
-        self, outputs: StructuredOutputs, trial: ValidationTrial | None = None
+        self, question: Question, trial: ValidationTrial | None = None
     ) -> ErrorData:
         """The answer to what has the second place, and leaves it then.  Raises
         `ValidatorKilled`.
         """
         try:
-            begun = trial or ValidationTrial(await self._get_process(), outputs)
-            return await self._take_answer(begun, outputs, self.seconds)
+            begun = trial or ValidationTrial(await self._get_process(), question)
+            return await self._take_answer(begun, question, self.seconds)
         finally:
             self._slow_turn.leave()
 
     async def _take_answer(
-        self, trial: ValidationTrial, outputs: StructuredOutputs, seconds: float
+        self, trial: ValidationTrial, question: Question, seconds: float
     ) -> ErrorData:
         """The answer, if it comes within `seconds`.  Raises `ValidatorKilled`."""
         try:
@@ -246,7 +275,7 @@ class ConstraintValidator:
             self.idle.append(trial.process)
             return answer
         await _end(trial.process)
-        return RequestError(problem, f"{NAME}.{outputs.kind}").data
+        return RequestError(problem, f"{NAME}.{question.kind}").data
 
     async def _get_process(self) -> Process:
         while self.idle:
@@ -273,11 +302,6 @@ class ConstraintValidator:
         return process
 
 
-def _weight(outputs: StructuredOutputs) -> int:
-    """Characters of its source."""
-    return sum(len(str(value)) for value in outputs.given.values())
-
-
 async def _end(process: Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
@@ -298,12 +322,15 @@ def _send(process: Process, message: object) -> None:
     process.stdin.write(pack(message))
 
 
-async def _answer(process: Process, outputs: StructuredOutputs) -> ErrorData:
+async def _answer(process: Process, question: Question) -> ErrorData:
     """What a process answers.  Raises `ValidatorKilled`, or where it ended since, `OSError` or
     `IncompleteReadError`.
     """
     assert process.stdout is not None
-    _send(process, outputs.given)
+    if isinstance(question, FinishedText):
+        _send(process, {"outputs": question.outputs.given, "text": question.text})
+    else:
+        _send(process, {"outputs": question.given})
     head = await process.stdout.readexactly(LENGTH.size)
     body = await process.stdout.readexactly(LENGTH.unpack(head)[0])
     return msgspec.msgpack.decode(body, type=ErrorData)

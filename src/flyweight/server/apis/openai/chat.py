@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, field_names
-from flyweight.params.structured import StructuredOutputs
+from flyweight.params.structured import NAME, VALIDATE, StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import render_conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
@@ -100,6 +100,9 @@ async def prepare_chat(
     else:
         asked = await model.prepare([prompt], params, lane, place)
         if tools.may_call_instead(form, reading):
+            if form.validated:
+                where = f"{NAME}.strictness"
+                raise RequestError(f"= {VALIDATE!r} cannot be combined with tools", where)
             reading = replace(reading, either=True)
             asked = await allow_calls(model, tools, asked, reading, form)
     model.counts.offered += bool(tools.all)

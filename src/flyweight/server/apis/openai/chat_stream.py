@@ -15,7 +15,7 @@ from flyweight.server.apis.answer import get_collectors
 from flyweight.server.apis.logprobs import TokenSpelling, encode_chat_scores, encode_prompt_scores
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.content_blocks import was_cut_off
-from flyweight.server.apis.usage import RunningUsage, report_usage
+from flyweight.server.apis.usage import RunningUsage, report_attempts, report_usage
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
@@ -148,7 +148,7 @@ class ChatWriter:
             one["logprobs"] = self._make_scores(choice.logprobs)
         if self.body.return_token_ids:
             one["token_ids"] = choice.token_ids
-        return one
+        return one | report_attempts(choice.structured_output)
 
     def _make_message(self, found: ParsedAnswer) -> dict[str, Any]:
         text = self.echo + found.content
@@ -186,7 +186,7 @@ class ChatWriter:
             one["stop_reason"] = piece.reason
         if body.return_token_ids:
             one["token_ids"] = piece.tokens
-        return one
+        return one | report_attempts(piece.report)
 
     def _make_scores(self, found: Sequence[dict[int, Logprob]]) -> dict[str, Any]:
         return encode_chat_scores(found, self.body.most, self.spelling)

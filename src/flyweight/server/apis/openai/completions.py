@@ -21,7 +21,7 @@ from flyweight.server.apis.body import limited, read_body
 from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
 from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, listing
-from flyweight.server.apis.usage import RunningUsage, report_usage
+from flyweight.server.apis.usage import RunningUsage, report_attempts, report_usage
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
@@ -177,7 +177,8 @@ class CompletionWriter:
                 one["stop_reason"] = choice.stop_reason
                 if self.body.return_token_ids:
                     one["token_ids"] = choice.token_ids
-                choices.append({**one, **self._describe_prompt(prompt)})
+                report = report_attempts(choice.structured_output)
+                choices.append({**one, **report, **self._describe_prompt(prompt)})
         head = {**self.head, "service_tier": None}
         return {**head, "choices": choices, **report_usage(self.model, self.collectors)}
 
@@ -211,6 +212,7 @@ class CompletionWriter:
             one["stop_reason"] = piece.reason
         if self.body.return_token_ids:
             one["token_ids"] = piece.tokens
+        one |= report_attempts(piece.report)
         chunk: dict[str, Any] = {**self.head, "choices": [one]}
         if self.running is not None:
             chunk["usage"] = self.running.report()

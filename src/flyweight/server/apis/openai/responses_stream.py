@@ -23,7 +23,7 @@ from flyweight.server.apis.openai.content_blocks import (
     parse_answer,
     parse_arguments,
 )
-from flyweight.server.apis.usage import report_timings
+from flyweight.server.apis.usage import report_attempts, report_timings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event
 from flyweight.text.tools.deltas import DeltaKind, ParsedCall
@@ -269,6 +269,7 @@ class ResponseWriter:
             **make_empty_fields("incomplete" if cut else "completed"),
             "incomplete_details": {"reason": cut} if cut else None,
             "output": self.output,
+            **report_attempts(self.collector.choices[0].report),
             "usage": {
                 "input_tokens": prompt,
                 "input_tokens_details": {

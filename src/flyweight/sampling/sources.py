@@ -1,0 +1,122 @@
+"""Constraints as the grammar engine reads them: from `StructuredOutputs` to its texts.
+
+Invariant: a text accepts what the constraint does and nothing else; of a schema whose finished
+answer is checked, also what the constraint would not.  Knows no vocabulary.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flyweight.errors import RequestError
+from flyweight.params.structured import NAME, StructuredOutputs
+from flyweight.sampling.gbnf import is_gbnf
+from flyweight.sampling.gbnf_lark import lark
+from flyweight.sampling.levels import check_rules
+from flyweight.sampling.patterns import find_long_count
+from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema_loosening import list_looser
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# Escapes in strings.  With \u the engine takes a key for another than it is ("\u0061" for no "a");
+# without, it leaves characters that can only be written so out of what a schema says.
+PLAIN_ESCAPES, ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
+CONTROL = re.compile(r"\\u00(?:[01].|7f)|\\x(?:[01].|7f)|\\u\{0*(?:[01]?.|7f)\}|\\\\v|\x7f", re.I)
+NAMING = ('"properties"', '"patternProperties"')
+
+
+def list_sources(outputs: StructuredOutputs) -> Iterator[str]:
+    """The constraint as the grammar engine reads it: one text, or of a schema whose answer is
+    checked, texts that enforce less and less of it.  Raises `RequestError`.
+    """
+    from llguidance import LLMatcher
+
+    kind = outputs.kind
+    if kind == "grammar":
+        text = str(outputs.grammar)
+        text = lark(text) if is_gbnf(text) else text
+        check_rules(text)
+        yield str(LLMatcher.grammar_from_lark(text))
+    elif kind == "regex":
+        if problem := find_long_count(str(outputs.regex)):
+            raise RequestError(f": {problem}", f"{NAME}.regex")
+        yield str(LLMatcher.grammar_from_regex(str(outputs.regex)))
+    elif kind == "choice":
+        listed = "|".join(_literal(one) for one in outputs.choice or ())
+        yield str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
+    else:
+        yield from _list_schema_sources(outputs)
+
+
+def _list_schema_sources(outputs: StructuredOutputs) -> Iterator[str]:
+    from llguidance import LLMatcher
+
+    schema, options = _schema(outputs), _separators(outputs)
+    for one in list_looser(schema) if outputs.validated else [prepared(schema)]:
+        try:
+            text = json.dumps(one, allow_nan=False)
+        except ValueError:
+            raise RequestError("has a number that no float can hold", f"{NAME}.json") from None
+        yield str(LLMatcher.grammar_from_json_schema(text, overrides=options))
+
+
+def embed_schema(schema: dict[str, Any] | bool) -> str:
+    """A schema within a Lark grammar: `%json` and what it takes, checked and tightened as other
+    schemas are.  Raises `RequestError`.
+    """
+    outputs = StructuredOutputs(json=schema)
+    return _embed(prepared(schema), outputs)
+
+
+def embed_constraint(outputs: StructuredOutputs) -> str:
+    """The same of a constraint whose kind is JSON, with the options that it has."""
+    return _embed(prepared(_schema(outputs)), outputs)
+
+
+def _embed(schema: dict[str, Any], outputs: StructuredOutputs) -> str:
+    options = _separators(outputs)
+    return "%json " + json.dumps({**schema, "x-guidance": options}, allow_nan=False)
+
+
+def _schema(outputs: StructuredOutputs) -> Any:
+    return {"type": "object"} if outputs.json is None else json.loads(str(outputs.json))
+
+
+def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
+    """White space stands after a comma or a colon only, and never without end: a text whose values
+    are finite is.
+    """
+    blank = "[ ]?" if outputs.whitespace_pattern is None else f"(?:{outputs.whitespace_pattern})"
+    if outputs.disable_any_whitespace:
+        blank = ""
+    return {
+        "whitespace_flexible": False,
+        "item_separator": f",{blank}",
+        "key_separator": f":{blank}",
+        "coerce_one_of": False,
+        "lenient": False,
+        "json_allowed_escapes": _escapes(outputs),
+    }
+
+
+def _escapes(outputs: StructuredOutputs) -> str:
+    """The escapes that keep to a schema.  Raises `RequestError` where none do."""
+    if outputs.json is None:
+        return PLAIN_ESCAPES
+    if outputs.validated:  # no text is lost, and a key that was taken for another is found later
+        return ALL_ESCAPES
+    text = json.dumps(json.loads(str(outputs.json)), ensure_ascii=False)
+    if CONTROL.search(text) is None:
+        return PLAIN_ESCAPES
+    if any(word in text for word in NAMING):
+        what = "control characters, in a schema that names properties, are not supported"
+        raise RequestError(f": {what}", f"{NAME}.json")
+    return ALL_ESCAPES
+
+
+def _literal(text: str) -> str:
+    """A regex that matches the text alone."""
+    return re.sub(r"[^A-Za-z0-9_ ]", lambda found: rf"\x{{{ord(found.group()):X}}}", text)
