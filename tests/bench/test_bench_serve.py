@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sse_server import DONE, Fake, Step, page, serving, stream, text, words
 
-from flyweight.cli.bench.loads import ratios
+from flyweight.cli.bench.loads import parse_ratios
 from flyweight.cli.bench.refusals import OPTIONS, refusal
 from flyweight.cli.main import chosen, dashed, main
 from flyweight.errors import ConfigError
@@ -296,10 +296,10 @@ def test_a_list_goes_on_until_the_next_option() -> None:
 
 
 def test_range_ratios() -> None:
-    assert ratios("0.5") == (0.5, 0.5) and ratios('{"output": 0.3}') == (0.0, 0.3)
+    assert parse_ratios("0.5") == (0.5, 0.5) and parse_ratios('{"output": 0.3}') == (0.0, 0.3)
     for odd in ("x", "1.0", "-0.1", '{"input": "a"}', '{"in": 0.1}', "[1]"):
         with pytest.raises(ConfigError, match="random_range_ratio"):
-            ratios(odd)
+            parse_ratios(odd)
 
 
 def test_our_own_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -22,31 +23,28 @@ MOST = 20  # findings of one stage and kind that are shown; --json has all
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": "dim"}
 
 
+@expand
 def check(
+    *,
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
     ] = "stories",
-    max_model_len: opt.MaxModelLen = None,
-    memory_limit: opt.MemoryLimit = "80%",
-    threads: opt.Threads = None,
-    activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "auto",
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
+    engine: Annotated[
+        Values,
+        opt.select_settings(
+            "max_model_len",
+            "memory_limit",
+            "threads",
+            "activations",
+            "kv_cache_dtype",
+            "revision",
+            "offline",
+        ),
+    ],
     as_json: opt.AsJson = False,
 ) -> int:
     """Read all of a model, report every problem, and run one token."""
-    settings = Settings.of(
-        model=model,
-        max_model_len=max_model_len,
-        memory_limit=memory_limit,
-        threads=threads,
-        activations=activations,
-        kv_cache_dtype=kv_cache_dtype,
-        max_num_seqs=1,
-        revision=revision,
-        offline=offline,
-    )
+    settings = Settings.of(model=model, max_num_seqs=1, **engine)
     from flyweight.checks.examine import Examination
     from flyweight.cli.show import loading, plain_console
     from flyweight.describe import find

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -22,20 +23,27 @@ InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Most tokens of a 
 OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Most tokens of an answer.")]
 
 
+@expand
 def compile_model(
+    *,
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
     ],
     max_batch_size: BatchSize = 32,
     max_input_len: InputLen = 2048,
     max_output_len: OutputLen = 512,
-    memory_limit: opt.MemoryLimit = "80%",
-    threads: opt.Threads = None,
-    activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "auto",
-    block_size: opt.BlockSize = 32,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
+    engine: Annotated[
+        Values,
+        opt.select_settings(
+            "memory_limit",
+            "threads",
+            "activations",
+            "kv_cache_dtype",
+            "block_size",
+            "revision",
+            "offline",
+        ),
+    ],
     as_json: opt.AsJson = False,
 ) -> None:
     """Pack a model's weights for its next starts.
@@ -53,13 +61,7 @@ def compile_model(
         max_model_len=max_input_len + max_output_len,
         max_num_seqs=max_batch_size,
         max_num_batched_tokens=max(LEAST_STEP, max_batch_size),
-        memory_limit=memory_limit,
-        threads=threads,
-        activations=activations,
-        kv_cache_dtype=kv_cache_dtype,
-        block_size=block_size,
-        revision=revision,
-        offline=offline,
+        **engine,
         prompt_logprob_rows=0,
     )
     from flyweight.checks.prepare import prepare

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
 
@@ -26,21 +27,22 @@ NameOf = Annotated[
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Remove without asking.")]
 
 
+@expand
 def pull(
+    *,
     name: NameOf,
-    revision: opt.Revision = None,
-    memory_limit: opt.MemoryLimit = "80%",
+    engine: Annotated[Values, opt.select_settings("revision", "memory_limit")],
 ) -> None:
     """Fetch a model from the Hub, or its changes, and print its path.
 
     Without a quantisation it is the safetensors, or the GGUF file that suits this machine.
     """
-    settings = Settings.of(model=name, revision=revision, memory_limit=memory_limit)
+    settings = Settings.of(model=name, **engine)
     from flyweight.cli.show import loading
     from flyweight.describe import fetch
 
     with loading() as tell:
-        path = fetch(parsed(name, revision), settings, tell, newest=True)
+        path = fetch(parse_name(name, engine["revision"]), settings, tell, newest=True)
     print(path)
 
 
@@ -70,13 +72,19 @@ def models(as_json: opt.AsJson = False) -> None:
         print(f"unfinished downloads: {format_size(stopped)}", file=sys.stderr)
 
 
-def rm(name: NameOf, revision: opt.Revision = None, yes: Yes = False) -> None:
+@expand
+def rm(
+    *,
+    name: NameOf,
+    source: Annotated[Values, opt.select_settings("revision")],
+    yes: Yes = False,
+) -> None:
     """Remove a model, or one quantisation of it, from the cache."""
     from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
     from flyweight.weights.hub.cache import Removal
 
-    removal = Removal(parsed(name, revision))
+    removal = Removal(parse_name(name, source["revision"]))
     for one in removal.models:
         print(f"{printable(one.name)} {one.commit[:7]}: {format_size(one.size)}", file=sys.stderr)
     if not yes and not agreed(f"remove, which frees {format_size(removal.freed)}? [y/N] "):
@@ -86,7 +94,7 @@ def rm(name: NameOf, revision: opt.Revision = None, yes: Yes = False) -> None:
     print(f"freed {format_size(removal.freed)}")
 
 
-def parsed(name: str, revision: str | None) -> HubName:
+def parse_name(name: str, revision: str | None) -> HubName:
     """A name that must be one of the Hub."""
     from flyweight.weights.hub.names import parse_hub_name
 

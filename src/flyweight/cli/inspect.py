@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -22,36 +23,31 @@ if TYPE_CHECKING:  # commands import what computes when they run
 NUMBERED = re.compile(r"^layers\.\d+\.|\.\d+$")  # of a slot: its layer, its expert or head
 
 
+@expand
 def inspect(
+    *,
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
     ] = "stories",
-    max_model_len: opt.MaxModelLen = None,
-    memory_limit: opt.MemoryLimit = "80%",
-    threads: opt.Threads = None,
-    activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "auto",
-    block_size: opt.BlockSize = 32,
-    max_num_batched_tokens: opt.MaxBatched = 512,
-    max_num_seqs: Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")] = 64,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
+    engine: Annotated[
+        Values,
+        opt.select_settings(
+            "max_model_len",
+            "memory_limit",
+            "threads",
+            "activations",
+            "kv_cache_dtype",
+            "block_size",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "revision",
+            "offline",
+        ),
+    ],
     as_json: opt.AsJson = False,
 ) -> None:
     """Print a model's shape, weight plan and memory; read no weights."""
-    settings = Settings.of(
-        model=model,
-        max_model_len=max_model_len,
-        memory_limit=memory_limit,
-        threads=threads,
-        activations=activations,
-        kv_cache_dtype=kv_cache_dtype,
-        block_size=block_size,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        revision=revision,
-        offline=offline,
-    )
+    settings = Settings.of(model=model, **engine)
     from flyweight.build import backend, memory_plan, needs
     from flyweight.cli.show import loading, memory_table, plain_console
     from flyweight.describe import describe, find

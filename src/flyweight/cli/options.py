@@ -1,48 +1,60 @@
-"""Options several commands share, with their help.  Their ranges are `Settings`'."""
+"""Options that several commands share: the engine's, made from the declared settings, and others.
 
-from typing import Annotated
+Invariant: an option of the engine has the name, help, kind and default of its field of `Settings`;
+a command may have another default.  Ranges are checked by `Settings`.
+"""
+
+import inspect
+from dataclasses import fields, replace
+from types import NoneType
+from typing import Annotated, Any
 
 import typer
 
-MaxModelLen = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS",
-        help="Longest prompt and answer together.  [default: what the model knows and memory "
-        "holds]",
-    ),
-]
-MemoryLimit = Annotated[
-    str, typer.Option(metavar="SIZE", help="Memory for everything together: 6GiB, 512MB, 80%.")
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Threads to compute with.  [default: the cores this process may use]"
-    ),
-]
-Activations = Annotated[
-    str, typer.Option(metavar="int8|bf16|f32", help="Precision to multiply matrices in.")
-]
-KVDtype = Annotated[
-    str, typer.Option(metavar="auto|f16|bf16|f32", help="Precision of the K/V cache.")
-]
-BlockSize = Annotated[
-    int, typer.Option(metavar="TOKENS", help="Tokens in a block of the K/V cache.")
-]
-MaxBatched = Annotated[
-    int,
-    typer.Option("--max-num-batched-tokens", metavar="TOKENS", help="Most tokens in a step."),
-]
-PrefixCaching = Annotated[bool, typer.Option(help="Reuse the K/V of prompts that begin alike.")]
-Revision = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="A branch, tag or commit of a model on the Hub."),
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Make no network call.")]
+from flyweight.arguments.options import Flag, convert, make_flags
+from flyweight.cli.parameters import OptionTable, make_row
+from flyweight.config import Settings
+from flyweight.validation.setting import find_types
+
+FIELDS = {known.name: known for known in fields(Settings)}
+FLAGS = {
+    name: flag
+    for flag in make_flags(Settings, "engine")
+    if (name := flag.sets.partition(".")[2] or flag.key) in FIELDS
+}
 Adapter = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="LoRA adapter to answer with, as PEFT saves it."),
 ]
-PackedCache = Annotated[bool, typer.Option(help="Keep packed weights for the next start.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def select_settings(*names: str, **defaults: Any) -> OptionTable:
+    """Options of settings; `defaults` are a command's own."""
+    return OptionTable(make_setting_row(FLAGS[name], name, **defaults) for name in names)
+
+
+def make_setting_row(flag: Flag, name: str, **defaults: Any) -> inspect.Parameter:
+    """The option of a setting, named as its field."""
+    kind, *others = find_types(FIELDS[name])
+    default = defaults.get(name, FIELDS[name].default)
+    if name in defaults:
+        flag = replace(flag, default=str(defaults[name]))
+    spelling = f"--{name.replace('_', '-')}"
+    text = f"{flag.help}  [default: {flag.default}]" if flag.default else flag.help
+    shown: dict[str, Any] = {"help": text, "show_default": False}
+    if kind is bool:
+        spelling += f"/--no-{name.replace('_', '-')}" if default else ""
+    else:
+        shown |= {"metavar": flag.metavar}
+    if flag.kind in ("count", "size"):
+        shown |= {"parser": lambda text: convert(flag, str(text))}
+    return make_row(name, kind | None if NoneType in others else kind, default, spelling, **shown)
+
+
+def make_option(name: str) -> Any:
+    """The option of a setting, to annotate a field of a command's own options with."""
+    return make_setting_row(FLAGS[name], name).annotation.__metadata__[0]
+
+
+Source = Annotated[dict[str, Any], select_settings("revision", "offline")]

@@ -1,12 +1,13 @@
 """Parameters of commands as data: a table of options takes the place of one parameter.
 
-Invariant: a command gets the values of a table as one mapping, by the options' names.  Knows no
-option.
+Invariant: a command gets the values of a table as one object: a mapping by the options' names, or
+the dataclass whose fields are the options.  Knows no option.
 """
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import typer
 
@@ -15,10 +16,36 @@ Values = dict[str, Any]
 
 
 class OptionTable:
-    """Options that one parameter stands for, which is an `Annotated[Values, OptionTable(rows)]`."""
+    """Options that one parameter stands for, which is an `Annotated[Values, OptionTable(rows)]`, or
+    annotated with a dataclass.  `make` makes the object that the command gets.
+    """
 
-    def __init__(self, rows: Iterable[inspect.Parameter]) -> None:
-        self.rows = tuple(rows)
+    def __init__(self, rows: Iterable[inspect.Parameter], make: Callable[..., Any] = dict) -> None:
+        self.rows, self.make = tuple(rows), make
+
+    @classmethod
+    def of_fields(cls, kind: type[Any]) -> Self:
+        """The fields of a dataclass, annotated with their options."""
+        types = get_type_hints(kind, include_extras=True)
+        rows = (
+            inspect.Parameter(
+                known.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=known.default,
+                annotation=types[known.name],
+            )
+            for known in fields(kind)
+        )
+        return cls(rows, kind)
+
+    @classmethod
+    def find(cls, annotation: Any) -> Self | None:
+        """The table that an annotation names, if any."""
+        if is_dataclass(annotation) and isinstance(annotation, type):
+            return cls.of_fields(annotation)
+        return next(
+            (one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, cls)), None
+        )
 
 
 def make_row(name: str, kind: Any, default: Any, *flags: str, **shown: Any) -> inspect.Parameter:
@@ -37,8 +64,8 @@ def expand(command: Callable[..., Result]) -> Callable[..., Result]:
     tables: dict[str, OptionTable] = {}
     rows: list[inspect.Parameter] = []
     for parameter in own.parameters.values():
-        table = next(iter(getattr(parameter.annotation, "__metadata__", ())), None)
-        if isinstance(table, OptionTable):
+        table = OptionTable.find(parameter.annotation)
+        if table is not None:
             tables[parameter.name] = table
             rows += table.rows
         else:
@@ -46,7 +73,7 @@ def expand(command: Callable[..., Result]) -> Callable[..., Result]:
 
     def call(**values: Any) -> Result:
         grouped = {
-            name: {row.name: values.pop(row.name) for row in table.rows}
+            name: table.make(**{row.name: values.pop(row.name) for row in table.rows})
             for name, table in tables.items()
         }
         return command(**values, **grouped)

@@ -55,6 +55,11 @@ Context = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")]
 
+ENGINE = opt.select_settings(
+    "max_model_len", "memory_limit", "threads", "activations", "kv_cache_dtype", "block_size",
+    "max_num_batched_tokens", "enable_prefix_caching", "packed_cache",
+)  # fmt: skip
+
 
 @expand
 def run(
@@ -63,20 +68,11 @@ def run(
     file: File = None,
     system: System = "",
     sampling: Annotated[Values, SAMPLING],
-    max_model_len: opt.MaxModelLen = None,
-    memory_limit: opt.MemoryLimit = "80%",
-    threads: opt.Threads = None,
-    activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "auto",
-    block_size: opt.BlockSize = 32,
-    max_num_batched_tokens: opt.MaxBatched = 512,
-    max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
-    enable_prefix_caching: opt.PrefixCaching = True,
-    packed_cache: opt.PackedCache = True,
+    engine: Annotated[Values, ENGINE],
     adapter: opt.Adapter = None,
     context: Context = "shift",
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
+    source: opt.Source,
+    max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     as_json: opt.AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -93,20 +89,11 @@ def run(
         raise RequestError(why)
     settings = {
         "model": model,
-        "max_model_len": max_model_len,
-        "memory_limit": memory_limit,
-        "threads": threads,
-        "activations": activations,
-        "kv_cache_dtype": kv_cache_dtype,
-        "block_size": block_size,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "max_num_seqs": max_num_seqs,
-        "enable_prefix_caching": enable_prefix_caching,
-        "packed_cache": packed_cache,
+        **engine,
+        **source,
         "adapters": {"adapter": adapter} if adapter else {},
-        "revision": revision,
-        "offline": offline,
-        "prompt_logprob_rows": 0,  # nobody here asks for any
+        "max_num_seqs": max_num_seqs,
+        "prompt_logprob_rows": 0,  # no request has any
     }
     try:
         answer(

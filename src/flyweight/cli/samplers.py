@@ -21,18 +21,28 @@ DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is no
 RUN_DEFAULTS = {n: one.run_default for n, one in SETTABLE.items() if one.run_default is not None}
 
 
-def make_sampling_row(name: str, option: SamplingOption) -> inspect.Parameter:
-    """The option of `flyweight run` for a sampling option; None: it was not given."""
+def select_sampling(*names: str, **defaults: Any) -> OptionTable:
+    """Some options, for another command, whose `defaults` these are; the others have none."""
+    return OptionTable(
+        make_sampling_row(name, SETTABLE[name], default, "" if default is None else words(default))
+        for name, default in ((name, defaults.get(name)) for name in names)
+    )
+
+
+def make_sampling_row(
+    name: str, option: SamplingOption, value: Any = None, default: str = ""
+) -> inspect.Parameter:
+    """The option of a command for a sampling option; `default` is its default in words."""
     if isinstance(option, SwitchOption):
         return make_row(name, bool, False, f"--{name.replace('_', '-')}", help=option.doc)
     kind: Any = float if isinstance(option, RealOption) else int
     text = f"{option.doc} Allowed: {option.range}."
     if isinstance(option, TextsOption):
         kind, text = list[str], f"{option.doc} Allowed: {option.range}, each after its own option."
-    default = describe_default(name, option)
     return make_row(
-        name, kind | None, None, *(option.flags or (f"--{name.replace('_', '-')}",)),
-        metavar=option.cli, help=f"{text}  [default: {default}]" if default else text,
+        name, kind | None, value, *(option.flags or (f"--{name.replace('_', '-')}",)),
+        metavar=option.cli, show_default=False,
+        help=f"{text}  [default: {default}]" if default else text,
     )  # fmt: skip
 
 
@@ -51,4 +61,7 @@ def drop_unset(values: Values) -> Values:
     return {name: value for name, value in values.items() if value is not None and value != []}
 
 
-SAMPLING = OptionTable(make_sampling_row(name, option) for name, option in SETTABLE.items())
+SAMPLING = OptionTable(
+    make_sampling_row(name, option, default=describe_default(name, option))
+    for name, option in SETTABLE.items()
+)

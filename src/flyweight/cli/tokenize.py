@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.parameters import expand
 from flyweight.cli.run import read_prompt
 from flyweight.config import Settings
 from flyweight.errors import RequestError
@@ -57,18 +58,19 @@ class TokenRow:
     special: bool
 
 
+@expand
 def tokenize(
+    *,
     text: Text = None,
     model: Model = "stories",
     file: File = None,
     add_special: AddSpecial = True,
     parse_special: ParseSpecial = True,
-    revision: opt.Revision = None,
-    offline: opt.Offline = False,
+    source: opt.Source,
     as_json: opt.AsJson = False,
 ) -> None:
     """Show the tokens of a text: ids, pieces, and how many."""
-    settings = Settings.of(model=model, revision=revision, offline=offline)
+    settings = Settings.of(model=model, **source)
     given = read_prompt(None if text == "-" else text, "-" if text == "-" else file)
     if given is None:
         raise RequestError("there is not text; give it as an argument, - for stdin, or -f FILE")

@@ -1,265 +1,318 @@
 """The options of `flyweight bench serve`, with their help.  What they mean is `loads`'."""
 
+import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-# The server, and how it is spoken to.
-Backend = Annotated[
-    str,
-    typer.Option(
-        "--backend",
-        "--endpoint-type",
-        metavar="NAME",
-        help="API to use: openai (completions), vllm (the same), openai-chat, llama.cpp.",
-    ),
-]
-BaseUrl = Annotated[
-    str | None, typer.Option(metavar="URL", help="URL of the server, instead of --host and --port.")
-]
-Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the server.")]
-Port = Annotated[int, typer.Option(metavar="PORT", help="Port of the server.")]
-Endpoint = Annotated[
-    str, typer.Option(metavar="PATH", help="Path to send requests to.  [default: the backend's]")
-]
-Headers = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Header to send with every request; OPENAI_API_KEY is sent by itself.",
-    ),
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Accept any certificate of an https server.")
-]
-SkipTemplate = Annotated[
-    bool, typer.Option("--skip-chat-template", help="So it is anyway.", hidden=True)
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Model to request; its tokenizer counts texts.  [default: the first]"
-    ),
-]
-ServedName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name of the model at the server, where it differs."),
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL", help="Model that counts texts: a .gguf file, a folder, a file, org/name."
-    ),
-]
-PromptForm = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|text|ids", help="Form of the prompts; auto is text where it can be counted."
-    ),
-]
-ReadyCheck = Annotated[
-    float,
-    typer.Option(
-        "--ready-check-timeout-sec",
-        metavar="SECONDS",
-        help="Time to wait for the server to be ready.",
-    ),
-]
-VsServer = Annotated[
-    str | None,
-    typer.Option(
-        "--vs", metavar="URL", help="Another server, to send the same load to afterwards."
-    ),
-]
-VsBackend = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="API of the other server.  [default: --backend's]"),
-]
-VsModel = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Model to request of the other server.  [default: its first]"
-    ),
-]
 
-# What is asked.
-DatasetName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="Data set: random, prefix_repetition, sonnet, sharegpt, custom, trace."
-    ),
-]
-DatasetPath = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="File of the data set, here or below FLYWEIGHT_DATA."),
-]
-NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
-NoOversample = Annotated[
-    bool,
-    typer.Option("--no-oversample", help="Do not repeat the prompts of a file that has too few."),
-]
-DisableShuffle = Annotated[
-    bool, typer.Option("--disable-shuffle", help="Keep the order of a custom file's prompts.")
-]
-InputLen = Annotated[
-    int | None, typer.Option(metavar="TOKENS", help="Length of a random or sonnet prompt.")
-]
-OutputLen = Annotated[
-    int | None,
-    typer.Option(metavar="TOKENS", help="Length of an answer, for any data set but trace."),
-]
-RandomInput = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a random prompt.")]
-RandomOutput = Annotated[int, typer.Option(metavar="TOKENS", help="Length of its answer.")]
-RandomRange = Annotated[
-    str,
-    typer.Option(
-        metavar="RATIO", help='Share by which lengths vary: 0.5, or {"input": 0.6, "output": 0.3}.'
-    ),
-]
-RandomPrefix = Annotated[
-    int, typer.Option(metavar="TOKENS", help="Length of a prefix that all random prompts share.")
-]
-RepeatedPrefix = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a shared prefix.")]
-RepeatedSuffix = Annotated[int, typer.Option(metavar="TOKENS", help="Length of the text after it.")]
-RepeatedCount = Annotated[int, typer.Option(metavar="N", help="Number of shared prefixes.")]
-RepeatedOutput = Annotated[int, typer.Option(metavar="TOKENS", help="Length of an answer.")]
-SonnetInput = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a sonnet prompt.")]
-SonnetOutput = Annotated[int, typer.Option(metavar="TOKENS", help="Length of its answer.")]
-SonnetPrefix = Annotated[
-    int, typer.Option(metavar="TOKENS", help="Length of the lines that all sonnet prompts share.")
-]
-ShareOutput = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS", help="Length of a sharegpt answer.  [default: the answer's in the file]"
-    ),
-]
-CustomOutput = Annotated[
-    int,
-    typer.Option(
-        metavar="TOKENS", help="Length of a custom answer; -1: output_tokens of each line."
-    ),
-]
-Speed = Annotated[float, typer.Option(metavar="TIMES", help="Speed of a trace's clock.")]
-TraceMost = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS",
-        help="Longest request of a trace to send.  [default: what the server takes]",
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """The server, and how requests are sent to it."""
 
-# When.
-RequestTimeout = Annotated[
-    float,
-    typer.Option(
-        "--request-timeout", metavar="SECONDS", help="Time until an answer must be complete."
-    ),
-]
-Rate = Annotated[float, typer.Option(metavar="RPS", help="Requests per second; inf: all at once.")]
-Burstiness = Annotated[
-    float,
-    typer.Option(
-        metavar="SHAPE", help="Shape of the gamma distribution of the gaps; 1 is Poisson's."
-    ),
-]
-MaxConcurrency = Annotated[
-    int | None, typer.Option(metavar="N", help="Most requests at once.  [default: no limit]")
-]
-Ramp = Annotated[
-    str | None,
-    typer.Option(
-        metavar="linear|exponential", help="How the request rate grows.  [default: it is constant]"
-    ),
-]
-RampStart = Annotated[
-    float | None, typer.Option(metavar="RPS", help="Request rate at the start of the ramp.")
-]
-RampEnd = Annotated[float | None, typer.Option(metavar="RPS", help="Request rate at its end.")]
-Warmups = Annotated[int, typer.Option(metavar="N", help="Requests before the measurement.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the prompts and the gaps.")]
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            "--endpoint-type",
+            metavar="NAME",
+            help="API to use: openai (completions), vllm (the same), openai-chat, llama.cpp.",
+        ),
+    ] = "openai"
+    base_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="URL of the server, instead of --host and --port."),
+    ] = None
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the server.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port of the server.")] = 8000
+    endpoint: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="Path to send requests to.  [default: the backend's]"),
+    ] = ""
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Header to send with every request; OPENAI_API_KEY is sent by itself.",
+        ),
+    ] = None
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Accept any certificate of an https server.")
+    ] = False
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Model to request; its tokenizer counts texts.  [default: the first]",
+        ),
+    ] = None
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the model at the server, where it differs."),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model that counts texts: a .gguf file, a folder, a file, org/name.",
+        ),
+    ] = None
+    prompt_form: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|text|ids",
+            help="Form of the prompts; auto is text where it can be counted.",
+        ),
+    ] = "auto"
 
-# Fields of the body.
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Let answers continue to their full length.")
-]
-Temperature = Annotated[
-    float | None, typer.Option(metavar="T", help="Randomness of the choice; 0 is greedy.")
-]
-TopP = Annotated[
-    float | None, typer.Option(metavar="P", help="Total probability of the tokens to keep.")
-]
-TopK = Annotated[int | None, typer.Option(metavar="K", help="Number of tokens to keep.")]
-MinP = Annotated[
-    float | None, typer.Option(metavar="P", help="Least share of the best token's probability.")
-]
-FrequencyPenalty = Annotated[
-    float | None, typer.Option(metavar="X", help="Penalty for each time a token was written.")
-]
-PresencePenalty = Annotated[
-    float | None, typer.Option(metavar="X", help="Penalty for a token that was written.")
-]
-RepetitionPenalty = Annotated[
-    float | None, typer.Option(metavar="X", help="Penalty for repeats; above 1 discourages them.")
-]
-Logprobs = Annotated[
-    int | None, typer.Option(metavar="N", help="Log-probabilities to request for each token.")
-]
-LoraModules = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME", help="LoRA adapter to request instead of the model; may be repeated."
-    ),
-]
-Assignment = Annotated[
-    str,
-    typer.Option(
-        "--lora-assignment",
-        metavar="random|round-robin",
-        help="How requests are spread over the adapters.",
-    ),
-]
-ExtraBody = Annotated[
-    str | None, typer.Option(metavar="JSON", help="More fields of the request body.")
-]
-IdPrefix = Annotated[
-    str | None,
-    typer.Option(
-        "--request-id-prefix", metavar="TEXT", help="Prefix of x-request-id.  [default: random]"
-    ),
-]
 
-# What is told.
-Metrics = Annotated[
-    str, typer.Option(metavar="NAME,NAME", help="Metrics to print: ttft, tpot, itl, e2el.")
-]
-Percentiles = Annotated[
-    str, typer.Option(metavar="P,P", help="Percentiles to print of each metric.")
-]
-Goodput = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME:MS", help="Count requests within ttft:MS tpot:MS e2el:MS."),
-]
-Label = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Prefix of the result's file name.")
-]
-SaveResult = Annotated[bool, typer.Option("--save-result", help="Write the figures to a file.")]
-SaveDetailed = Annotated[
-    bool,
-    typer.Option("--save-detailed", help="Write the figures of every request to the file too."),
-]
-AppendResult = Annotated[
-    bool, typer.Option("--append-result", help="Append a line to the file instead of replacing it.")
-]
-Metadata = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Entry to write to the file; may be repeated."),
-]
-ResultDir = Annotated[
-    str | None, typer.Option(metavar="FOLDER", help="Folder of the file.  [default: this one]")
-]
-ResultFile = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Name of the file.  [default: made of date, rate and model]"),
-]
-NoBar = Annotated[bool, typer.Option("--disable-tqdm", help="Show no progress bar.")]
+@dataclass(frozen=True, slots=True)
+class DatasetOptions:
+    """The prompts and their lengths."""
+
+    dataset_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Data set: random, prefix_repetition, sonnet, sharegpt, custom, trace.",
+        ),
+    ] = "random"
+    dataset_path: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File of the data set, here or below FLYWEIGHT_DATA."),
+    ] = None
+    num_prompts: Annotated[int, typer.Option(metavar="N", help="Number of requests.")] = 1000
+    no_oversample: Annotated[
+        bool,
+        typer.Option(
+            "--no-oversample", help="Do not repeat the prompts of a file that has too few."
+        ),
+    ] = False
+    disable_shuffle: Annotated[
+        bool, typer.Option("--disable-shuffle", help="Keep the order of a custom file's prompts.")
+    ] = False
+    skip_chat_template: Annotated[
+        bool, typer.Option("--skip-chat-template", help="So it is anyway.", hidden=True)
+    ] = False
+    input_len: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Length of a random or sonnet prompt.")
+    ] = None
+    output_len: Annotated[
+        int | None,
+        typer.Option(metavar="TOKENS", help="Length of an answer, for any data set but trace."),
+    ] = None
+    random_input_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of a random prompt.")
+    ] = 1024
+    random_output_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of its answer.")
+    ] = 128
+    random_range_ratio: Annotated[
+        str,
+        typer.Option(
+            metavar="RATIO",
+            help='Share by which lengths vary: 0.5, or {"input": 0.6, "output": 0.3}.',
+        ),
+    ] = "0"
+    random_prefix_len: Annotated[
+        int,
+        typer.Option(metavar="TOKENS", help="Length of a prefix that all random prompts share."),
+    ] = 0
+    prefix_repetition_prefix_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of a shared prefix.")
+    ] = 512
+    prefix_repetition_suffix_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of the text after it.")
+    ] = 128
+    prefix_repetition_num_prefixes: Annotated[
+        int, typer.Option(metavar="N", help="Number of shared prefixes.")
+    ] = 5
+    prefix_repetition_output_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of an answer.")
+    ] = 128
+    sonnet_input_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of a sonnet prompt.")
+    ] = 550
+    sonnet_output_len: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Length of its answer.")
+    ] = 150
+    sonnet_prefix_len: Annotated[
+        int,
+        typer.Option(metavar="TOKENS", help="Length of the lines that all sonnet prompts share."),
+    ] = 200
+    sharegpt_output_len: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS",
+            help="Length of a sharegpt answer.  [default: the answer's in the file]",
+        ),
+    ] = None
+    custom_output_len: Annotated[
+        int,
+        typer.Option(
+            metavar="TOKENS", help="Length of a custom answer; -1: output_tokens of each line."
+        ),
+    ] = 256
+    speed: Annotated[float, typer.Option(metavar="TIMES", help="Speed of a trace's clock.")] = 1.0
+    trace_max_len: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS",
+            help="Longest request of a trace to send.  [default: what the server takes]",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PaceOptions:
+    """When requests are sent."""
+
+    request_timeout: Annotated[
+        float,
+        typer.Option(
+            "--request-timeout", metavar="SECONDS", help="Time until an answer must be complete."
+        ),
+    ] = 21600.0
+    request_rate: Annotated[
+        float, typer.Option(metavar="RPS", help="Requests per second; inf: all at once.")
+    ] = math.inf
+    burstiness: Annotated[
+        float,
+        typer.Option(
+            metavar="SHAPE", help="Shape of the gamma distribution of the gaps; 1 is Poisson's."
+        ),
+    ] = 1.0
+    max_concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Most requests at once.  [default: no limit]")
+    ] = None
+    ramp_up_strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="linear|exponential",
+            help="How the request rate grows.  [default: it is constant]",
+        ),
+    ] = None
+    ramp_up_start_rps: Annotated[
+        float | None, typer.Option(metavar="RPS", help="Request rate at the start of the ramp.")
+    ] = None
+    ramp_up_end_rps: Annotated[
+        float | None, typer.Option(metavar="RPS", help="Request rate at its end.")
+    ] = None
+    num_warmups: Annotated[
+        int, typer.Option(metavar="N", help="Requests before the measurement.")
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What requests hold besides prompts and sampling options."""
+
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Let answers continue to their full length.")
+    ] = False
+    logprobs: Annotated[
+        int | None, typer.Option(metavar="N", help="Log-probabilities to request for each token.")
+    ] = None
+    lora_modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="LoRA adapter to request instead of the model; may be repeated."
+        ),
+    ] = None
+    lora_assignment: Annotated[
+        str,
+        typer.Option(
+            "--lora-assignment",
+            metavar="random|round-robin",
+            help="How requests are spread over the adapters.",
+        ),
+    ] = "random"
+    extra_body: Annotated[
+        str | None, typer.Option(metavar="JSON", help="More fields of the request body.")
+    ] = None
+    request_id_prefix: Annotated[
+        str | None,
+        typer.Option(
+            "--request-id-prefix", metavar="TEXT", help="Prefix of x-request-id.  [default: random]"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What is measured, shown and saved."""
+
+    percentile_metrics: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="Metrics to print: ttft, tpot, itl, e2el.")
+    ] = "ttft,tpot,itl"
+    metric_percentiles: Annotated[
+        str, typer.Option(metavar="P,P", help="Percentiles to print of each metric.")
+    ] = "99"
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:MS", help="Count requests within ttft:MS tpot:MS e2el:MS."),
+    ] = None
+    label: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Prefix of the result's file name.")
+    ] = None
+    save_result: Annotated[
+        bool, typer.Option("--save-result", help="Write the figures to a file.")
+    ] = False
+    save_detailed: Annotated[
+        bool,
+        typer.Option("--save-detailed", help="Write the figures of every request to the file too."),
+    ] = False
+    append_result: Annotated[
+        bool,
+        typer.Option("--append-result", help="Append a line to the file instead of replacing it."),
+    ] = False
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Entry to write to the file; may be repeated."),
+    ] = None
+    result_dir: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder of the file.  [default: this one]")
+    ] = None
+    result_filename: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Name of the file.  [default: made of date, rate and model]"
+        ),
+    ] = None
+    ready_check_timeout_sec: Annotated[
+        float,
+        typer.Option(
+            "--ready-check-timeout-sec",
+            metavar="SECONDS",
+            help="Time to wait for the server to be ready.",
+        ),
+    ] = 0
+    disable_tqdm: Annotated[bool, typer.Option("--disable-tqdm", help="Show no progress bar.")] = (
+        False
+    )
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the prompts and the gaps.")] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOptions:
+    """The second server."""
+
+    vs: Annotated[
+        str | None,
+        typer.Option(
+            "--vs", metavar="URL", help="Another server, to send the same load to afterwards."
+        ),
+    ] = None
+    vs_backend: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="API of the other server.  [default: --backend's]"),
+    ] = None
+    vs_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Model to request of the other server.  [default: its first]"
+        ),
+    ] = None

@@ -22,7 +22,7 @@ SIZED = ("random", "sonnet")  # whose prompts --input-len is the length of
 SONNET = "prompts-sonnet/sonnet.txt"
 
 
-def pairs(name: str, words: Sequence[str] | None) -> dict[str, str]:
+def parse_pairs(name: str, words: Sequence[str] | None) -> dict[str, str]:
     """`KEY=VALUE` words.  Raises `ConfigError`."""
     found = {}
     for word in words or ():
@@ -33,7 +33,7 @@ def pairs(name: str, words: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def ratios(text: str) -> tuple[float, float]:
+def parse_ratios(text: str) -> tuple[float, float]:
     """Of input and output lengths.  Raises `ConfigError`."""
     try:
         found = json.loads(text)
@@ -50,14 +50,14 @@ def ratios(text: str) -> tuple[float, float]:
     return values
 
 
-def seconds(name: str, value: float) -> float:
+def check_seconds(name: str, value: float) -> float:
     """Raises `ConfigError`."""
     if not 0 < value < math.inf:
         raise ConfigError(f"{name} = {value:g} is out of range; allowed: above 0 seconds")
     return value
 
 
-def waiting(value: float) -> float:
+def check_waiting(value: float) -> float:
     """Raises `ConfigError`."""
     if not value >= 0:
         raise ConfigError(
@@ -66,14 +66,14 @@ def waiting(value: float) -> float:
     return value
 
 
-def counts(given: Mapping[str, int | None]) -> None:
+def check_counts(given: Mapping[str, int | None]) -> None:
     """Raises `ConfigError`."""
     for name, value in given.items():
         if value is not None:
             whole(name, value, 1, 1 << 20)
 
 
-def heard(backend: str, data: str, given: Mapping[str, Any]) -> None:
+def check_effects(backend: str, data: str, given: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for an option that was given and would change nothing."""
     data = data.replace("-", "_")
     second = "" if given["vs"] else "it is of the second server; give --vs URL"
@@ -93,7 +93,7 @@ def heard(backend: str, data: str, given: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} has no effect here: {why}, or leave it out")
 
 
-def fields(text: str | None) -> Mapping[str, Any]:
+def parse_fields(text: str | None) -> Mapping[str, Any]:
     """A JSON object.  Raises `ConfigError`."""
     import msgspec
 
@@ -108,7 +108,7 @@ def fields(text: str | None) -> Mapping[str, Any]:
     return found
 
 
-def located(given: str | None, default: str = "") -> Path:
+def find_data(given: str | None, default: str = "") -> Path:
     """A data set's file: as it is named, or below FLYWEIGHT_DATA.  Raises `ConfigError`."""
     word = given or default
     if not word:
@@ -121,7 +121,7 @@ def located(given: str | None, default: str = "") -> Path:
     raise ConfigError(f"dataset_path = {word!r} is not a file{below}")
 
 
-def place(url: str | None, host: str, port: int, *, verified: bool = True) -> ServerAddress:
+def find_address(url: str | None, host: str, port: int, *, verified: bool = True) -> ServerAddress:
     """Raises `ConfigError`."""
     from flyweight.bench.serving.connection import ServerAddress
 
@@ -129,14 +129,14 @@ def place(url: str | None, host: str, port: int, *, verified: bool = True) -> Se
     return ServerAddress.of(url or f"http://{host}:{port}", verified=verified)
 
 
-def headers(words: Sequence[str] | None) -> dict[str, str]:
+def make_headers(words: Sequence[str] | None) -> dict[str, str]:
     """Those given, and the key OpenAI's clients send."""
     key = openai_key()
     found = {"authorization": f"Bearer {key}"} if key else {}
-    return found | {name.lower(): value for name, value in pairs("header", words).items()}
+    return found | {name.lower(): value for name, value in parse_pairs("header", words).items()}
 
 
-def dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, ...]]) -> Dataset:
+def open_dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, ...]]) -> Dataset:
     """A data set with what the options say of it, in the order of its fields.  Raises
     `ConfigError`.
     """
@@ -154,7 +154,7 @@ def dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, ...]])
         return sets.Random(*given)
     if name == "prefix_repetition":
         return sets.Prefixes(*given)
-    file = located(path, SONNET if name == "sonnet" else "")
+    file = find_data(path, SONNET if name == "sonnet" else "")
     with using("dataset_path", file):
         if name == "sonnet":
             return sets.Sonnet(sets.read_text_lines(file), *given)

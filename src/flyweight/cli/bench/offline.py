@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
-from flyweight.config import peer_python, whole
+from flyweight.cli.parameters import expand
+from flyweight.config import whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.offline import OfflineReport, OfflineRequests
@@ -28,20 +29,17 @@ OutputJson = Annotated[
 ]
 
 
+@expand
 def latency(
+    *,
     model: by.Model = "stories",
     input_len: InputLen = 32,
     output_len: OutputLen = 128,
     batch_size: BatchSize = 8,
     num_iters: Iters = 10,
     num_iters_warmup: Warmup = 2,
-    threads: by.Threads = None,
-    activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "auto",
-    memory_limit: by.MemoryLimit = "80%",
-    vs: by.Vs = None,
-    vs_python: by.VsPython = None,
-    vs_binary: by.VsBinary = None,
+    engine: by.MeasuredEngine,
+    peers: by.PeerOptions,
     output_json: OutputJson = None,
 ) -> None:
     """Time one batch of requests from the start to its last token."""
@@ -53,10 +51,7 @@ def latency(
     whole("batch_size", batch_size, 1, MOST_SEQS)
     file = by.writable("output_json", output_json)
     asked = OfflineRequests(batch_size, input_len, output_len, batch_size)
-    engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
-    outcome = _measured(
-        model, asked, (num_iters, num_iters_warmup), engine, (vs, vs_python, vs_binary)
-    )
+    outcome = _measure(model, asked, (num_iters, num_iters_warmup), engine, peers)
     document = outcome.to_document()
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
     for percent, seconds in outcome.compute_percentiles().items():
@@ -64,19 +59,16 @@ def latency(
     _tell(outcome, file)
 
 
+@expand
 def throughput(
+    *,
     model: by.Model = "stories",
     input_len: InputLen = 128,
     output_len: OutputLen = 64,
     num_prompts: NumPrompts = 64,
     max_num_seqs: MaxSeqs = 64,
-    threads: by.Threads = None,
-    activations: opt.Activations = "int8",
-    kv_cache_dtype: opt.KVDtype = "auto",
-    memory_limit: by.MemoryLimit = "80%",
-    vs: by.Vs = None,
-    vs_python: by.VsPython = None,
-    vs_binary: by.VsBinary = None,
+    engine: by.MeasuredEngine,
+    peers: by.PeerOptions,
     output_json: OutputJson = None,
 ) -> None:
     """Time many requests of random tokens that are sent at once."""
@@ -87,8 +79,7 @@ def throughput(
     whole("max_num_seqs", max_num_seqs, 1, MOST_SEQS)
     file = by.writable("output_json", output_json)
     asked = OfflineRequests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
-    engine = _engine(threads, activations, kv_cache_dtype, memory_limit)
-    outcome = _measured(model, asked, (1, 0), engine, (vs, vs_python, vs_binary))
+    outcome = _measure(model, asked, (1, 0), engine, peers)
     seconds = outcome.seconds[0]
     rates = asked.count / seconds, asked.tokens / seconds, asked.count * output_len / seconds
     print(
@@ -105,34 +96,20 @@ def _judge(input_len: int, output_len: int) -> None:
     whole("output_len", output_len, 1, MOST)
 
 
-def _engine(
-    threads: int | None, activations: str, kv_cache_dtype: str, memory_limit: str
-) -> dict[str, Any]:
-    return {
-        "threads": threads,
-        "activations": activations,
-        "kv_cache_dtype": kv_cache_dtype,
-        "memory_limit": memory_limit,
-    }
-
-
-def _measured(
+def _measure(
     model: str,
     asked: OfflineRequests,
     rounds: tuple[int, int],
-    engine: dict[str, Any],
-    peers: tuple[list[str] | None, str | None, str | None],
+    engine: by.MeasuredEngine,
+    peers: by.PeerOptions,
 ) -> OfflineReport:
-    """Rounds that count and rounds before them; peers as they were given."""
+    """Measures rounds that count, after rounds that do not; peers in turn."""
     from flyweight.bench.offline import OfflineRun, measure
-    from flyweight.bench.peers import PeerArgument, PeerMethod
     from flyweight.cli.bench.progress import measuring
 
-    vs, python, binary = peers
-    named = [PeerArgument.of(name) for name in vs or ()]
-    means = PeerMethod(python=peer_python(python), binary=binary or "")
+    named, means = peers.list_peers(), peers.method()
     with measuring() as tell:
-        serving = OfflineRun(model, asked, tell, **engine)
+        serving = OfflineRun(model, asked, tell, **asdict(engine))
         with serving.open_peers(named, means):
             return measure(serving, *rounds)
 

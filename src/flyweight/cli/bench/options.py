@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flyweight.cli import options as opt
+from flyweight.config import peer_python
 from flyweight.errors import ConfigError
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.bench.peers import PeerArgument, PeerMethod
 
 Model = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
@@ -28,14 +34,11 @@ MemoryLimit = Annotated[
         help="Memory for the engine: 6GiB, 512MB, 80%; sampling the limits takes up to 1 GiB more.",
     ),
 ]
-Vs = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PEER",
-        help="Peer to measure in turn: llama.cpp or openvino; =FILE for another file of the "
-        "same weights, and flags: 'llama.cpp -fa off'; may be repeated.",
-    ),
-]
+VS = (
+    "Peer to measure in turn: llama.cpp or openvino; =FILE for another file of the same "
+    "weights, and flags: 'llama.cpp -fa off'; may be repeated."
+)
+Vs = Annotated[list[str] | None, typer.Option(metavar="PEER", help=VS)]
 VsPython = Annotated[
     str | None,
     typer.Option(
@@ -47,6 +50,35 @@ VsBinary = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="Path of llama-bench, or of its folder."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEngine:
+    """The engine that is measured."""
+
+    threads: Threads = None
+    activations: Annotated[str, opt.make_option("activations")] = "int8"
+    kv_cache_dtype: Annotated[str, opt.make_option("kv_cache_dtype")] = "auto"
+    memory_limit: MemoryLimit = "80%"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """Peers that are measured in turn with it."""
+
+    vs: Vs = None
+    vs_python: VsPython = None
+    vs_binary: VsBinary = None
+
+    def list_peers(self) -> "list[PeerArgument]":
+        from flyweight.bench.peers import PeerArgument
+
+        return [PeerArgument.of(name) for name in self.vs or ()]
+
+    def method(self) -> "PeerMethod":
+        from flyweight.bench.peers import PeerMethod
+
+        return PeerMethod(python=peer_python(self.vs_python), binary=self.vs_binary or "")
 
 
 @contextmanager

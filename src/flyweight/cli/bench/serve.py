@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 from flyweight.cli import options as opt
-from flyweight.cli.bench import load_options as by
 from flyweight.cli.bench import loads
+from flyweight.cli.bench.load_options import (
+    DatasetOptions,
+    PaceOptions,
+    ReportOptions,
+    RequestOptions,
+    SecondOptions,
+    TargetOptions,
+)
 from flyweight.cli.bench.options import using, writable
+from flyweight.cli.parameters import Values, expand
+from flyweight.cli.samplers import select_sampling
 from flyweight.config import whole
 from flyweight.validation.untrusted import one_line
 
@@ -28,6 +36,10 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
 
 ENDLESS = ("random", "trace")  # lengths are the data's own: an end would only cut them
+LOAD_SAMPLING = select_sampling(
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty",
+    "repetition_penalty", temperature=0.0,
+)  # fmt: skip
 BAR_EVERY = 0.5  # seconds: what draws shares a core with what is measured
 
 
@@ -69,140 +81,127 @@ class ResultFile:
             file.write(line)
 
 
+@expand
 def serve(
-    backend: by.Backend = "openai",
-    base_url: by.BaseUrl = None,
-    host: by.Host = "127.0.0.1",
-    port: by.Port = 8000,
-    endpoint: by.Endpoint = "",
-    header: by.Headers = None,
-    insecure: by.Insecure = False,
-    model: by.Model = None,
-    served_model_name: by.ServedName = None,
-    tokenizer: by.Tokenizer = None,
-    prompt_form: by.PromptForm = "auto",
-    dataset_name: by.DatasetName = "random",
-    dataset_path: by.DatasetPath = None,
-    num_prompts: by.NumPrompts = 1000,
-    no_oversample: by.NoOversample = False,
-    disable_shuffle: by.DisableShuffle = False,
-    skip_chat_template: by.SkipTemplate = False,
-    input_len: by.InputLen = None,
-    output_len: by.OutputLen = None,
-    random_input_len: by.RandomInput = 1024,
-    random_output_len: by.RandomOutput = 128,
-    random_range_ratio: by.RandomRange = "0",
-    random_prefix_len: by.RandomPrefix = 0,
-    prefix_repetition_prefix_len: by.RepeatedPrefix = 512,
-    prefix_repetition_suffix_len: by.RepeatedSuffix = 128,
-    prefix_repetition_num_prefixes: by.RepeatedCount = 5,
-    prefix_repetition_output_len: by.RepeatedOutput = 128,
-    sonnet_input_len: by.SonnetInput = 550,
-    sonnet_output_len: by.SonnetOutput = 150,
-    sonnet_prefix_len: by.SonnetPrefix = 200,
-    sharegpt_output_len: by.ShareOutput = None,
-    custom_output_len: by.CustomOutput = 256,
-    speed: by.Speed = 1.0,
-    trace_max_len: by.TraceMost = None,
-    request_timeout: by.RequestTimeout = 21600.0,
-    request_rate: by.Rate = math.inf,
-    burstiness: by.Burstiness = 1.0,
-    max_concurrency: by.MaxConcurrency = None,
-    ramp_up_strategy: by.Ramp = None,
-    ramp_up_start_rps: by.RampStart = None,
-    ramp_up_end_rps: by.RampEnd = None,
-    num_warmups: by.Warmups = 0,
-    ignore_eos: by.IgnoreEos = False,
-    temperature: by.Temperature = 0.0,
-    top_p: by.TopP = None,
-    top_k: by.TopK = None,
-    min_p: by.MinP = None,
-    frequency_penalty: by.FrequencyPenalty = None,
-    presence_penalty: by.PresencePenalty = None,
-    repetition_penalty: by.RepetitionPenalty = None,
-    logprobs: by.Logprobs = None,
-    lora_modules: by.LoraModules = None,
-    lora_assignment: by.Assignment = "random",
-    extra_body: by.ExtraBody = None,
-    request_id_prefix: by.IdPrefix = None,
-    percentile_metrics: by.Metrics = "ttft,tpot,itl",
-    metric_percentiles: by.Percentiles = "99",
-    goodput: by.Goodput = None,
-    label: by.Label = None,
-    save_result: by.SaveResult = False,
-    save_detailed: by.SaveDetailed = False,
-    append_result: by.AppendResult = False,
-    metadata: by.Metadata = None,
-    result_dir: by.ResultDir = None,
-    result_filename: by.ResultFile = None,
-    ready_check_timeout_sec: by.ReadyCheck = 0,
-    disable_tqdm: by.NoBar = False,
-    seed: by.Seed = 0,
-    vs: by.VsServer = None,
-    vs_backend: by.VsBackend = None,
-    vs_model: by.VsModel = None,
+    *,
+    target: TargetOptions,
+    data: DatasetOptions,
+    pace: PaceOptions,
+    sampling: Annotated[Values, LOAD_SAMPLING],
+    request: RequestOptions,
+    report: ReportOptions,
+    second: SecondOptions,
     as_json: opt.AsJson = False,
 ) -> int:
     """Load a server with requests; print throughput and latencies.
 
     Options, printed labels and JSON keys are vLLM's; --vs runs the same load on a second server.
     """
-    from flyweight.bench.serving.arrivals import ArrivalRate
-    from flyweight.bench.serving.session import LoadPlan, RequestBody, TargetServer
+    from flyweight.bench.serving.session import RequestBody
     from flyweight.bench.serving.summary import parse_goals, parse_metrics, parse_percents
 
-    whole("num_warmups", num_warmups, 0, 1 << 20)
-    loads.counts({"num_prompts": num_prompts, "max_concurrency": max_concurrency,
-               "input_len": input_len, "output_len": output_len})  # fmt: skip
-    loads.heard(backend, dataset_name, {
-        "vs": vs, "vs_backend": vs_backend, "vs_model": vs_model, "lora_modules": lora_modules,
-        "speed": None if speed == 1 else speed, "trace_max_len": trace_max_len,
-        "input_len": input_len, "output_len": output_len,
-    })  # fmt: skip
-    custom = None if custom_output_len == -1 else custom_output_len
-    lengths = {
-        "random": (input_len or random_input_len, output_len or random_output_len,
-                   loads.ratios(random_range_ratio), random_prefix_len),
-        "prefix_repetition": (prefix_repetition_num_prefixes, prefix_repetition_prefix_len,
-                              prefix_repetition_suffix_len,
-                              output_len or prefix_repetition_output_len),
-        "sonnet": (input_len or sonnet_input_len, output_len or sonnet_output_len,
-                   sonnet_prefix_len),
-        "sharegpt": (output_len or sharegpt_output_len, not no_oversample),
-        "custom": (output_len or custom, not no_oversample, not disable_shuffle),
-        "trace": (speed, trace_max_len),
-    }  # fmt: skip
-    sampling = {
-        "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
-        "frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty,
-        "repetition_penalty": repetition_penalty,
-    }  # fmt: skip
-    ramp = ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps
-    pace = ArrivalRate(request_rate, burstiness, *ramp)
-    wanted = LoadPlan(
-        loads.dataset(dataset_name, dataset_path, lengths), num_prompts, pace, max_concurrency,
-        num_warmups, seed, prompt_form, tokenizer or (model if served_model_name else None) or "",
-        f"bench-{uuid4().hex[:8]}-" if request_id_prefix is None else request_id_prefix,
-        lora_assignment, loads.seconds("request_timeout", request_timeout),
-    )  # fmt: skip
+    check_options(target, data, pace, request, second)
+    wanted = plan_load(target, data, pace, request, report)
     body = RequestBody(
         {name: value for name, value in sampling.items() if value is not None},
-        ignore_eos or dataset_name in ENDLESS,
-        logprobs, loads.fields(extra_body), tuple(lora_modules or ()), loads.headers(header),
+        request.ignore_eos or data.dataset_name in ENDLESS,
+        request.logprobs, loads.parse_fields(request.extra_body),
+        tuple(request.lora_modules or ()), loads.make_headers(target.header),
     )  # fmt: skip
-    ours, *others = (
-        loads.place(url, host, port, verified=not insecure)
-        for url in ([base_url] if vs is None else [base_url, vs])
-    )
-    servers = [TargetServer(ours, backend, served_model_name or model or "", endpoint)]
-    servers += [TargetServer(one, vs_backend or backend, vs_model or "") for one in others]
+    servers = list_servers(target, second)
     telling = ResultView(
-        parse_metrics(percentile_metrics), parse_percents(metric_percentiles),
-        parse_goals(goodput or ()), label, loads.pairs("metadata", metadata),
-        save_detailed, as_json, not disable_tqdm,
+        parse_metrics(report.percentile_metrics), parse_percents(report.metric_percentiles),
+        parse_goals(report.goodput or ()), report.label,
+        loads.parse_pairs("metadata", report.metadata), report.save_detailed, as_json,
+        not report.disable_tqdm,
     )  # fmt: skip
-    file = ResultFile(save_result, append_result, result_dir, result_filename)
-    return measure(wanted, body, servers, loads.waiting(ready_check_timeout_sec), telling, file)
+    file = ResultFile(
+        report.save_result, report.append_result, report.result_dir, report.result_filename
+    )
+    ready = loads.check_waiting(report.ready_check_timeout_sec)
+    return measure(wanted, body, servers, ready, telling, file)
+
+
+def check_options(
+    target: TargetOptions,
+    data: DatasetOptions,
+    pace: PaceOptions,
+    request: RequestOptions,
+    second: SecondOptions,
+) -> None:
+    """Raises `ConfigError` for counts out of range and options without effect."""
+    whole("num_warmups", pace.num_warmups, 0, 1 << 20)
+    loads.check_counts({
+        "num_prompts": data.num_prompts, "max_concurrency": pace.max_concurrency,
+        "input_len": data.input_len, "output_len": data.output_len,
+    })  # fmt: skip
+    loads.check_effects(target.backend, data.dataset_name, {
+        "vs": second.vs, "vs_backend": second.vs_backend, "vs_model": second.vs_model,
+        "lora_modules": request.lora_modules, "speed": None if data.speed == 1 else data.speed,
+        "trace_max_len": data.trace_max_len, "input_len": data.input_len,
+        "output_len": data.output_len,
+    })  # fmt: skip
+
+
+def plan_load(
+    target: TargetOptions,
+    data: DatasetOptions,
+    pace: PaceOptions,
+    request: RequestOptions,
+    report: ReportOptions,
+) -> LoadPlan:
+    """The requests and when they are sent.  Raises `ConfigError`."""
+    from flyweight.bench.serving.arrivals import ArrivalRate
+    from flyweight.bench.serving.session import LoadPlan
+
+    ramp = pace.ramp_up_strategy, pace.ramp_up_start_rps, pace.ramp_up_end_rps
+    prefix = request.request_id_prefix
+    return LoadPlan(
+        loads.open_dataset(data.dataset_name, data.dataset_path, list_lengths(data)),
+        data.num_prompts,
+        ArrivalRate(pace.request_rate, pace.burstiness, *ramp),
+        pace.max_concurrency,
+        pace.num_warmups,
+        report.seed,
+        target.prompt_form,
+        target.tokenizer or (target.model if target.served_model_name else None) or "",
+        f"bench-{uuid4().hex[:8]}-" if prefix is None else prefix,
+        request.lora_assignment,
+        loads.check_seconds("request_timeout", pace.request_timeout),
+    )
+
+
+def list_lengths(data: DatasetOptions) -> dict[str, tuple[Any, ...]]:
+    """The options of each data set, in the order of its fields."""
+    ours, theirs, whole_set = data.input_len, data.output_len, not data.no_oversample
+    custom = None if data.custom_output_len == -1 else data.custom_output_len
+    return {
+        "random": (ours or data.random_input_len, theirs or data.random_output_len,
+                   loads.parse_ratios(data.random_range_ratio), data.random_prefix_len),
+        "prefix_repetition": (data.prefix_repetition_num_prefixes,
+                              data.prefix_repetition_prefix_len,
+                              data.prefix_repetition_suffix_len,
+                              theirs or data.prefix_repetition_output_len),
+        "sonnet": (ours or data.sonnet_input_len, theirs or data.sonnet_output_len,
+                   data.sonnet_prefix_len),
+        "sharegpt": (theirs or data.sharegpt_output_len, whole_set),
+        "custom": (theirs or custom, whole_set, not data.disable_shuffle),
+        "trace": (data.speed, data.trace_max_len),
+    }  # fmt: skip
+
+
+def list_servers(target: TargetOptions, second: SecondOptions) -> list[TargetServer]:
+    """The server, and the one that it is compared with."""
+    from flyweight.bench.serving.session import TargetServer
+
+    ours, *others = (
+        loads.find_address(url, target.host, target.port, verified=not target.insecure)
+        for url in ([target.base_url] if second.vs is None else [target.base_url, second.vs])
+    )
+    name = target.served_model_name or target.model or ""
+    backend = second.vs_backend or target.backend
+    servers = [TargetServer(ours, target.backend, name, target.endpoint)]
+    return servers + [TargetServer(one, backend, second.vs_model or "") for one in others]
 
 
 def measure(

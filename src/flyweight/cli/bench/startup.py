@@ -24,7 +24,7 @@ def startup(
     repetitions: Rounds = 5,
     threads: by.Threads = None,
     max_model_len: Longest = 2048,
-    memory_limit: opt.MemoryLimit = "80%",
+    memory_limit: Annotated[str, opt.make_option("memory_limit")] = "80%",
     vs: by.Vs = None,
     vs_python: by.VsPython = None,
     as_json: opt.AsJson = False,
