@@ -182,7 +182,7 @@ class AsyncLLM:
         stream = RequestStream(collector)
         with self._ring:
             if self._closed:
-                raise closed()
+                raise make_closed_error()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="flyweight", daemon=True)
                 self._thread.start()
@@ -218,7 +218,7 @@ class AsyncLLM:
                     moving.rest()
             except Exception as error:  # a bug of ours, or no memory: every reader gets it
                 self._end_all(error)
-        self._end_all(closed())
+        self._end_all(make_closed_error())
 
     def _take(self, item: RequestStream | str) -> None:
         driver = self.llm.loop.driver
@@ -269,7 +269,7 @@ class AsyncLLM:
                 item.fail(error)
 
 
-def closed() -> RequestError:
+def make_closed_error() -> RequestError:
     return RequestError("this AsyncLLM is closed; make another")
 
 

@@ -76,7 +76,7 @@ class LoadedModel:
     isa: str
 
 
-def backend(settings: Settings, cores: int) -> Ops:
+def choose_backend(settings: Settings, cores: int) -> Ops:
     """The op table asked for: native kernels, or the NumPy reference."""
     if settings.backend == "reference":
         from flyweight.ops.reference import ReferenceOps
@@ -97,14 +97,14 @@ def build(
     tell: LoadListener = notify or SilentListener()
     here = read_machine()
     found = describe(find(settings, tell))
-    ops = backend(settings, here.cores)
+    ops = choose_backend(settings, here.cores)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
-    asked = needs(found.checkpoint, found.spec, found.plan, ops)
-    asked = asked.add(_adapter_kinds(adapters, found), ops)
-    memory = memory_plan(settings, asked, here, served=served)
+    asked = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+    asked = asked.add(_list_adapter_kinds(adapters, found), ops)
+    memory = make_memory_plan(settings, asked, here, served=served)
     judge_length(settings, found.spec, tell)
-    tell.planned(memory, found)
-    weights, moving = load_kept(settings, found, ops, tell)
+    tell.show_plan(memory, found)
+    weights, moving = load_weights(settings, found, ops, tell)
     low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
     parts = Parts(ops, SingleProcess(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
@@ -120,7 +120,7 @@ def build(
         scored=settings.prompt_logprob_rows,
     )
     layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
-    engine = _engine(settings, limits, Runner(model, ops, layers), found)
+    engine = _make_engine(settings, limits, Runner(model, ops, layers), found)
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
@@ -138,23 +138,23 @@ def build(
     )
 
 
-def load_kept(
+def load_weights(
     settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener
 ) -> tuple[dict[str, Weights | F32], LayerPrefetch]:
     """The model's weights, from the packed ones kept of an earlier start where there are any; else
     they are kept for the next.
     """
-    opener = kept_weights(settings, found.checkpoint, found.plan, ops, tell.note)
+    opener = open_packed_cache(settings, found.checkpoint, found.plan, ops, tell.note)
     shelf, whole = opener.open() if opener else UncachedWeights(), False
     try:
-        weights = load(found.checkpoint, found.plan, ops, tell.progress, shelf)
+        weights = load(found.checkpoint, found.plan, ops, tell.report_progress, shelf)
         whole = True
         return weights, shelf.moving
     finally:
         shelf.close(whole)
 
 
-def kept_weights(
+def open_packed_cache(
     settings: Settings, checkpoint: Checkpoint, plan: WeightPlan, ops: Ops, note: Note
 ) -> Opener | None:
     """The way to a model's kept packed weights; none where they are not wanted, or the backend
@@ -174,17 +174,17 @@ def kept_weights(
     return Opener(CacheFolder(room.folder, room.room), layout, ops, note, read_machine().cores)
 
 
-def _adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:
+def _list_adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:
     """What adapters add to the model's matrices, for the memory plan."""
     return {f"adapter {i}": adapter_kinds(a, found.published) for i, a in enumerate(adapters)}
 
 
-def needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
+def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
     """What a model asks of memory."""
     return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
 
 
-def memory_plan(
+def make_memory_plan(
     settings: Settings, asked: Needs, here: Machine, *, served: bool = False
 ) -> MemoryPlan:
     """The memory plan at the requested context, or at the longest that fits, up to the model's; of
@@ -194,7 +194,7 @@ def memory_plan(
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or asked.spec.context
     kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-    blocks = settings.blocks or _bought(settings, asked.spec, kv_dtype)
+    blocks = settings.blocks or _count_bought_blocks(settings, asked.spec, kv_dtype)
     if blocks:
         length = min(length, blocks * settings.block_size)
     sizing = Sizing(
@@ -216,7 +216,7 @@ def memory_plan(
     return plan_memory(asked, sizing, (held, allowed), least)
 
 
-def _bought(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
+def _count_bought_blocks(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
     """K/V blocks for kv_cache_memory_bytes; 0 where they have no limit of their own."""
     if not settings.kv_cache_memory_bytes:
         return 0
@@ -250,22 +250,24 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> Non
     )
 
 
-def _drafter(settings: Settings) -> NgramDrafter | None:
+def _make_drafter(settings: Settings) -> NgramDrafter | None:
     if not settings.draft_tokens:
         return None
     return NgramDrafter(settings.prompt_lookup_max, settings.prompt_lookup_min)
 
 
-def _engine(settings: Settings, limits: Limits, runner: Runner, found: ModelDescription) -> Engine:
+def _make_engine(
+    settings: Settings, limits: Limits, runner: Runner, found: ModelDescription
+) -> Engine:
     watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
     scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
-    drafter = _drafter(settings)
-    grammars = Grammars(lambda: Compiler(vocabulary(found)))
+    drafter = _make_drafter(settings)
+    grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     return Engine(scheduler, runner, drafter, EngineMetrics(), tuple(settings.adapters), grammars)
 
 
-def vocabulary(found: ModelDescription) -> GrammarVocabulary:
+def make_grammar_vocabulary(found: ModelDescription) -> GrammarVocabulary:
     """A model's tokens as grammars need them."""
     tokenizer = found.tokenizer
     size = found.spec.vocab

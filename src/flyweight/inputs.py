@@ -52,7 +52,7 @@ class LoRARequest:
                 "lora_request",
             )
         folder = os.fspath(known[name])
-        if path and _real(path) != _real(folder):
+        if path and _resolve(path) != _resolve(folder):
             raise RequestError(
                 f"{name!r} has lora_path = {path!r}, but the adapter of this name was loaded "
                 f"from {folder!r}; leave lora_path out, or load both under different names",
@@ -64,5 +64,5 @@ class LoRARequest:
 LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 
 
-def _real(path: str) -> str:
+def _resolve(path: str) -> str:
     return os.path.realpath(os.path.expanduser(path))

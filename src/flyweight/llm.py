@@ -14,7 +14,7 @@ from flyweight.arguments.engine import choose_engine
 from flyweight.arguments.keywords import EngineOptions
 from flyweight.build import LoadedModel, build
 from flyweight.describe import LoadListener
-from flyweight.driver.effective import effective, metrics
+from flyweight.driver.effective import list_effective, list_metrics
 from flyweight.driver.loop import BatchCollector, Loop, Output
 from flyweight.driver.progress import CallProgress, Progress
 from flyweight.errors import RequestError
@@ -86,7 +86,7 @@ class LLM:
         judge = TrialCompiler(lambda: list_special_tokens(self.tokenizer))
         self._asking = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
         self.loop = Loop(self.loaded.engine, limits, self.loaded.moving)
-        self.generation_defaults()  # a bad file is refused now, not at the first request
+        self.read_generation_defaults()  # a bad file is refused now, not at the first request
 
     def __repr__(self) -> str:
         model = str(self.settings.model or "stories")
@@ -131,15 +131,15 @@ class LLM:
         """The effective configuration: rows of feature, asked, active and why, for what was decided
         and for each argument that was given.
         """
-        return effective(self._chosen, self.loaded)
+        return list_effective(self._chosen, self.loaded)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The checkpoint's generation_config.json, where it has an opinion; vLLM's defaults
         elsewhere.
         """
-        return SamplingParams(**self.generation_defaults())
+        return SamplingParams(**self.read_generation_defaults())
 
-    def generation_defaults(self) -> dict[str, Any]:
+    def read_generation_defaults(self) -> dict[str, Any]:
         """The sampling options generation_config.json and `override_generation_config` set, under
         `SamplingParams`' names.
         """
@@ -154,7 +154,7 @@ class LLM:
 
     def get_metrics(self) -> list[Counter | Gauge]:
         """The same as a list of vLLM's metrics, under vLLM's names where it has them."""
-        return metrics(self.loaded.engine)
+        return list_metrics(self.loaded.engine)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets what was computed: the next prompts find nothing.  Answers are the same."""
@@ -181,9 +181,9 @@ class LLM:
         way.  Each but `salt` is one value for all prompts, or a list with one for each.
         """
         many = list_prompts(prompts)
-        params = self._params(sampling_params, len(many))
-        asked = self._asked(many, params, ContextFactory(salt, priority, adapter, lora_request))
-        return self._all(asked, self._asking.collector, use_tqdm)
+        params = self._spread_params(sampling_params, len(many))
+        asked = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
+        return self._run_all(asked, self._asking.collector, use_tqdm)
 
     def embed(
         self,
@@ -199,8 +199,8 @@ class LLM:
         """One vector a prompt: hidden states after the final norm, pooled."""
         many = list_prompts(prompts)
         params = spread_options("pooling_params", pooling_params, PoolingParams, len(many))
-        asked = self._asked(many, params, ContextFactory(salt, priority, adapter, lora_request))
-        return self._all(asked, self._asking.vector, use_tqdm)
+        asked = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
+        return self._run_all(asked, self._asking.make_vector_collector, use_tqdm)
 
     def beam_search(
         self,
@@ -218,8 +218,8 @@ class LLM:
         """
         many = list_prompts(prompts)
         searches = spread_options("params", params, BeamSearchParams, len(many))
-        asked = self._asked(many, searches, ContextFactory(salt, priority, adapter, lora_request))
-        found = self._all(asked, self._asking.collector, use_tqdm)
+        asked = self._prepare(many, searches, ContextFactory(salt, priority, adapter, lora_request))
+        found = self._run_all(asked, self._asking.collector, use_tqdm)
         return cast("list[BeamSearchOutput]", found)
 
     def chat(
@@ -313,7 +313,7 @@ class LLM:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Closing it early ends
         the request.  A bad prompt is refused at once, the clock starts with the first `next`.
         """
-        (params,) = self._params(sampling_params, 1)
+        (params,) = self._spread_params(sampling_params, 1)
         if params.best_of not in (None, params.n):
             raise RequestError(
                 "is not supported here: the best choices are known only at the end",
@@ -322,7 +322,7 @@ class LLM:
                 hint=f"nearest valid: best_of = {params.n}, or generate",
             )
         asking = self._asking
-        (asked,) = self._asked(
+        (asked,) = self._prepare(
             [prompt], [params], ContextFactory(salt, priority, adapter, lora_request)
         )
         id = asking.id()
@@ -339,16 +339,18 @@ class LLM:
         """A checked request with what gathers its answer, for a front that steps the engine itself.
         Raises `RequestError`.
         """
-        wanted = self._params(None, 1)[0] if params is None else params
-        (asked,) = self._asked([prompt], [wanted], lanes or ContextFactory())
-        make = self._asking.collector if asked.pooling is None else self._asking.vector
+        wanted = self._spread_params(None, 1)[0] if params is None else params
+        (asked,) = self._prepare([prompt], [wanted], lanes or ContextFactory())
+        make = (
+            self._asking.collector if asked.pooling is None else self._asking.make_vector_collector
+        )
         return make(asked, self._asking.id() if id is None else id)
 
-    def _asked(
+    def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: ContextFactory
     ) -> list[PreparedPrompt]:
         """Checked prompts, each with its options and its lane.  Raises `RequestError`."""
-        copies = {id(one): _kept(one) for one in params}  # the caller's may change
+        copies = {id(one): _copy_params(one) for one in params}  # the caller's may change
         self.loaded  # noqa: B018  (not once it is closed)
         each = lanes.make_each(len(prompts), self.settings.adapters)
         if not self._chosen.priorities and any(lane.priority for lane in each):
@@ -358,7 +360,7 @@ class LLM:
             self._asking.ask(one, copies[id(own)], add_salt(one, lane)) for one, own, lane in found
         ]
 
-    def _all(
+    def _run_all(
         self,
         asked: Sequence[PreparedPrompt],
         make: Callable[[PreparedPrompt, str], BatchCollector[Output]],
@@ -386,7 +388,7 @@ class LLM:
             self.loop.finish(collectors(), tell)
         return [results[id] for id in places]
 
-    def _params(
+    def _spread_params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, wanted: int
     ) -> Sequence[SamplingParams]:
         if given is None:
@@ -394,5 +396,5 @@ class LLM:
         return spread_options("sampling_params", given, SamplingParams, wanted)
 
 
-def _kept(params: Params) -> Params:
+def _copy_params(params: Params) -> Params:
     return params.clone() if isinstance(params, SamplingParams) else params

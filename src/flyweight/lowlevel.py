@@ -101,6 +101,6 @@ class KVCacheModel:
             rows=np.array([count - 1], np.int32),
             sampling=columns([]),
         )
-        hidden = runner.model.hidden(batch, runner.kv, batch.rows)  # [1, H]
-        self.logits = runner.model.logits(hidden)[0]
+        hidden = runner.model.compute_hidden(batch, runner.kv, batch.rows)  # [1, H]
+        self.logits = runner.model.compute_logits(hidden)[0]
         self.length = context

@@ -56,8 +56,8 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
     def __getitem__(self, at: int | slice) -> dict[int, Logprob] | tuple[dict[int, Logprob], ...]:
         places = range(self._length)[at]
         if isinstance(places, range):
-            return tuple(self._entry(i) for i in places)
-        return self._entry(places)
+            return tuple(self._make_entry(i) for i in places)
+        return self._make_entry(places)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -70,14 +70,14 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
     def __reduce__(self) -> tuple[type, tuple[tuple[dict[int, Logprob], ...]]]:
         return tuple, (tuple(self),)
 
-    def since(self, at: int) -> "PositionLogprobs":
+    def slice_from(self, at: int) -> "PositionLogprobs":
         """Those from position `at` on; none of them is made before it is looked at."""
         start = self._start + at
         return PositionLogprobs(
             self._ids, self._values, self._ranks, self._width, self._spell, self._ranked, start
         )
 
-    def _entry(self, at: int) -> dict[int, Logprob]:
+    def _make_entry(self, at: int) -> dict[int, Logprob]:
         at += self._start
         first = at * self._width
         chosen = self._ids[first]

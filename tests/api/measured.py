@@ -57,11 +57,11 @@ class Planned(Exception):
 class OnlyPlan:
     """A listener that wants the plan and no model."""
 
-    def planned(self, plan: MemoryPlan, found: object) -> None:
+    def show_plan(self, plan: MemoryPlan, found: object) -> None:
         print(json.dumps(parts(plan)))
         raise Planned
 
-    def progress(self, done: int, total: int) -> None: ...
+    def report_progress(self, done: int, total: int) -> None: ...
 
     def warn(self, message: str) -> None: ...
 

@@ -174,9 +174,9 @@ def test_meanings_of_values() -> None:
 def test_defaults_of_sampling(tmp_path: Path) -> None:
     found = tiny_folder(tmp_path / "m", generation={"temperature": 0.5, "top_k": 7})
     given = LLM(found, override_generation_config={"temperature": 0.3, "top_k": None})
-    assert given.generation_defaults() == {"temperature": 0.3}
-    assert LLM(found, generation_config="vllm").generation_defaults() == {}
-    assert LLM(found).generation_defaults() == {"temperature": 0.5, "top_k": 7}
+    assert given.read_generation_defaults() == {"temperature": 0.3}
+    assert LLM(found, generation_config="vllm").read_generation_defaults() == {}
+    assert LLM(found).read_generation_defaults() == {"temperature": 0.5, "top_k": 7}
 
 
 def test_engine_args_are_the_same_arguments(folder: Path) -> None:

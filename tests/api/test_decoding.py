@@ -101,17 +101,17 @@ def test_long_prompts_among_others(llm: LLM) -> None:
     params = [SamplingParams(prompt_logprobs=n % 3, **GREEDY) for n in range(4)]
     alone = [llm.generate(p, s, use_tqdm=False)[0] for p, s in zip(prompts, params, strict=True)]
     model, widest = llm.loaded.engine.runner.model, [0]
-    logits = model.logits
+    logits = model.compute_logits
 
     def watched(x):
         widest.append(len(x))
         return logits(x)
 
-    model.logits = watched
+    model.compute_logits = watched
     try:
         together = llm.generate(prompts, params, use_tqdm=False)
     finally:
-        del model.logits
+        del model.compute_logits
     assert 200 < max(widest) <= 256 + 4
     for one, other in zip(alone, together, strict=True):
         assert one.prompt_logprobs == other.prompt_logprobs

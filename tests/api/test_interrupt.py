@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, SamplingParams
-from flyweight.driver.progress import whole
+from flyweight.driver.progress import hold_interrupts
 from flyweight.ops.stack import SteppedStack
 from tiny_model import tiny_folder
 
@@ -95,7 +95,7 @@ def test_a_signal_waits_for_the_end_of_the_step(llm: LLM, monkeypatch) -> None:
 def test_a_second_signal_waits_for_bookkeeping_only(computing) -> None:
     done = []
     engine = SimpleNamespace(computing=computing)
-    with pytest.raises(KeyboardInterrupt), whole(engine):
+    with pytest.raises(KeyboardInterrupt), hold_interrupts(engine):
         os.kill(os.getpid(), signal.SIGINT)
         done.append(1)
         os.kill(os.getpid(), signal.SIGINT)
@@ -108,7 +108,7 @@ def test_a_programs_own_handler_is_left_alone() -> None:
     heard = []
     before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
     try:
-        with whole(SimpleNamespace(computing=True)):
+        with hold_interrupts(SimpleNamespace(computing=True)):
             os.kill(os.getpid(), signal.SIGINT)
             assert heard == [1]
     finally:

@@ -343,10 +343,10 @@ def test_a_length_above_the_models_is_allowed_with_a_warning(folder: Path) -> No
     heard: list[str] = []
 
     class Told:
-        def planned(self, plan, found) -> None:
+        def show_plan(self, plan, found) -> None:
             heard.append(json.dumps(plan.list_rows()))
 
-        def progress(self, done, total) -> None: ...
+        def report_progress(self, done, total) -> None: ...
 
         def note(self, message) -> None: ...
 

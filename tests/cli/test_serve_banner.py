@@ -52,7 +52,7 @@ def test_long_loads_are_told_of_now_and_then(clock: list[float]) -> None:
     made = shown(out)
     for done in range(100):
         clock[0] += 0.25
-        made.progress(done * MIB, 100 * MIB)
+        made.report_progress(done * MIB, 100 * MIB)
     lines = out.getvalue().splitlines()
     assert 3 <= len(lines) <= 6
     assert lines[0] == "loading: 7.0 MiB of 100.0 MiB"
@@ -63,7 +63,7 @@ def test_a_terminal_has_one_line_that_moves(clock: list[float]) -> None:
     made = shown(out)
     for done in range(20):
         clock[0] += 0.25
-        made.fetching("model.gguf", done * MIB, 100 * MIB)
+        made.show_download("model.gguf", done * MIB, 100 * MIB)
     made.note("done")
     text = out.getvalue()
     assert text.count("\n") == 1 and text.endswith("\r\x1b[Kdone\n")

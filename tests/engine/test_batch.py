@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from flyweight.engine.batch import build, moves
+from flyweight.engine.batch import build, list_moves
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Plan
 from flyweight.kv.blocks import Copy, Table
@@ -73,9 +73,9 @@ def test_scored_rows_come_before_the_drawn_one():
     request = Request("r", (10, 11, 12, 13, 14), params, seed=9)
     table = Table(b"", array("i", [3, 1, 6]))
     seq = Sequence(request, 0, (0, 0, 0), table, array("i", request.tokens), computed=1, scored=2)
-    assert (seq.unscored, seq.first_row, seq.rows(4), seq.scores(4)) == (2, 2, 3, 2)
+    assert (seq.unscored, seq.first_row, seq.count_rows(4), seq.count_scores(4)) == (2, 2, 3, 2)
     plan = Plan()
-    plan.add(seq, 1, 4, None, seq.rows(4), seq.scores(4))
+    plan.add(seq, 1, 4, None, seq.count_rows(4), seq.count_scores(4))
     b = build(plan, 2)
     assert b.rows.tolist() == [1, 2, 3]
     assert b.sampling.given.tolist() == [13, 14, -1]
@@ -84,9 +84,9 @@ def test_scored_rows_come_before_the_drawn_one():
 
 
 def test_moves_are_slots_of_valid_tokens():
-    src, dst = moves(plan_of_three(), 2)
+    src, dst = list_moves(plan_of_three(), 2)
     assert (src.tolist(), dst.tolist()) == ([4], [10])
-    assert moves(Plan(plan_of_three().chunks[:1]), 2) is None
+    assert list_moves(Plan(plan_of_three().chunks[:1]), 2) is None
 
 
 def test_a_step_without_rows():

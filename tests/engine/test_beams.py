@@ -117,7 +117,7 @@ def test_a_held_beam_gives_way_where_nothing_else_moves() -> None:
 
 def test_without_that_they_would_wait_for_ever() -> None:
     class NeverYields(Scheduler):
-        def _stuck(self) -> bool:
+        def _is_stuck(self) -> bool:
             return False
 
     run = engine(NeverYields)

@@ -113,11 +113,11 @@ class SharesUncomputed(PrefixCache):
 
 
 class PreemptsTheOldest(Scheduler):
-    def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
+    def _plan_decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
         free = len(self.pool.free)
         if self.pool.count_needed(seq.table, seq.computed, seq.computed + 1) > free:
             self._preempt(self.running[0], plan)
-        return super()._decode(seq, spare, plan) if seq in self.running else 0
+        return super()._plan_decode(seq, spare, plan) if seq in self.running else 0
 
 
 class ExceedsBudget(Scheduler):
@@ -166,7 +166,7 @@ class KeepsDroppedBeams(Scheduler):
 class SeatsOneByOne(Scheduler):
     """Searches that take their seats as they go: more run than may, or they wait for ever."""
 
-    def _seats(self, seq: Sequence) -> int:
+    def _count_seats(self, seq: Sequence) -> int:
         return 1
 
 

@@ -85,7 +85,7 @@ def all_ready(grammars: Grammars) -> list[tuple[str, str]]:
     found = []
     while grammars.busy:
         grammars.wait()
-        found += [(request.id, str(error or "")) for request, error in grammars.ready()]
+        found += [(request.id, str(error or "")) for request, error in grammars.take_ready()]
     return found
 
 
@@ -118,7 +118,7 @@ def test_requests_are_ready_once_compiled_or_refused() -> None:
     grammars = Grammars(lambda: spells)
     spells.go.clear()
     grammars.begin(asked("a"))
-    assert grammars.busy and grammars.ready() == []
+    assert grammars.busy and grammars.take_ready() == []
     with pytest.raises(RequestError, match="in use"):
         grammars.begin(asked("a"))
     grammars.begin(asked("b", "bad"))
@@ -151,14 +151,14 @@ def test_grammars_of_unfinished_requests_keep_within_their_bytes() -> None:
         grammars.begin(asked(id, regex))
     found = []
     while len(found) < 3:
-        found += grammars.ready()
+        found += grammars.take_ready()
     assert [request.id for request, _ in found] == ["a", "b", "c"]
-    assert grammars.ready() == [] and spells.count == 3
-    assert grammars.compiles("d") and grammars.compiles("e") and grammars.busy
+    assert grammars.take_ready() == [] and spells.count == 3
+    assert grammars.is_compiling("d") and grammars.is_compiling("e") and grammars.busy
     assert 2 * LEAST_BYTES < grammars.live_bytes <= 3 * LEAST_BYTES
     for gone, next in (("a", "d"), ("c", "e")):
         grammars.forget(gone, 0, ended=True)
-        while not (found := grammars.ready()):
+        while not (found := grammars.take_ready()):
             grammars.wait()
         assert [request.id for request, _ in found] == [next]
     for id in "de":
@@ -170,9 +170,9 @@ def test_one_grammar_is_let_in_whatever_its_bytes() -> None:
     grammars = Grammars(Spells, most=1)
     for id in "ab":
         grammars.begin(asked(id))
-    while not grammars.ready():
+    while not grammars.take_ready():
         grammars.wait()
-    assert grammars.compiles("b")
+    assert grammars.is_compiling("b")
     assert len(grammars.cancel("b", None)) == 1 and not grammars.busy
     grammars.forget("a", 0, ended=True)
     assert grammars.live_bytes == 0

@@ -8,7 +8,7 @@ from oracle import MockRunner, answer
 from workload import Harness, workload
 
 from flyweight.config import Limits
-from flyweight.engine.batch import build, moves
+from flyweight.engine.batch import build, list_moves
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.step import Plan, Produced, StepBudget
 from flyweight.errors import ConfigError, RequestError
@@ -273,7 +273,7 @@ def test_two_plans_may_be_in_flight():
             plan = s.schedule()
             if plan.chunks:
                 batch = build(plan, limits.block_size)
-                pending.append((plan, runner.submit(batch, moves(plan, limits.block_size))))
+                pending.append((plan, runner.submit(batch, list_moves(plan, limits.block_size))))
             if len(pending) == 2 or not plan.chunks:
                 done, ticket = pending.popleft()
                 drawn = iter(runner.wait(ticket).tokens.tolist())

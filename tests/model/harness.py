@@ -96,7 +96,7 @@ def memory(model: Decoder, total: int, sequences: int = 1, kv: str = "f32") -> l
 
 def logits_of(model: Decoder, step: Batch, kv: Sequence[Any]) -> F32:
     """One step's logits [R, V]."""
-    return model.logits(model.hidden(step, kv, step.rows))
+    return model.compute_logits(model.compute_hidden(step, kv, step.rows))
 
 
 def logits(

@@ -33,11 +33,11 @@ class With:
     def __init__(self, model: object, index: int) -> None:
         self.model, self.index = model, index
         self.spec, self.ops = model.spec, model.ops  # type: ignore[attr-defined]
-        self.logits = model.logits  # type: ignore[attr-defined]
+        self.compute_logits = model.compute_logits  # type: ignore[attr-defined]
 
-    def hidden(self, batch: Batch, kv: object, rows: np.ndarray) -> np.ndarray:
+    def compute_hidden(self, batch: Batch, kv: object, rows: np.ndarray) -> np.ndarray:
         owners = np.full(len(batch.contexts), self.index, np.int32)
-        return self.model.hidden(replace(batch, adapters=owners), kv, rows)  # type: ignore[attr-defined]
+        return self.model.compute_hidden(replace(batch, adapters=owners), kv, rows)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "adapter"), CASES)
@@ -215,9 +215,9 @@ def test_matrices_that_are_none(tmp_path: Path) -> None:
     tensors = {name.format("A"): encode(down, "f32"), name.format("B"): encode(up, "f32")}
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     (pair,) = open_adapter(folder).pairs.values()
-    assert (pair.down() == 1).all()
+    assert (pair.read_down() == 1).all()
     with pytest.raises(CheckpointError, match=r"lora_B.weight' holds NaN or infinity"):
-        pair.up()
+        pair.read_up()
     write_safetensors(folder / "adapter_model.safetensors", {})
     with pytest.raises(CheckpointError, match="no lora_A and lora_B of any module"):
         open_adapter(folder)

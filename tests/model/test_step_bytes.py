@@ -80,7 +80,7 @@ def test_arrays_between_ops_are_bounded(name: str) -> None:
     prompt = rng.integers(0, spec.vocab, tokens)
     step = batch([(prompt, 0)], tokens, np.zeros(0, np.int32))
     ops.live = ops.peak = 0
-    model.hidden(step, kv, step.rows)
+    model.compute_hidden(step, kv, step.rows)
     planned = count_layer_bytes(spec, {"": [((1, 0), "f32")]}, "f32", tokens)
     if not any(x.latent for x in spec.layers):
         planned -= 64 * tokens  # the least that rounded rows are counted with

@@ -47,9 +47,7 @@ BANNED = {
 }
 IDIOMS = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 
-PENDING = {
-    "src/flyweight/weights/hub/names.py",
-}
+PENDING = {}
 
 
 def name(path: Path) -> str:

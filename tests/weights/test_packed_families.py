@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flyweight.build import backend, kept_weights
+from flyweight.build import choose_backend, open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import read_plan, read_spec
 from flyweight.models.registry import find_family
@@ -38,11 +38,11 @@ def test_what_is_kept_is_what_is_packed(
     chosen, checkpoint = Settings(threads=1), open_checkpoint(model)
     kind = find_family(checkpoint.config)
     plan = read_plan(checkpoint, kind, read_spec(checkpoint, kind))
-    ops = backend(chosen, 1)
+    ops = choose_backend(chosen, 1)
 
     def by_shelf(expected: type) -> list[tuple[str, PackedWeight]]:
         notes: list[str] = []
-        way = kept_weights(chosen, checkpoint, plan, ops, notes.append)
+        way = open_packed_cache(chosen, checkpoint, plan, ops, notes.append)
         assert way is not None
         opened = way.open()
         assert isinstance(opened, expected)

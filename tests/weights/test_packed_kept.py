@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flyweight import LLM, SamplingParams
-from flyweight.build import backend, kept_weights
+from flyweight.build import choose_backend, open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import ASSETS, SilentListener, describe
 from flyweight.errors import CheckpointError
@@ -63,7 +63,9 @@ def opener(notes: list[str] | None = None) -> Opener:
     chosen = Settings(threads=1)
     found = describe(ASSETS / "stories.gguf")
     told = [] if notes is None else notes
-    way = kept_weights(chosen, found.checkpoint, found.plan, backend(chosen, 1), told.append)
+    way = open_packed_cache(
+        chosen, found.checkpoint, found.plan, choose_backend(chosen, 1), told.append
+    )
     assert way is not None
     return way
 
@@ -90,7 +92,7 @@ def test_a_second_start_maps_what_the_first_one_packed(kept: Path) -> None:
 def test_every_byte_is_as_packed(kept: Path) -> None:
     story()
     way, found = opener(), describe(ASSETS / "stories.gguf")
-    ops = backend(Settings(threads=1), 1)
+    ops = choose_backend(Settings(threads=1), 1)
     mapped = way.open()
     plain = load(found.checkpoint, found.plan, ops)
     kept_too = load(found.checkpoint, found.plan, ops, shelf=mapped)
@@ -111,9 +113,9 @@ def test_what_the_weights_come_from_is_in_the_key(kept: Path, tmp_path: Path) ->
     def key(**given: Any) -> bytes:
         chosen = Settings(threads=1)
         found = describe(path)
-        ops = backend(chosen, 1)
+        ops = choose_backend(chosen, 1)
         plan = given.get("plan", found.plan)
-        way = kept_weights(chosen, found.checkpoint, plan, ops, print)
+        way = open_packed_cache(chosen, found.checkpoint, plan, ops, print)
         assert way is not None
         return way.layout.key
 
@@ -296,7 +298,7 @@ def test_a_failed_load_leaves_nothing(kept: Path, monkeypatch: pytest.MonkeyPatc
         pass
 
     class Impatient(Listener):
-        def progress(self, done: int, total: int) -> None:
+        def report_progress(self, done: int, total: int) -> None:
             if done > total // 2:
                 raise Stopped
 

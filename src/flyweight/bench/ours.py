@@ -18,7 +18,7 @@ import numpy as np
 from flyweight import _native
 from flyweight.bench.facts import ModelFacts
 from flyweight.bench.workloads import Workload, count_needs
-from flyweight.build import backend, build
+from flyweight.build import build, choose_backend
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription, SilentListener
 from flyweight.engine.engine import Engine
@@ -141,11 +141,11 @@ class RunNotes(SilentListener):
         self.tell = tell
         self.found: ModelDescription | None = None
 
-    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
+    def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
         self.found = found
 
-    def progress(self, done: int, total: int) -> None:
-        self.tell.progress(done, total)
+    def report_progress(self, done: int, total: int) -> None:
+        self.tell.report_progress(done, total)
 
     def warn(self, message: str) -> None:
         self.tell.warn(message)
@@ -153,8 +153,8 @@ class RunNotes(SilentListener):
     def note(self, message: str) -> None:
         self.tell.note(message)
 
-    def fetching(self, file: str, done: int, total: int) -> None:
-        self.tell.fetching(file, done, total)
+    def show_download(self, file: str, done: int, total: int) -> None:
+        self.tell.show_download(file, done, total)
 
 
 def make_settings(model: str, tests: Sequence[Workload], options: BenchEngineOptions) -> Settings:
@@ -183,7 +183,7 @@ def find_isa(given: Settings) -> str:
 def find_kv_dtype(given: Settings) -> str:
     """What K and V will be stored in."""
     asked = given.kv_cache_dtype
-    return backend(replace(given, threads=1), 1).kv_dtype if asked == "auto" else asked
+    return choose_backend(replace(given, threads=1), 1).kv_dtype if asked == "auto" else asked
 
 
 class OwnEngine:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from flyweight.build import backend, kept_weights, memory_plan, needs
+from flyweight.build import choose_backend, make_memory_plan, measure_needs, open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import read_plan, read_spec, stop_ids
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
@@ -213,10 +213,10 @@ class Examination:
             return
         assert self.checkpoint is not None and self.spec is not None
         here = read_machine()
-        ops = backend(self.settings, here.cores)
+        ops = choose_backend(self.settings, here.cores)
         try:
-            asked = needs(self.checkpoint, self.spec, self.plan, ops)
-            plan = memory_plan(self.settings, asked, here)
+            asked = measure_needs(self.checkpoint, self.spec, self.plan, ops)
+            plan = make_memory_plan(self.settings, asked, here)
         except FlyweightError as error:
             yield "problem", str(error)
             return
@@ -232,9 +232,9 @@ class Examination:
         """Packed weights of an earlier start; nothing to say where there are none."""
         if self.plan is None or self._is_broken("tensors") or self.checkpoint is None:
             return
-        ops = backend(self.settings, read_machine().cores)
+        ops = choose_backend(self.settings, read_machine().cores)
         notes: list[str] = []
-        way = kept_weights(self.settings, self.checkpoint, self.plan, ops, notes.append)
+        way = open_packed_cache(self.settings, self.checkpoint, self.plan, ops, notes.append)
         if way is None or not way.file.exists():
             return
         try:

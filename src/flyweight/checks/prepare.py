@@ -9,7 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flyweight.build import backend, judge_length, kept_weights, load_kept, memory_plan, needs
+from flyweight.build import (
+    choose_backend,
+    judge_length,
+    load_weights,
+    make_memory_plan,
+    measure_needs,
+    open_packed_cache,
+)
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, SilentListener, describe, find
 from flyweight.errors import ConfigError
@@ -40,10 +47,10 @@ def prepare(settings: Settings, notify: LoadListener | None = None) -> PackedMod
     """
     tell: LoadListener = notify or SilentListener()
     found = describe(find(settings, tell))
-    ops = backend(settings, read_machine().cores)
-    memory = make_whole_plan(settings, needs(found.checkpoint, found.spec, found.plan, ops))
+    ops = choose_backend(settings, read_machine().cores)
+    memory = make_whole_plan(settings, measure_needs(found.checkpoint, found.spec, found.plan, ops))
     judge_length(settings, found.spec, tell)
-    tell.planned(memory, found)
+    tell.show_plan(memory, found)
     try:
         return _pack_model(settings, found, ops, tell, memory)
     finally:
@@ -54,7 +61,7 @@ def _pack_model(
     settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener, memory: MemoryPlan
 ) -> PackedModel:
     path = found.checkpoint.path
-    way = kept_weights(settings, found.checkpoint, found.plan, ops, tell.note)
+    way = open_packed_cache(settings, found.checkpoint, found.plan, ops, tell.note)
     if way is None:
         return PackedModel(path, None, 0, False, 0.0, memory, "no folder to keep packed weights in")
     data = way.layout.data
@@ -63,7 +70,7 @@ def _pack_model(
         return PackedModel(path, None, data, False, 0.0, memory, why)
     file = way.file
     before, began = _read_inode(file), time.monotonic()
-    load_kept(settings, found, ops, tell)
+    load_weights(settings, found, ops, tell)
     after, took = _read_inode(file), time.monotonic() - began
     if after is None:
         room = format_size(way.folder.room)
@@ -81,7 +88,7 @@ def _read_inode(file: Path) -> int | None:
 
 def make_whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
     """The plan with K/V for all sequences at full length.  Raises `ConfigError`."""
-    plan = memory_plan(settings, asked, read_machine())
+    plan = make_memory_plan(settings, asked, read_machine())
     length = settings.max_model_len or plan.sizing.max_model_len
 
     def at(seqs: int, tokens: int) -> MemoryPlan:

@@ -51,7 +51,7 @@ def check(
 
     with loading() as tell:
         path = find(settings, tell)
-        looked = Examination(path, settings, tell.progress)
+        looked = Examination(path, settings, tell.report_progress)
         findings = looked.run()
     if as_json:
         found = [asdict(finding) for finding in findings]

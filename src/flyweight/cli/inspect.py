@@ -48,7 +48,7 @@ def inspect(
 ) -> None:
     """Print a model's shape, weight plan and memory; read no weights."""
     settings = Settings.of(model=model, **engine)
-    from flyweight.build import backend, memory_plan, needs
+    from flyweight.build import choose_backend, make_memory_plan, measure_needs
     from flyweight.cli.show import loading, memory_table, plain_console
     from flyweight.describe import describe, find
     from flyweight.plan.machine import read_machine
@@ -58,8 +58,10 @@ def inspect(
         path = find(settings, tell)
     found, here = describe(path), read_machine()
     kinds = list_slot_kinds(found.checkpoint, found.plan)
-    asked = needs(found.checkpoint, found.spec, found.plan, backend(settings, here.cores))
-    plan = memory_plan(settings, asked, here)
+    asked = measure_needs(
+        found.checkpoint, found.spec, found.plan, choose_backend(settings, here.cores)
+    )
+    plan = make_memory_plan(settings, asked, here)
     if as_json:
         print(json.dumps(document(found, kinds, plan), indent=1))
         return

@@ -133,7 +133,7 @@ def answer(
         )
     with loading(verbose=talk.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
-    defaults = {**RUN_DEFAULTS, "max_tokens": None, **llm.generation_defaults()}
+    defaults = {**RUN_DEFAULTS, "max_tokens": None, **llm.read_generation_defaults()}
     if sampling.get("mirostat"):  # it takes no other cut beside it
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})

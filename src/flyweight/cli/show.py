@@ -51,7 +51,7 @@ class LoadingDisplay:
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
-    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
+    def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
         if not self.plan:
             return
         if self.verbose:
@@ -60,12 +60,12 @@ class LoadingDisplay:
         line = f"{called(found.checkpoint.path)}: {summarize(plan)}"
         self.console.print(line, style="dim", highlight=False, soft_wrap=True)
 
-    def progress(self, done: int, total: int) -> None:
+    def report_progress(self, done: int, total: int) -> None:
         if total < SHOW_BAR_ABOVE or not self.console.is_terminal:
             return
         self._advance("loading", done, total)
 
-    def fetching(self, file: str, done: int, total: int) -> None:
+    def show_download(self, file: str, done: int, total: int) -> None:
         if self.console.is_terminal:
             speed = TransferSpeedColumn(), TimeRemainingColumn()
             self._advance(f"fetching {printable(file)[-40:]}", done, total, *speed)

@@ -63,7 +63,7 @@ class FaultIsolation:
             return self.engine.step(budget, note)
         self.engine.mend()
         suspect = next(iter(self._suspects))
-        with self.engine.scheduler.admitting_only(suspect):
+        with self.engine.scheduler.admit_only(suspect):
             events = self.engine.step(budget, note)
         if self._is_cleared(suspect):
             del self._suspects[suspect]
@@ -103,7 +103,7 @@ class FaultIsolation:
 
     def _end_lost(self, id: str) -> list[Event]:
         """Ends choices that got tokens, or ended, in a step whose events are lost."""
-        if self.engine.grammars.compiles(id):
+        if self.engine.grammars.is_compiling(id):
             return []
         live = {seq.index: seq for seq in self.engine.scheduler.by_id.get(id, [])}
         if live and next(iter(live.values())).request.beam is not None:

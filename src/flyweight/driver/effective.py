@@ -25,11 +25,11 @@ COUNTERS = {  # vLLM's name for a total of the engine's
 }
 
 
-def effective(chosen: EngineChoices, loaded: LoadedModel) -> list[dict[str, str]]:
+def list_effective(chosen: EngineChoices, loaded: LoadedModel) -> list[dict[str, str]]:
     """Rows of feature, requested, effective and reason: what was decided, then every argument of
     vLLM that was given and is no setting.
     """
-    rows = [*_decided(chosen, loaded), *chosen.wishes]
+    rows = [*_list_decided(chosen, loaded), *chosen.wishes]
     return [
         {
             "feature": row.feature,
@@ -41,7 +41,7 @@ def effective(chosen: EngineChoices, loaded: LoadedModel) -> list[dict[str, str]
     ]
 
 
-def _decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[SettingRequest]:
+def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[SettingRequest]:
     settings, limits, plan = chosen.settings, loaded.limits, loaded.memory
 
     def row(name: str, active: object, why: str) -> SettingRequest:
@@ -71,7 +71,7 @@ def _decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[SettingRequ
         yield row("adapters", ", ".join(settings.adapters), "LoRA adapters, by name")
 
 
-def metrics(engine: Engine) -> list[Counter | Gauge]:
+def list_metrics(engine: Engine) -> list[Counter | Gauge]:
     """vLLM's names where it has one, flyweight's for the engine's other totals."""
     now = engine.stats()
     found: list[Counter | Gauge] = [

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from flyweight.config import Limits
 from flyweight.driver.driver import Driver
-from flyweight.driver.progress import whole
+from flyweight.driver.progress import hold_interrupts
 from flyweight.engine.engine import Engine
 from flyweight.errors import RequestError
 from flyweight.types import Event, Request
@@ -61,17 +61,17 @@ class Loop:
         call = _Call(self, collectors)
         try:
             while call.unfinished:
-                with whole(self.engine):
+                with hold_interrupts(self.engine):
                     fed = call.step()
                 yield fed
         finally:
-            with whole(self.engine):
+            with hold_interrupts(self.engine):
                 call.abort()
 
     def finish(self, collectors: Iterator[C], report: Callable[[list[C]], None]) -> None:
         """`run` to its end; `report` is called after each step with the collectors it fed."""
         call = _Call(self, collectors)
-        with whole(self.engine) as between:
+        with hold_interrupts(self.engine) as between:
             try:
                 while call.unfinished:
                     report(call.step())
@@ -79,7 +79,7 @@ class Loop:
             finally:
                 call.abort()
 
-    def room(self) -> bool:
+    def has_room(self) -> bool:
         """Whether the engine should know of one more request, to have enough to choose from."""
         waiting = self.engine.scheduler.waiting
         if len(waiting) >= self.limits.max_num_seqs:
@@ -133,7 +133,7 @@ class _Call(Generic[C]):
         loop = self._loop
         if loop.closed and self._coming:
             raise RequestError("this LLM is closed; make another")
-        while self._coming and loop.room():
+        while self._coming and loop.has_room():
             id = self._coming.request.id
             self._mine.add(id)
             loop.live[id] = self._coming, self._fed

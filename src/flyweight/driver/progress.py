@@ -49,12 +49,12 @@ class CallProgress:
     def __init__(self) -> None:
         self._bar: tqdm | None = None
 
-    def planned(self, plan: object, found: object) -> None: ...
-    def progress(self, done: int, total: int) -> None: ...
+    def show_plan(self, plan: object, found: object) -> None: ...
+    def report_progress(self, done: int, total: int) -> None: ...
     def warn(self, message: str) -> None: ...
     def note(self, message: str) -> None: ...
 
-    def fetching(self, file: str, done: int, total: int) -> None:
+    def show_download(self, file: str, done: int, total: int) -> None:
         if self._bar is None:
             self._bar = tqdm(
                 total=total, unit="B", unit_scale=True, disable=None, delay=BAR_AFTER,
@@ -73,7 +73,7 @@ class CallProgress:
 
 
 @contextmanager
-def whole(engine: Engine) -> Iterator[Callable[[], None]]:
+def hold_interrupts(engine: Engine) -> Iterator[Callable[[], None]]:
     """Holds Ctrl-C back until the block is done, or calls what it is given between two steps, so
     that it never falls inside one; pressed twice, it falls as soon as the model computes.  Leaves a
     program's own way with signals alone.

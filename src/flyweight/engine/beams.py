@@ -120,14 +120,14 @@ class BeamSearches(Hook):
     def _end(self, search: BeamRequest, ended: Seq[Hypothesis]) -> list[Event]:
         now, seq = self.scheduler.clock(), search.live[0]
         seq.first, seq.last = seq.first or now, now
-        events = [_event(seq, i, found) for i, found in enumerate(ended)]
+        events = [_make_event(seq, i, found) for i, found in enumerate(ended)]
         for beam in search.live:
             self.scheduler.drop(beam)
         del self.searches[seq.request.id]
         return events
 
 
-def _event(seq: Sequence, index: int, found: Hypothesis) -> Event:
+def _make_event(seq: Sequence, index: int, found: Hypothesis) -> Event:
     stopped = found.tokens[-1] in seq.request.stop_ids
     return Event(
         id=seq.request.id,
@@ -136,7 +136,7 @@ def _event(seq: Sequence, index: int, found: Hypothesis) -> Event:
         finish=Finish.STOP if stopped else Finish.LENGTH,
         stop_token=found.tokens[-1] if stopped else None,
         cached=seq.cached,
-        timings=seq.timings(),
+        timings=seq.read_timings(),
         total=found.total,
         score=found.score,
     )

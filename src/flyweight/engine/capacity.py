@@ -31,7 +31,7 @@ def check(request: Request, limits: Limits) -> None:
     assert limits.scored or not scores, "prompt_logprobs, and no rows for them"
     if request.beam is not None:
         _check_width(request.width, limits)
-    most, why = _longest(request, limits)
+    most, why = _find_longest(request, limits)
     if prompt > most - least:
         raise RequestError(
             f"has {prompt} tokens, which leaves no room for an answer within {why}",
@@ -49,14 +49,14 @@ def check(request: Request, limits: Limits) -> None:
         )
 
 
-def free_seats(running: Seq[Sequence], most: int) -> int:
+def count_free_seats(running: Seq[Sequence], most: int) -> int:
     """Seats of `most` that are not taken."""
     single = sum(1 for s in running if s.request.width == 1)
     groups = {s.request.id: s.request.width for s in running if s.request.width > 1}
     return most - single - sum(groups.values())
 
 
-def needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
+def count_needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
     """Seats needed to admit one of a request's sequences: a search takes those of its whole width
     with its first.
     """
@@ -66,7 +66,7 @@ def needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
     return 0 if any(s.state is SequenceState.RUNNING for s in group) else width
 
 
-def startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int:
+def count_startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int:
     """Tokens of waiting sequences, in their order, that could take one of so many seats without
     delaying a decode of better priority.
     """
@@ -75,7 +75,7 @@ def startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int
     return sum(len(s.tokens) for s in able)
 
 
-def started(running: Seq[Sequence]) -> int:
+def count_started(running: Seq[Sequence]) -> int:
     """Tokens that are left of prompts which have a seat."""
     return sum(len(s.tokens) - s.computed for s in running if not s.decoding)
 
@@ -92,7 +92,7 @@ def _check_width(width: int, limits: Limits) -> None:
         )
 
 
-def _longest(request: Request, limits: Limits) -> tuple[int, str]:
+def _find_longest(request: Request, limits: Limits) -> tuple[int, str]:
     """The most tokens of prompt and answer, and what sets it.  Beams may share nothing once they
     were preempted, and each needs a block to grow into.
     """

@@ -10,14 +10,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from flyweight.draft.drafter import Drafter
-from flyweight.engine.batch import build, moves
+from flyweight.engine.batch import build, list_moves
 from flyweight.engine.beams import BeamSearches
 from flyweight.engine.drafts import Drafts
 from flyweight.engine.grammars import Grammars
 from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
 from flyweight.engine.metrics import EngineMetrics, EngineStats
 from flyweight.engine.processors import Processors
-from flyweight.engine.rows import Mirostat, PoolingRows, PromptLogprobsHook, token_logprobs
+from flyweight.engine.rows import Mirostat, PoolingRows, PromptLogprobsHook, list_logprobs
 from flyweight.engine.runner import ModelRunner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
@@ -59,7 +59,7 @@ class Engine:
         self._events: list[Event] = []  # of a step under way, or one that was interrupted
         self._plan = Plan()  # of the newest step
         self._sound = True  # False from an interrupt until all has been put back in order
-        scheduler.pool.on_evict = self._evicted
+        scheduler.pool.on_evict = self._note_eviction
 
     @property
     def busy(self) -> bool:
@@ -209,7 +209,7 @@ class Engine:
         self._sound = True
         return events
 
-    def _evicted(self, block: int, key: bytes) -> None:
+    def _note_eviction(self, block: int, key: bytes) -> None:
         self.metrics.evicted += 1
         self.scheduler.prefix.known.forget(key)
 
@@ -220,7 +220,7 @@ class Engine:
         if not self.scheduler.busy:
             self.grammars.wait()
         events: list[Event] = []
-        for request, error in self.grammars.ready():
+        for request, error in self.grammars.take_ready():
             try:
                 if error is None:
                     self._queue(request)
@@ -245,7 +245,7 @@ class Engine:
     def _run(self, plan: Plan, batch: Batch, edits: Seq[LogitsEdit]) -> Sampled:
         self.computing = True
         try:
-            copies = moves(plan, self.scheduler.limits.block_size)
+            copies = list_moves(plan, self.scheduler.limits.block_size)
             return self.runner.wait(self.runner.submit(batch, copies, edits))
         finally:
             self.computing = False
@@ -270,7 +270,7 @@ class Engine:
                 if len(own) > 1:
                     own = self.drafts.accept(seq.draft, own)
                 found = range(first, first + len(own))
-                produced.append(Produced(own, token_logprobs(seq.options.best, sampled, found)))
+                produced.append(Produced(own, list_logprobs(seq.options.best, sampled, found)))
         return produced
 
     def _cut(self, seq: Sequence, draft: list[int]) -> list[int]:

@@ -136,13 +136,13 @@ class Grammars(Hook):
     def prepare(self) -> None:
         """Has the compiler built, so that the first grammar need not wait for it."""
         if not self.prepared:
-            self._worker().submit(self._build)
+            self._start_worker().submit(self._build)
 
     @property
     def busy(self) -> bool:
         return bool(self._begun)
 
-    def compiles(self, id: str) -> bool:
+    def is_compiling(self, id: str) -> bool:
         """Whether a request still waits for its grammar."""
         return id in self._begun
 
@@ -155,7 +155,7 @@ class Grammars(Hook):
         self._begun[request.id] = request, None
         self._admit()
 
-    def ready(self) -> list[tuple[Request, FlyweightError | None]]:
+    def take_ready(self) -> list[tuple[Request, FlyweightError | None]]:
         """Requests whose grammar is compiled, or why it cannot be."""
         found = []
         for id, (request, future) in list(self._begun.items()):
@@ -215,13 +215,13 @@ class Grammars(Hook):
                 return
             taken += size
             self._sizes[id] = size
-            self._begun[id] = request, self._worker().submit(self._compiled, outputs)
+            self._begun[id] = request, self._start_worker().submit(self._compile, outputs)
 
-    def _compiled(self, outputs: StructuredOutputs) -> MatcherProtocol:
+    def _compile(self, outputs: StructuredOutputs) -> MatcherProtocol:
         """In a thread of its own, which lets the loop go on."""
         return self._build().compile(outputs)
 
-    def _worker(self) -> ThreadPoolExecutor:
+    def _start_worker(self) -> ThreadPoolExecutor:
         """One thread: what is begun first is done first."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "grammar")
@@ -245,7 +245,7 @@ class Grammars(Hook):
         drawn = [chunk for chunk in chunks if chunk.drawn]
         marks.again.update(chunk.drawn.start for chunk in drawn)
         clock = self.budget.clock
-        for i in self.budget.select([_key(chunk.seq) for chunk in drawn], marks.seconds):
+        for i in self.budget.select([_make_key(chunk.seq) for chunk in drawn], marks.seconds):
             chunk, first = drawn[i], drawn[i].drawn.start
             marks.again.discard(first)
             began = clock()
@@ -253,7 +253,7 @@ class Grammars(Hook):
                 self._mark(chunk, marks)
             except Exception as error:  # ends its own sequence only
                 marks.errors[first] = EngineError(FAILED.format(type(error).__name__))
-            self.budget.record_mask(_key(chunk.seq), clock() - began)
+            self.budget.record_mask(_make_key(chunk.seq), clock() - began)
 
     def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
         if not out.tokens:
@@ -269,17 +269,17 @@ class Grammars(Hook):
         """
         began = self.budget.clock()
         try:
-            held = self._of(seq)
+            held = self._find_held(seq)
             matcher, taken = held.matcher, held.matcher.take(tokens)
             held.taken += taken
             ended = tokens[-1] in seq.request.stop_ids
             over = matcher.over and not (matcher.broken or ended)
         except Exception as error:  # ends its own sequence only
             return EngineError(FAILED.format(type(error).__name__)), False
-        self.budget.record_tokens(_key(seq), self.budget.clock() - began)
+        self.budget.record_tokens(_make_key(seq), self.budget.clock() - began)
         if taken < len(tokens):
             if matcher.broken:
-                return _outgrown(matcher), False
+                return _make_size_error(matcher), False
             return RequestError(f": {STUCK}", NAME, code="no_token_left"), False
         return None, over
 
@@ -288,8 +288,8 @@ class Grammars(Hook):
         ends = seq.request.stop_ids
         known = next((i for i, token in enumerate(draft) if token in ends), len(draft))
         began = self.budget.clock()
-        fits = self._of(seq).matcher.fits(draft[:known]) if known else 0
-        self.budget.record_tokens(_key(seq), self.budget.clock() - began)
+        fits = self._find_held(seq).matcher.fits(draft[:known]) if known else 0
+        self.budget.record_tokens(_make_key(seq), self.budget.clock() - began)
         return draft[:fits]
 
     def forget(self, id: str, index: int, *, ended: bool = False) -> None:
@@ -302,7 +302,7 @@ class Grammars(Hook):
     def _mark(self, chunk: Chunk, marks: RowMarks) -> None:
         """Masks of the next token, and of the one after each draft token."""
         seq, first = chunk.seq, chunk.drawn.start
-        matcher, taken = self._of(seq).matcher, 0
+        matcher, taken = self._find_held(seq).matcher, 0
         endless = seq.request.params.ignore_eos
         for i, row in enumerate(chunk.drawn):
             if i:
@@ -310,11 +310,11 @@ class Grammars(Hook):
             marks.masks[row] = matcher.mask(endless=endless)
         matcher.back(taken)
         if matcher.broken:
-            marks.errors[first] = _outgrown(matcher)
+            marks.errors[first] = _make_size_error(matcher)
 
-    def _of(self, seq: Sequence) -> _Held:
+    def _find_held(self, seq: Sequence) -> _Held:
         """A sequence's matcher, with all that was generated taken."""
-        key = _key(seq)
+        key = _make_key(seq)
         held = self._held.get(key)
         if held is None or held.taken > seq.generated:
             held = self._held[key] = _Held(self._live[seq.request.id].copy())
@@ -323,10 +323,10 @@ class Grammars(Hook):
         return held
 
 
-def _key(seq: Sequence) -> Key:
+def _make_key(seq: Sequence) -> Key:
     return seq.request.id, seq.index
 
 
-def _outgrown(matcher: MatcherProtocol) -> RequestError:
+def _make_size_error(matcher: MatcherProtocol) -> RequestError:
     """Why it can go on no more."""
     return RequestError(f": {OUTGROWN}: {matcher.broken}", NAME, code="grammar_limit")

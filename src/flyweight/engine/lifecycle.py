@@ -16,7 +16,7 @@ from flyweight.config import Limits
 from flyweight.engine import capacity
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
-from flyweight.engine.step import Produced, aborted, event_of
+from flyweight.engine.step import Produced, make_abort_events, make_event
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
 from flyweight.types import Event, Finish, Request
@@ -53,7 +53,7 @@ class LiveSequences:
         """Queues a request's choices.  Raises `RequestError` for what could never be finished."""
         self.judge(request)
         order = next(self._arrivals)
-        root = self.prefix.root(request)
+        root = self.prefix.find_root(request)
         choices: list[Sequence] = []
         for i in range(request.params.n):
             rank = (request.priority, order, i)
@@ -78,10 +78,10 @@ class LiveSequences:
         ended = [s for s in live if index is None or s.index == index or s.request.beam]
         for seq in ended:
             self._finish(seq)
-        return aborted(ended)
+        return make_abort_events(ended)
 
     @contextmanager
-    def admitting_only(self, id: str) -> Iterator[None]:
+    def admit_only(self, id: str) -> Iterator[None]:
         """While it lasts, no request but this one is admitted."""
         parked = [seq for seq in self.waiting if seq.request.id != id]
         self.waiting = [seq for seq in self.waiting if seq.request.id == id]
@@ -93,7 +93,7 @@ class LiveSequences:
     def end(self, seq: Sequence, finish: Finish) -> Event:
         """Ends a held sequence; its blocks are free at once."""
         self._finish(seq)
-        return event_of(seq, Produced(()), finish)
+        return make_event(seq, Produced(()), finish)
 
     def recover(self) -> None:
         """Starts every sequence over after a step that was interrupted anywhere: what was written
@@ -149,7 +149,7 @@ class LiveSequences:
         return made
 
     def free_seats(self) -> int:
-        return capacity.free_seats(self.running, self.limits.max_num_seqs)
+        return capacity.count_free_seats(self.running, self.limits.max_num_seqs)
 
     def _finish(self, seq: Sequence) -> None:
         (self.running if seq.state is SequenceState.RUNNING else self.waiting).remove(seq)

@@ -103,7 +103,7 @@ class PrefixCache:
         self.secret = token_bytes(DIGEST) if secret is None else secret
         self.known = Known(pool)
 
-    def root(self, request: Request) -> bytes:
+    def find_root(self, request: Request) -> bytes:
         """The key that a request's chain of blocks begins with."""
         return make_root_key(request.salt, request.adapter, self.fingerprint, self.secret)
 

@@ -42,7 +42,7 @@ def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:
             row = logits[edit.row].copy()
             for i, processor in enumerate(edit.seq.request.params.logits_processors):
                 name = f"logits_processors[{i}]"
-                row = _row(_called(processor, edit.seq, row), len(row))
+                row = _check_row(_call(processor, edit.seq, row), len(row))
             row[np.isnan(row)] = -np.inf
             if row.max() == -np.inf:
                 raise ValueError("it left no token to sample")
@@ -52,7 +52,7 @@ def apply(logits: F32, wanted: Seq[LogitsEdit]) -> None:
             edit.error = EngineError(words)
 
 
-def _called(processor: Processor, seq: Sequence, row: F32) -> Any:
+def _call(processor: Processor, seq: Sequence, row: F32) -> Any:
     """f(generated ids, row), or f(prompt ids, generated ids, row), as in vLLM."""
     tokens = seq.tokens.tolist()
     generated = tokens[seq.prompt :]
@@ -61,7 +61,7 @@ def _called(processor: Processor, seq: Sequence, row: F32) -> Any:
     return processor(generated, row)
 
 
-def _row(found: Any, vocab: int) -> F32:
+def _check_row(found: Any, vocab: int) -> F32:
     if found is None:
         raise TypeError("it returned None; it must return the row")
     row = np.array(found, np.float32)

@@ -29,7 +29,7 @@ class PromptLogprobsHook(Hook):
 
     def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
         best = chunk.seq.request.params.prompt_logprobs
-        return out._replace(scores=token_logprobs(best, sampled, chunk.scored))
+        return out._replace(scores=list_logprobs(best, sampled, chunk.scored))
 
 
 class Mirostat(Hook):
@@ -44,7 +44,7 @@ class Mirostat(Hook):
         return out._replace(mu=float(sampled.mu[chunk.drawn.start]))
 
 
-def token_logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLogprobs, ...]:
+def list_logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLogprobs, ...]:
     """Raw log-probabilities of some rows, and of the `best` at each, if they are wanted."""
     if best is None:
         return ()
@@ -109,13 +109,13 @@ class PoolingRows(Hook):
             self.sums[id] = total
         if seq.computed < len(seq.tokens):
             return None
-        return _vector(self.sums.pop(id) if seq.every_row else rows[-1], seq.prompt, params)
+        return _make_vector(self.sums.pop(id) if seq.every_row else rows[-1], seq.prompt, params)
 
     def forget(self, id: str, index: int, *, ended: bool = False) -> None:
         self.sums.pop(id, None)
 
 
-def _vector(values: F64 | F32, count: int, params: PoolingParams) -> "array[float]":
+def _make_vector(values: F64 | F32, count: int, params: PoolingParams) -> "array[float]":
     """float32, of length 1 if params say so (a vector of zeros stays one)."""
     wide = values.astype(np.float64) / (count if params.pooling == "mean" else 1)
     if params.normalize:

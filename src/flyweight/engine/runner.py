@@ -21,11 +21,11 @@ from flyweight.wire import F32, I32, Batch, Sampled
 class Model(Protocol):
     """What can be run."""
 
-    def hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
+    def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
         """Writes K/V of the batch's T tokens; final hidden states of `rows` of them: [R, H]."""
         ...
 
-    def logits(self, hidden: F32) -> F32:
+    def compute_logits(self, hidden: F32) -> F32:
         """[R, H] -> [R, V]."""
         ...
 
@@ -64,13 +64,13 @@ class Runner:
         wanted, rows = len(batch.rows), batch.rows
         if batch.hidden is not None:
             rows = np.concatenate((rows, batch.hidden))
-        x = self.model.hidden(batch, self.kv, rows)  # [R + E, H]
+        x = self.model.compute_hidden(batch, self.kv, rows)  # [R + E, H]
         if wanted:
-            logits = self.model.logits(x[:wanted])
+            logits = self.model.compute_logits(x[:wanted])
             apply(logits, edits)
             sampled = self.ops.sample(logits, batch.sampling)
         else:
-            sampled = _nothing()
+            sampled = _make_empty()
         if batch.hidden is not None:
             sampled = replace(sampled, hidden=x[wanted:])
         return Ticket(sampled)
@@ -80,7 +80,7 @@ class Runner:
         return ticket.sampled
 
 
-def _nothing() -> Sampled:
+def _make_empty() -> Sampled:
     """The result of a step that wanted no logits."""
     ids, reals = np.zeros(0, np.int32), np.zeros(0, np.float32)
     return Sampled(ids, reals, ids, ids.reshape(0, 0), reals.reshape(0, 0))

@@ -12,7 +12,7 @@ from math import inf
 from flyweight.engine import capacity
 from flyweight.engine.lifecycle import LiveSequences, rank_of
 from flyweight.engine.sequence import Sequence, SequenceState
-from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget, event_of, trim
+from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget, make_event, trim
 from flyweight.kv.blocks import Copy
 from flyweight.types import Event, Finish
 
@@ -41,9 +41,9 @@ class Scheduler(LiveSequences):
         decoding = any(seq.decoding for seq in self.running)
         startable = 0
         if self.waiting:
-            tokens = capacity.startable(self.running, self.waiting, self.free_seats())
+            tokens = capacity.count_startable(self.running, self.waiting, self.free_seats())
             startable = min(tokens, len(self.pool.free) * self.pool.block_size)
-        return Load(len(self.running), decoding, startable, capacity.started(self.running))
+        return Load(len(self.running), decoding, startable, capacity.count_started(self.running))
 
     def commit(self, plan: Plan, produced: Seq[Produced]) -> list[Event]:
         """Takes a step's accepted tokens, one entry per chunk: appends, publishes full blocks,
@@ -65,12 +65,12 @@ class Scheduler(LiveSequences):
                 seq.tokens.extend(out.tokens)
                 seq.computed = len(seq.tokens) - 1
                 seq.first, seq.last = seq.first or now, now
-                events.append(event_of(seq, out, finish))
+                events.append(make_event(seq, out, finish))
             else:
                 seq.computed = len(seq.tokens) - 1 if out.again else chunk.start + chunk.count
                 finish = Finish.ERROR if out.error else None
                 if chunk.scored or finish:
-                    events.append(event_of(seq, out, finish))
+                    events.append(make_event(seq, out, finish))
             self.prefix.publish(seq)
             if finish:
                 self._finish(seq)
@@ -82,9 +82,9 @@ class Scheduler(LiveSequences):
         """Decodes and prompts; where all that run are held, the youngest is preempted."""
         plan, ready = Plan(), len(decodes) + len(prompts)
         left = min(max(tokens, ready), self.limits.max_num_batched_tokens)
-        left -= self._decodes(decodes, left - ready, plan)
-        self._prompts(prompts, left, plan)
-        while not plan.chunks and self._stuck():
+        left -= self._plan_decodes(decodes, left - ready, plan)
+        self._plan_prompts(prompts, left, plan)
+        while not plan.chunks and self._is_stuck():
             self._preempt(self.running[-1], plan)
             self._admit(left, plan)
         return plan
@@ -96,25 +96,25 @@ class Scheduler(LiveSequences):
         plan = Plan()
         if tokens and decodes and not self._skipped:
             limit = min(tokens, self.limits.max_num_batched_tokens)
-            self._prompts(prompts, limit, plan, min(seq.request.priority for seq in decodes))
+            self._plan_prompts(prompts, limit, plan, min(seq.request.priority for seq in decodes))
         plan.prefill_only = self._skipped = bool(plan.chunks)
         return plan
 
     # --- one sequence's share of a step ---
 
-    def _decodes(self, decodes: list[Sequence], spare: int, plan: Plan) -> int:
+    def _plan_decodes(self, decodes: list[Sequence], spare: int, plan: Plan) -> int:
         """Plans the next token of each, and with `spare` tokens their drafts; returns the tokens
         used.
         """
         total = 0
         for seq in decodes:
             if seq.state is SequenceState.RUNNING:
-                used = self._decode(seq, spare, plan)
+                used = self._plan_decode(seq, spare, plan)
                 total += used
                 spare -= max(0, used - 1)
         return total
 
-    def _decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
+    def _plan_decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
         """Plans the next token, and draft tokens as far as budget and blocks allow; returns the
         tokens used.
         """
@@ -132,33 +132,35 @@ class Scheduler(LiveSequences):
         seq.in_flight = True
         return count
 
-    def _prompts(self, begun: list[Sequence], budget: int, plan: Plan, worst: float = inf) -> None:
+    def _plan_prompts(
+        self, begun: list[Sequence], budget: int, plan: Plan, worst: float = inf
+    ) -> None:
         """Shares the budget among prompts that have begun, then among those that may; none of a
         priority below `worst`.
         """
         for seq in begun:
             able = budget and seq.state is SequenceState.RUNNING
             if able and seq.request.priority <= worst:
-                budget -= self._prefill(seq, budget, plan, None)
+                budget -= self._plan_chunk(seq, budget, plan, None)
         if not plan.preempted:
             self._admit(budget, plan, worst)
 
-    def _prefill(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
+    def _plan_chunk(self, seq: Sequence, budget: int, plan: Plan, copy: Copy | None) -> int:
         """Plans as many known tokens as the budget allows; their blocks were taken at admission."""
-        count = self._most(seq, budget, plan)
+        count = self._count_tokens(seq, budget, plan)
         if not count:
             return 0
-        plan.add(seq, seq.computed, count, copy, seq.rows(count), seq.scores(count))
+        plan.add(seq, seq.computed, count, copy, seq.count_rows(count), seq.count_scores(count))
         seq.in_flight = True
         return count
 
-    def _most(self, seq: Sequence, budget: int, plan: Plan) -> int:
+    def _count_tokens(self, seq: Sequence, budget: int, plan: Plan) -> int:
         """The longest chunk that budget, `max_chunk` and the limits of rows allow."""
         count = min(len(seq.tokens) - seq.computed, budget, self.limits.max_chunk or budget)
         if seq.request.pooling is not None:
-            count -= max(0, plan.hidden + seq.rows(count) - self.limits.hidden_rows)
+            count -= max(0, plan.hidden + seq.count_rows(count) - self.limits.hidden_rows)
         elif seq.unscored:
-            count -= max(0, plan.scored + seq.rows(count) - self.limits.scored)
+            count -= max(0, plan.scored + seq.count_rows(count) - self.limits.scored)
         return count
 
     # --- between waiting and running ---
@@ -172,32 +174,34 @@ class Scheduler(LiveSequences):
         at, room = 0, self.free_seats()
         while budget and at < len(self.waiting):
             seq = self.waiting[at]
-            needs = self._seats(seq)
+            needs = self._count_seats(seq)
             if needs > room or seq.request.priority > worst:
                 break
-            if not _ready(seq):
+            if not _is_ready(seq):
                 at += 1
                 continue
             shared, valid = self.prefix.find(seq)
-            if not self._fits(seq, shared, valid) or not self._most(seq, budget, plan):
+            if not self._has_blocks(seq, shared, valid) or not self._count_tokens(
+                seq, budget, plan
+            ):
                 break
             del self.waiting[at]
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
             copy = self._start(seq, shared, valid)
             room -= needs
-            budget -= self._prefill(seq, budget, plan, copy)
+            budget -= self._plan_chunk(seq, budget, plan, copy)
 
-    def _seats(self, seq: Sequence) -> int:
-        return capacity.needed_seats(seq, self.by_id[seq.request.id])
+    def _count_seats(self, seq: Sequence) -> int:
+        return capacity.count_needed_seats(seq, self.by_id[seq.request.id])
 
-    def _stuck(self) -> bool:
+    def _is_stuck(self) -> bool:
         """Whether all that run are held, and what they wait for waits for their blocks or seats:
         then the youngest gives way.
         """
         held = all(not s.in_flight and s.computed == len(s.tokens) for s in self.running)
         return bool(self.waiting and self.running) and held
 
-    def _fits(self, seq: Sequence, shared: list[int], valid: int) -> bool:
+    def _has_blocks(self, seq: Sequence, shared: list[int], valid: int) -> bool:
         """Whether all known tokens find blocks, one more being left for each running sequence to
         grow into.
         """
@@ -224,7 +228,7 @@ class Scheduler(LiveSequences):
         plan.preempted.append(seq)
 
 
-def _ready(seq: Sequence) -> bool:
+def _is_ready(seq: Sequence) -> bool:
     """Whether a choice may start: its leader's prompt is computed but for the last token, or was
     once.
     """

@@ -108,16 +108,16 @@ class Sequence:
             return 0
         return self.scored if self.unscored else len(self.tokens) - 1
 
-    def rows(self, count: int) -> int:
+    def count_rows(self, count: int) -> int:
         """How many of the next `count` tokens, the last ones, have rows that are wanted."""
         return max(0, self.computed + count - max(self.computed, self.first_row))
 
-    def scores(self, count: int) -> int:
+    def count_scores(self, count: int) -> int:
         """How many of these rows are wanted for the prompt's log-probabilities."""
         end = min(self.computed + count, self.prompt - 1)
         return max(0, end - max(self.computed, self.scored)) if self.unscored else 0
 
-    def known(self, start: int, stop: int) -> "array[int]":
+    def list_known(self, start: int, stop: int) -> "array[int]":
         """Known tokens start:stop, drafts included."""
         held = len(self.tokens)
         if stop <= held:
@@ -125,5 +125,5 @@ class Sequence:
         drafts = self.draft[max(0, start - held) : stop - held]
         return self.tokens[start:] + array("i", drafts)
 
-    def timings(self) -> Timings:
+    def read_timings(self) -> Timings:
         return Timings(self.request.arrival, self.scheduled, self.first, self.last)

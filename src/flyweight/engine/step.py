@@ -149,14 +149,14 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
     return out, finish
 
 
-def aborted(ended: Seq[Sequence]) -> list[Event]:
+def make_abort_events(ended: Seq[Sequence]) -> list[Event]:
     """One event for each sequence, or for each beam of a search, however many are live."""
-    events = [event_of(seq, Produced(()), Finish.ABORT) for seq in ended]
+    events = [make_event(seq, Produced(()), Finish.ABORT) for seq in ended]
     width = ended[0].request.width if ended else 1
     return events if width == 1 else [replace(events[0], index=i) for i in range(width)]
 
 
-def event_of(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
+def make_event(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
     """Timings travel with the first token and with the end, a vector's with it."""
     generated, pooled = seq.generated, seq.request.pooling is not None
     timed = (finish or generated == len(out.tokens)) if generated else (finish and pooled)
@@ -171,6 +171,6 @@ def event_of(seq: Sequence, out: Produced, finish: Finish | None) -> Event:
         cached=seq.cached,
         prompt_logprobs=tuple(out.scores),
         error=out.error,
-        timings=seq.timings() if timed else None,
+        timings=seq.read_timings() if timed else None,
         reuse=seq.reuse if timed else None,
     )

@@ -93,11 +93,11 @@ def _check(adapter: Adapter, pair: LoraPair, source: Source, slot: SlotPlan) -> 
 
 def _pack_pair(placed: list[PlacedAdapter], shape: tuple[int, ...], ops: Ops) -> LowRank:
     rank = sum(p.pair.rank for p in placed)
-    down = np.concatenate([p.pair.down() for p in placed])  # [rank, K]
+    down = np.concatenate([p.pair.read_down() for p in placed])  # [rank, K]
     up: F32 = np.zeros((shape[0], rank), np.float32)
     column = 0
     for p in placed:
-        rows = p.pair.up()
+        rows = p.pair.read_up()
         if p.source.order:
             first = np.arange(0, len(rows), len(p.source.order))[:, None]
             rows = rows[(first + np.array(p.source.order)).reshape(-1)]

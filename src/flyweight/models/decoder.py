@@ -51,7 +51,7 @@ class Decoder:
         if any(x.rope is None for x in spec.layers):
             self.ropes.append((STILL, 1.0))  # the last one turns nothing
 
-    def hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
+    def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
         """Hidden states of `rows` after the final norm: [R, H]; K and V of all T tokens are
         written at batch.slots.  Rows that ascend, as a batch's own do, are not copied where they
         are all there are.
@@ -66,7 +66,7 @@ class Decoder:
         ops.end()
         return x
 
-    def logits(self, hidden: F32) -> F32:
+    def compute_logits(self, hidden: F32) -> F32:
         """The head: [R, H] -> [R, V]."""
         spec, ops = self.spec, self.ops
         rows = hidden if self.narrow is None else ops.linear(hidden, self.narrow)

@@ -40,10 +40,10 @@ def read_spec(config: Config) -> ModelSpec:
     }
     found = make_gated_spec(renamed, "gpt2", rotary=False)
     norm = NormSpec(read_real(config, "layer_norm_epsilon", 1e-5), "layer", bias=True)
-    return replace(change_layers(found, plain), norm=norm, positions=found.context)
+    return replace(change_layers(found, make_plain), norm=norm, positions=found.context)
 
 
-def plain(_: int, layer: LayerSpec) -> LayerSpec:
+def make_plain(_: int, layer: LayerSpec) -> LayerSpec:
     """A layer without gate or rope, everything biased."""
     biases = {"attn_bias": True, "out_bias": True, "mlp_bias": True}
     return replace(layer, gated=False, rope=None, **biases)  # type: ignore[arg-type]

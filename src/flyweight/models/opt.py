@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from flyweight.models.config import Config, read_flag, read_integer, refuse
-from flyweight.models.gpt2 import plain
+from flyweight.models.gpt2 import make_plain
 from flyweight.models.plans import TensorNames, change_layers, make_decoder_plan, make_gated_spec
 from flyweight.spec import Files, ModelSpec, NormSpec, SlotPlan, WeightPlan
 
@@ -43,7 +43,7 @@ def read_spec(config: Config) -> ModelSpec:
     found = make_gated_spec(renamed, "opt", rotary=False)
     width = read_integer(config, "word_embed_proj_dim", found.hidden)
     return replace(
-        change_layers(found, plain),
+        change_layers(found, make_plain),
         norm=NormSpec(
             1e-5, "layer", bias=True, post=not read_flag(config, "do_layer_norm_before", True)
         ),

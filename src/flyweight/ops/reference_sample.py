@@ -253,10 +253,10 @@ def compute_weights(logits: F32, temperature: np.float32) -> F64:
     """Of candidates, best first: e^((l - l[0]) / temperature) in float32, the first 1."""
     with np.errstate(over="ignore"):
         sharpness = min(np.float32(1) / temperature, SHARPEST)
-        return exp32((logits - logits[0]) * sharpness).astype(np.float64)
+        return compute_exp32((logits - logits[0]) * sharpness).astype(np.float64)
 
 
-def exp32(x: F32) -> F32:
+def compute_exp32(x: F32) -> F32:
     """e^x for x <= 0, e^-87 at least, by the kernel's very operations (native/exp32.h), so that
     its draws are equal whatever the logits.
     """

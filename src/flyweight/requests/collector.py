@@ -186,7 +186,7 @@ class Collector:
             finished=self.finished,
             num_cached_tokens=self.cached,
             metrics=self.metrics(),
-            prompt_logprobs=self.prompt_scores(),
+            prompt_logprobs=self.read_prompt_logprobs(),
         )
         if self.request.beam is not None:
             return BeamSearchOutput(**known, prompt_text=self._read_prompt_text())
@@ -205,7 +205,7 @@ class Collector:
             first, choice.shown = choice.shown, len(choice.tokens)
             scores = None
             if self.asked.scored is not None:
-                scores = choice.scores.to_logprobs(self._decode_token).since(first)
+                scores = choice.scores.to_logprobs(self._decode_token).slice_from(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
             end = choice.finish, choice.reason, choice.error, choice.report
@@ -225,7 +225,7 @@ class Collector:
             return self.prompt
         return self.tokenizer.decode(self.request.tokens, self.request.params.skip_special_tokens)
 
-    def prompt_scores(self) -> PromptLogprobs | None:
+    def read_prompt_logprobs(self) -> PromptLogprobs | None:
         """Log-probabilities of the prompt, where they were asked for; all there with the first
         token.
         """
@@ -297,7 +297,7 @@ class Collector:
             decode_rate=later / decoding if decoding > 0 else 0.0,
         )
 
-    def gaps(self) -> tuple[float, int]:
+    def sum_gaps(self) -> tuple[float, int]:
         """Seconds between the tokens of every choice, in all, and between how many."""
         long = [choice for choice in self.choices if len(choice.tokens) > 1]
         seconds = sum(choice.last - choice.first for choice in long)

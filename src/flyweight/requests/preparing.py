@@ -131,7 +131,7 @@ class RequestPreparer:
         )
         return Collector(request, self.tokenizer, asked.text, asked=params)
 
-    def vector(self, asked: PreparedPrompt, id: str) -> VectorCollector:
+    def make_vector_collector(self, asked: PreparedPrompt, id: str) -> VectorCollector:
         """Of a request for the prompt's vector."""
         pooling = asked.pooling
         # What a decoder makes of its first token does not depend on the others.

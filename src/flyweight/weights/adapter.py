@@ -52,11 +52,11 @@ class LoraPair:
     file: SafetensorsFile
     names: tuple[str, str]
 
-    def down(self) -> F32:
+    def read_down(self) -> F32:
         """float32 [r, K]."""
         return self._read(self.names[0], self.rank)
 
-    def up(self) -> F32:
+    def read_up(self) -> F32:
         """float32 [N, r], times the scale."""
         scaled: F32 = self._read(self.names[1], self.shape[0]) * self.scale
         return scaled

@@ -63,7 +63,7 @@ class MappedFile:
         leading axes count as rows when it has more than two.
         """
         shape, offset, count = self._find_range(name, span, start, stop)
-        parsed = FORMATS[span.kind].parse(self._view(offset, count), shape)
+        parsed = FORMATS[span.kind].parse(self._read_view(offset, count), shape)
         self.drop(offset, count)
         return parsed
 
@@ -74,7 +74,7 @@ class MappedFile:
         self.drop(*self._lent)
         shape, offset, count = self._find_range(name, span, start, stop)
         self._lent = offset, count
-        raw = self._view(offset, count).reshape(shape[0], -1)
+        raw = self._read_view(offset, count).reshape(shape[0], -1)
         return BlockRows((shape[0], shape[1]), span.kind, raw)
 
     def _find_range(self, name: str, span: Span, start: int, stop: int) -> tuple[Shape, int, int]:
@@ -105,7 +105,7 @@ class MappedFile:
         with suppress(BufferError):  # a traceback may still hold a view; the map then goes with it
             self._map.close()
 
-    def _view(self, offset: int, count: int) -> U8:
+    def _read_view(self, offset: int, count: int) -> U8:
         return np.frombuffer(self._map, np.uint8, count, offset) if count else np.empty(0, np.uint8)
 
     def drop(self, offset: int, count: int) -> None:

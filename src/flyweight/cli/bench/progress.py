@@ -25,11 +25,11 @@ class Measuring(RunListener):
         self.load = LoadingDisplay(console, verbose=False)
         self.bar: Progress | None = None
 
-    def progress(self, done: int, total: int) -> None:
-        self.load.progress(done, total)
+    def report_progress(self, done: int, total: int) -> None:
+        self.load.report_progress(done, total)
 
-    def fetching(self, file: str, done: int, total: int) -> None:
-        self.load.fetching(file, done, total)
+    def show_download(self, file: str, done: int, total: int) -> None:
+        self.load.show_download(file, done, total)
 
     def warn(self, message: str) -> None:
         self.load.warn(message)

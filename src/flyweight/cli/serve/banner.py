@@ -129,15 +129,15 @@ class Banner:
     def found(self, path: Path) -> None:
         self.model = printable(os.path.basename(os.path.abspath(path)))
 
-    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
+    def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
         from flyweight.plan.memory import summarize
 
         self.say(f"{self.model}: {summarize(plan)}")
 
-    def progress(self, done: int, total: int) -> None:
+    def report_progress(self, done: int, total: int) -> None:
         self._bar("loading", done, total)
 
-    def fetching(self, file: str, done: int, total: int) -> None:
+    def show_download(self, file: str, done: int, total: int) -> None:
         self._bar(f"fetching {printable(file)[-40:]}", done, total)
 
     def warn(self, message: str) -> None:
@@ -149,7 +149,7 @@ class Banner:
     def show_progress(self, message: pipe.LoadingProgress) -> None:
         """What the engine's process says."""
         if message.what == "progress":
-            self.progress(message.done, message.total)
+            self.report_progress(message.done, message.total)
         elif message.what == "plan":
             self.say(f"{self.model}: {message.text}")
         elif message.what == "warning":

@@ -160,7 +160,7 @@ class RequestGroup:
 
     def _submit(self, asked: PreparedPrompt) -> None:
         preparer = self.model.preparer
-        make = preparer.collector if asked.pooling is None else preparer.vector
+        make = preparer.collector if asked.pooling is None else preparer.make_vector_collector
         collector = make(asked, preparer.id())
         if isinstance(collector, Collector):
             collector.interval = self.model.settings.stream_interval

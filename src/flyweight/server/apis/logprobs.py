@@ -70,7 +70,7 @@ class PromptScores:
         """What the lists of a choice that repeats the prompt begin with."""
         ids = self.collector.request.tokens
         places = find_offsets(self.collector.echo, [self.spelling.get_bytes(one) for one in ids])
-        entries = self.collector.prompt_scores() or ()
+        entries = self.collector.read_prompt_logprobs() or ()
         left = zip(ids, entries, places, strict=False)
         runs: dict[str, list[bytes]] = {name: [] for name in LISTS}
         while run := list(islice(left, RUN)):
@@ -163,7 +163,7 @@ def _make_token(entry: Entry, spelling: TokenSpelling) -> dict[str, Any]:
 
 def encode_prompt_scores(collector: Collector) -> msgspec.Raw:
     """vLLM's `prompt_logprobs`: none for the first token, then candidates by their ids."""
-    return encode_list(_make_candidates(entry) for entry in collector.prompt_scores() or ())
+    return encode_list(_make_candidates(entry) for entry in collector.read_prompt_logprobs() or ())
 
 
 def _make_candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:

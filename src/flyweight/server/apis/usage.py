@@ -175,7 +175,7 @@ def find_times(collectors: Sequence[Collector]) -> tuple[float, float, float, fl
 
 
 def _sum_gaps(collectors: Sequence[Collector]) -> tuple[float, int]:
-    found = [c.gaps() for c in collectors]
+    found = [c.sum_gaps() for c in collectors]
     return sum(seconds for seconds, _ in found), sum(n for _, n in found)
 
 

@@ -42,10 +42,10 @@ class LoadingReporter:
         self._line = line
         self._last = 0.0
 
-    def planned(self, plan: MemoryPlan, found: ModelDescription) -> None:
+    def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
         self._say(pipe.LoadingProgress("plan", summarize(plan)))
 
-    def progress(self, done: int, total: int) -> None:
+    def report_progress(self, done: int, total: int) -> None:
         now = time.monotonic()
         if done < total and now - self._last < EVERY:
             return
@@ -58,7 +58,7 @@ class LoadingReporter:
     def note(self, message: str) -> None:
         self._say(pipe.LoadingProgress("note", message))
 
-    def fetching(self, file: str, done: int, total: int) -> None:
+    def show_download(self, file: str, done: int, total: int) -> None:
         """The front end has fetched what is needed."""
 
     def _say(self, message: pipe.LoadingProgress) -> None:

@@ -33,7 +33,7 @@ class DownloadListener(Protocol):
     """Who hears of a download."""
 
     def note(self, message: str) -> None: ...
-    def fetching(self, file: str, done: int, total: int) -> None:
+    def show_download(self, file: str, done: int, total: int) -> None:
         """`done` of `total` bytes of everything that was missing."""
         ...
 
@@ -69,7 +69,7 @@ class Download:
             for file in missing:
                 self._fetch(file)
                 self.before += file.size
-                self.tell.fetching(file.name, self.before, self.total)
+                self.tell.show_download(file.name, self.before, self.total)
 
     def remember(self, revision: str) -> None:
         """`revision` means this commit from now on: what is looked up offline.  Written last, so
@@ -81,7 +81,7 @@ class Download:
         ref.parent.mkdir(parents=True, exist_ok=True)
         ref.write_text(self.commit)
 
-    def partial(self, file: RemoteFile) -> Path:
+    def name_partial(self, file: RemoteFile) -> Path:
         return self.folder / "blobs" / f"{file.sha256}.incomplete"
 
     def _fetch(self, file: RemoteFile) -> None:
@@ -113,7 +113,7 @@ class Download:
         """
         from huggingface_hub.utils import WeakFileLock
 
-        blob, partial = self.folder / "blobs" / file.sha256, self.partial(file)
+        blob, partial = self.folder / "blobs" / file.sha256, self.name_partial(file)
         lock = self.cache / ".locks" / self.folder.name / f"{file.sha256}.lock"
         for folder in (blob.parent, lock.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -153,11 +153,11 @@ class Download:
         return begun
 
     def _report(self, file: RemoteFile, done: int) -> None:
-        self.tell.fetching(file.name, min(self.before + done, self.total), self.total)
+        self.tell.show_download(file.name, min(self.before + done, self.total), self.total)
 
     def _check_room(self, missing: Sequence[RemoteFile]) -> None:
         """A disk that is too small is better known at once."""
-        have = sum(_measure_size(self.partial(file)) for file in missing if file.sha256)
+        have = sum(_measure_size(self.name_partial(file)) for file in missing if file.sha256)
         there = next(p for p in (self.cache, *self.cache.parents) if p.exists())
         free, needed = shutil.disk_usage(there).free, self.total - have
         if needed > free:

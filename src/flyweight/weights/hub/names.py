@@ -198,7 +198,7 @@ def _is_whole(parts: Sequence[str]) -> bool:
 def _choose_by_name(
     name: HubName, files: Mapping[str, int], groups: Mapping[str, tuple[str, ...]]
 ) -> FileChoice:
-    """What was asked for by the name of a file or a quantisation, however it is written."""
+    """What is requested by the name of a file or a quantisation, however it is written."""
     want = name.want.lower()
     if want.endswith(UNREAD):
         raise CheckpointError(f"{name}: {_UNREAD}")
@@ -213,13 +213,13 @@ def _choose_by_name(
             can = [x for x in map(find_label, groups) if x in PREFERENCE and is_readable(x)]
             some = f"; readable here: {', '.join(can)}" if can else ""
             raise CheckpointError(f"{name}: {one} is not read yet{some}")
-        return FileChoice(groups[stems[0]], what=one or "GGUF", why="as asked")
+        return FileChoice(groups[stems[0]], what=one or "GGUF", why="as requested")
     tensors = [f for f in files if f.lower().endswith(".safetensors") and want in f.lower()]
     exact = [f for f in tensors if want in (f.lower(), PurePosixPath(f).name.lower())]
     if want == "safetensors" and (found := _choose_safetensors(name, files)):
         return found
     if len(exact) == 1:
-        return FileChoice((exact[0],), list_companions(files), why="as asked")
+        return FileChoice((exact[0],), list_companions(files), why="as requested")
     if stems:
         raise CheckpointError(f"{name}: which of its files? {_list(sorted(set(stems)), files)}")
     names = [*{find_label(stem) for stem in groups} - {""}, *groups, *tensors]
