@@ -5,6 +5,7 @@ and finished texts are checked against the whole schema.
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,10 @@ def test_what_can_be_enforced_is() -> None:
         {"type": "array", "uniqueItems": True, "items": {"type": "integer", "maximum": 3}}
     )
     assert accepts("[1, 1]") and not accepts("[4]") and not accepts("{}")
+    many = {f"p{i}": {"type": "array", "uniqueItems": True} for i in range(100)}
+    accepts = loosened({"type": "object", "properties": {**many, "q": {"type": "integer"}}})
+    assert accepts('{"p0": [1, 1], "q": 1}') and not accepts('{"q": "a"}')
+    assert not accepts('{"p9": 1}')
     both = loosened({"properties": {"a": {"type": "string", "minLength": 2, **NEVER}}})
     assert both('{"a": "xy"}') and not both('{"a": "x"}') and not both('{"c": 1}')
 
@@ -181,3 +186,21 @@ def test_strictness_is_checked(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(RequestError, match=r"structured_outputs\.strictness") as refusal:
         StructuredOutputs(**given)
     assert problem in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": None, "oneOf": {"x": 1}}, {"properties": 5, "unevaluatedProperties": False},
+        {"if": {"required": [{}]}, "else": {"multipleOf": 2}}, {"$defs": 1.5},
+        {"propertyNames": {"format": [], "pattern": "a"}}, {"if": {"$ref": "#", "items": True}},
+        {"dependencies": {"a": {"$ref": "#", "unevaluatedProperties": -1}}},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("strictness", ["exact", "validate"])
+def test_odd_schemas_are_refused_or_accepted(schema: Any, strictness: str) -> None:
+    """And nothing else is raised."""
+    with suppress(RequestError):
+        make_acceptor(StructuredOutputs(json=schema, strictness=strictness))
+    with suppress(RequestError):
+        make_validator(StructuredOutputs(json=schema, strictness="validate"))

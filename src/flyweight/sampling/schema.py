@@ -23,6 +23,7 @@ from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import translate_pattern
 from flyweight.sampling.schema_closing import COMPOSING, OWN, Closing
 from flyweight.sampling.schema_keywords import (
+    ALL_MAPS,
     ANNOTATIONS,
     DEFINITIONS,
     ENFORCED,
@@ -33,6 +34,7 @@ from flyweight.sampling.schema_keywords import (
     SINGLE,
     Opposite,
     UnsupportedSchema,
+    list_within,
     meant,
     refuse,
     token,
@@ -48,10 +50,19 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     """The schema to enforce; objects that name properties have no others, unless they say so.
     Raises `RequestError` that names what cannot be enforced.
     """
+    try:
+        return _prepare(schema)
+    except RecursionError:
+        problem = "schemas that are negated lead back to themselves"
+        raise UnsupportedSchema("", problem) from None
+
+
+def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     if schema is False:
         refuse("", "false: nothing is valid")
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
+    _check_shapes(top)
     plain = not (_has(top, "$id") or _has(top, "$anchor"))
     alone = plain or not any(_has(part, "$id") or _has(part, "$anchor") for part in top.values())
     rewriting = Rewriting(top, plain=alone)
@@ -76,6 +87,23 @@ def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
         found.setdefault("$defs", {})[name] = one
         made += 1
     return found
+
+
+def _check_shapes(top: Mapping[str, Any]) -> None:
+    """Raises `RequestError` where schemas that others are made of have no schemas in them."""
+    left: list[tuple[str, Any]] = [("", top)]
+    while left:
+        place, schema = left.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        for name, value in schema.items():
+            if name in ALL_MAPS | {"dependentRequired"} and not isinstance(value, Mapping):
+                refuse(f"{place}/{name}", f"{shown(value)} is not an object")
+            if name in LISTS and not isinstance(value, list):
+                refuse(f"{place}/{name}", f"{shown(value)} is not a list")
+            if name in ("required", "enum"):
+                shape_value(name, value, f"{place}/{name}")
+        left += ((place + step, one) for step, one in list_within(schema))
 
 
 class Spot(NamedTuple):

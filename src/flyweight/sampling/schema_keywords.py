@@ -97,6 +97,17 @@ def map_within(schema: Mapping[str, Any], change: Callable[[str, Any], Any]) -> 
     return found
 
 
+def list_within(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas directly within one, each with the JSON pointer that leads to it."""
+    for name, value in schema.items():
+        if name in ALL_MAPS and isinstance(value, Mapping):
+            yield from ((f"/{name}/{token(key)}", one) for key, one in value.items())
+        elif isinstance(value, list) and name in (*LISTS, "items"):
+            yield from ((f"/{name}/{i}", one) for i, one in enumerate(value))
+        elif name in ALL_SINGLE:
+            yield f"/{name}", value
+
+
 def at(top: object, pointer: str) -> object:
     """What is at a place of a schema; None where there is nothing."""
     found: Any = top

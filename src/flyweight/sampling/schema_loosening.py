@@ -9,7 +9,7 @@ keyword around it is.  A schema that is wrong is refused as it always is.  Knows
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError
@@ -45,31 +45,52 @@ def list_looser(schema: Mapping[str, Any] | bool) -> Iterator[dict[str, Any]]:
     """What a grammar may enforce of a schema, from the tightest on.  Raises `RequestError` for a
     schema that is wrong.
     """
-    yield _prepare(schema)
+    first = _prepare(schema)
+    if first is not None:
+        yield first
     for names in (NEGATIVE, (*NEGATIVE, *DETAILS)):
         with suppress(RequestError):  # a reference leads into what was dropped
-            yield _prepare(_map_schemas(schema, partial(_drop_all, names=names)))
+            found = _prepare(_map_schemas(schema, partial(_drop_all, names=names)))
+            if found is not None:
+                yield found
     yield prepared(_keep_type(schema))
 
 
-def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
-    """The schema without the keywords that are not supported."""
+def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any] | None:
+    """The schema without the keywords that are not supported; None where it has too many, or a
+    reference leads into one.  After `MOST_DROPPED` they are dropped wherever they are.
+    """
     try:
         return prepared(schema)
     except UnsupportedSchema:
         given = _map_schemas(schema, _drop_dependent)
-    for _ in range(MOST_DROPPED):
+    names: dict[str, None] = {}
+    for count in range(2 * MOST_DROPPED):
         try:
             return prepared(given)
         except UnsupportedSchema as error:
-            given = _drop_at(given, error.place, error.keyword)
-            if given is None or not _refers_within(given, schema):
-                break
-    return prepared(_keep_type(schema))
+            spot = _find(given, error.place, error.keyword)
+        if spot is None:
+            return None
+        names[spot.name] = None
+        given = _replace(given, spot.pointer, _drop(spot.schema, spot.name))
+        if count == MOST_DROPPED:
+            given = _map_schemas(given, partial(_drop_all, names=tuple(names)))
+        if not _refers_within(given, schema):
+            return None
+    return None
 
 
-def _drop_at(top: Any, place: str, keyword: str) -> Any:
-    """A schema without the keyword at a place; None where there is none."""
+class Unsupported(NamedTuple):
+    """A keyword of the schema at a place; without a name, all of the schema."""
+
+    pointer: str
+    schema: Mapping[str, Any]
+    name: str
+
+
+def _find(top: Any, place: str, keyword: str) -> Unsupported | None:
+    """What to drop for an error: the keyword around it where that may be negative."""
     steps = [step.replace("~1", "/").replace("~0", "~") for step in place.split("/")[1:]]
     pointer, schema, name = "", top, keyword
     while steps:
@@ -82,10 +103,7 @@ def _drop_at(top: Any, place: str, keyword: str) -> Any:
         if not isinstance(schema, Mapping):
             return None
         steps, name = steps[length:], keyword
-    if name and name not in schema:
-        return None
-    dropped = _drop(schema, name) if name else {k: v for k, v in schema.items() if k in KEPT}
-    return _replace(top, pointer, dropped)
+    return None if name and name not in schema else Unsupported(pointer, schema, name)
 
 
 def _count_steps(schema: Mapping[str, Any], name: str) -> int:
@@ -117,12 +135,14 @@ def _replace(top: Any, pointer: str, schema: Any) -> Any:
 
 
 def _drop(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A schema without one keyword, open where that named properties."""
+    """A schema without one keyword, open where that named properties; without a name, its type."""
+    if not name:
+        return {key: value for key, value in schema.items() if key in KEPT}
     found = dict(schema)
     if name == "oneOf":
-        branches = found.pop(name)
-        if "anyOf" in found:
-            found["allOf"] = [*found.get("allOf", ()), {"anyOf": branches}]
+        branches, others = found.pop(name), found.get("allOf", [])
+        if "anyOf" in found and isinstance(others, list):
+            found["allOf"] = [*others, {"anyOf": branches}]
         else:
             found["anyOf"] = branches
         return found

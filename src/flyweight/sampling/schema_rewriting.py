@@ -358,7 +358,7 @@ def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
             refuse(f"{place}/pattern", f"{shown(given['pattern'])} is not text")
         yield given["pattern"]
     name = given.get("format")
-    if name in TIGHT:
+    if isinstance(name, str) and name in TIGHT:
         yield f"^(?:{TIGHT[name]})$"
     elif name is not None and not is_ignored_format(name):
         problem = f"format = {shown(name)} is not supported in 'propertyNames'"

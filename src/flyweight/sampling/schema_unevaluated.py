@@ -62,8 +62,10 @@ class Unevaluated:
             return Case(), []
         if schema.keys() & {"additionalProperties", "unevaluatedProperties"}:
             return Case(everything=True), []
-        names, patterns = schema.get("properties", ()), schema.get("patternProperties", ())
-        always, choices = Case(frozenset(names), frozenset(patterns)), []
+        names, patterns = (schema.get(name) for name in ("properties", "patternProperties"))
+        if not all(isinstance(one, Mapping | None) for one in (names, patterns)):
+            raise NotExpressible("properties that are not an object")
+        always, choices = Case(frozenset(names or ()), frozenset(patterns or ())), []
         parts = [self._of(one, passed) for one in _listed(schema, "allOf")]
         target = schema.get("$ref")
         if isinstance(target, str):

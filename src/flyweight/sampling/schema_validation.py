@@ -7,7 +7,8 @@ jsonschema-rs, the extra `validate`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
@@ -30,22 +31,35 @@ def make_validator(outputs: StructuredOutputs) -> Callable[[str], bool]:
             hint="install flyweight[validate]",
         ) from None
     try:
-        validator = jsonschema_rs.Draft202012Validator(
-            _update(json.loads(str(outputs.json))),
-            validate_formats=True,
-            retriever=_refuse_retrieval,
-            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS),
-        )
+        with _catch_panics():
+            validator = jsonschema_rs.Draft202012Validator(
+                _update(json.loads(str(outputs.json))),
+                validate_formats=True,
+                retriever=_refuse_retrieval,
+                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS),
+            )
     except (ValueError, OverflowError) as error:
         raise RequestError(f": {one_line(str(error).splitlines()[0])}", f"{NAME}.json") from None
 
     def is_valid(text: str) -> bool:
         try:
-            return bool(validator.is_valid(json.loads(text, parse_constant=_refuse_constant)))
+            with _catch_panics():
+                return bool(validator.is_valid(json.loads(text, parse_constant=_refuse_constant)))
         except (ValueError, RecursionError, OverflowError):
             return False
 
     return is_valid
+
+
+@contextmanager
+def _catch_panics() -> Iterator[None]:
+    """Raises `ValueError` for a bug of the library, whose own exception is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError("the schema cannot be read by the validator") from None
 
 
 def _refuse_constant(word: str) -> NoReturn:
