@@ -9,7 +9,7 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from flyweight.params.options import SwitchOption, words
+from flyweight.params.options import SwitchOption, format_words
 from flyweight.sampling_params import OPTIONS, SamplingParams
 
 PAGE = Path(__file__).parents[1] / "docs" / "sampling.md"
@@ -21,7 +21,7 @@ def describe_default(value: object) -> str:
     """A default as a cell of a table."""
     if isinstance(value, tuple):
         return " ".join(f"`{one}`" if one.strip() else "newline" for one in value) or "()"
-    return "{}" if value is MISSING else words(value)
+    return "{}" if value is MISSING else format_words(value)
 
 
 def write_row(name: str) -> str:

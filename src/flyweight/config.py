@@ -23,30 +23,30 @@ UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
-def unknown(name: str, known: Collection[str]) -> str:
+def describe_unknown(name: str, known: Collection[str]) -> str:
     """The refusal of a setting that does not exist."""
     return f"unknown setting {name!r}{nearest(name, known)}; docs/python-api.md lists all settings"
 
 
-def peer_python(given: str | None) -> str:
+def find_peer_python(given: str | None) -> str:
     """The interpreter that has the engines we are measured beside: the one given, else
     FLYWEIGHT_PEER_PYTHON; empty for the one that runs.
     """
     return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
 
 
-def data_folder() -> Path | None:
+def find_data_folder() -> Path | None:
     """FLYWEIGHT_DATA: a folder of texts and traces to measure and test with, if there is one."""
     given = os.environ.get("FLYWEIGHT_DATA")
     return Path(given) if given else None
 
 
-def openai_key() -> str:
+def read_openai_key() -> str:
     """OPENAI_API_KEY, which clients of servers send; empty where there is none."""
     return os.environ.get("OPENAI_API_KEY") or ""
 
 
-def served_key() -> tuple[str, str]:
+def read_server_key() -> tuple[str, str]:
     """The key that clients of a server started without one are to send, after its variable's name:
     FLYWEIGHT_API_KEY, else VLLM_API_KEY; empty where neither is set.
     """
@@ -55,7 +55,7 @@ def served_key() -> tuple[str, str]:
     return next((pair for pair in given if pair[1]), ("", ""))
 
 
-def fault_asked_for() -> str:
+def read_fault() -> str:
     """FLYWEIGHT_FAULT, what is to go wrong in a server under test; nothing without
     FLYWEIGHT_TESTING=1.
     """
@@ -63,7 +63,7 @@ def fault_asked_for() -> str:
     return os.environ.get("FLYWEIGHT_FAULT", "") if testing else ""
 
 
-def beside_environment(more: Mapping[str, str]) -> dict[str, str]:
+def extend_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment for another process of ours, with `more` in it."""
     return {**os.environ, **more}
 
@@ -302,6 +302,6 @@ class Settings:
         known = {f.name for f in fields(cls)}
         for name in given:
             if name not in known:
-                raise ConfigError(unknown(name, known))
+                raise ConfigError(describe_unknown(name, known))
         isa = given.pop("isa", None) or os.environ.get("FLYWEIGHT_ISA") or None
         return cls(**given, isa=isa)

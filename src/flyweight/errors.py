@@ -66,13 +66,13 @@ class FlyweightError(Exception):
             found["value"] = self.value if plain else brief(self.value)
         return found
 
-    def renamed(self, names: FieldNames) -> Self:
+    def rename(self, names: FieldNames) -> Self:
         """The same error, whose path is translated by `names`; `*` in a name is any one part."""
-        self.path = translated(self.path, names)
+        self.path = translate_path(self.path, names)
         return self
 
 
-def translated(path: str, names: FieldNames) -> str:
+def translate_path(path: str, names: FieldNames) -> str:
     """A path whose first parts are replaced by the first of `names` that fits."""
     parts = path.split(".")
     for ours, theirs in names.items():
@@ -93,7 +93,7 @@ def field_names(names: FieldNames) -> Iterator[None]:
     try:
         yield
     except FlyweightError as error:
-        error.renamed(names)
+        error.rename(names)
         raise
 
 
@@ -152,10 +152,10 @@ def _likely(word: str, name: str) -> bool:
     """At most a third of the letters differ, or one is the other's first or last words."""
     short, long = sorted((word, name), key=len)
     part = len(short) >= 4 and (long.startswith(short) or long.endswith(f"-{short}"))
-    return part or edits(word, name) * 3 <= len(long)
+    return part or count_edits(word, name) * 3 <= len(long)
 
 
-def edits(a: str, b: str) -> int:
+def count_edits(a: str, b: str) -> int:
     """Letters to insert, drop, replace or swap with their neighbour to make `a` of `b`."""
     rows = [[0] * (len(b) + 1), list(range(len(b) + 1))]  # the row before the last, the last
     for i in range(1, len(a) + 1):

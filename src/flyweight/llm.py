@@ -49,7 +49,7 @@ from flyweight.requests.prompts import (
 from flyweight.sampling.grammar import TrialCompiler
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
-from flyweight.validation.ranges import of_kind
+from flyweight.validation.ranges import check_kind
 
 
 class LLM:
@@ -246,7 +246,7 @@ class LLM:
         `generate`'s.
         """
         name, form = "chat_template_content_format", chat_template_content_format
-        of_kind(form == "auto", name, form, "auto (the template says what it takes)")
+        check_kind(form == "auto", name, form, "auto (the template says what it takes)")
         several = bool(messages) and not isinstance(messages[0], Mapping | str)
         talks: Any = messages if several else [messages]
         prompts = [

@@ -21,9 +21,9 @@ from flyweight.params.options import (
     TextsOption,
     TokenIdsOption,
     WholeOption,
-    biases,
-    functions,
-    instance,
+    check_biases,
+    check_functions,
+    make_instance_check,
 )
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.structured import StructuredOutputs
@@ -111,7 +111,7 @@ class SamplingParams:
     )] = False
     repetition_detection: Annotated[RepetitionDetectionParams | None, ObjectOption(
         "End an answer that [repeats itself](#repetition-detection).",
-        instance(RepetitionDetectionParams), values="a `RepetitionDetectionParams`",
+        make_instance_check(RepetitionDetectionParams), values="a `RepetitionDetectionParams`",
     )] = None
     thinking_token_budget: Annotated[int | None, WholeOption(
         "Maximum number of reasoning tokens.", 0,
@@ -145,18 +145,18 @@ class SamplingParams:
     )] = True
     logits_processors: Annotated[Processors, ObjectOption(
         "[User functions](#logits-processors) on the model's logits: f(generated ids, row) or "
-        "f(prompt ids, generated ids, row).", functions, values="functions",
+        "f(prompt ids, generated ids, row).", check_functions, values="functions",
     )] = EMPTY
     logit_bias: Annotated[Biases, ObjectOption(
-        "Numbers that are added to the logits of token ids.", biases, values="ids to -100 … 100",
-        limit="max_logit_bias",
+        "Numbers that are added to the logits of token ids.", check_biases,
+        values="ids to -100 … 100", limit="max_logit_bias",
     )] = NO_BIASES
     allowed_token_ids: Annotated[SomeIds, TokenIdsOption(
         "Only these ids can be sampled.", 1 << 15, none=True, apis=(OPENAI,),
     )] = UNSET
     structured_outputs: Annotated[StructuredOutputs | None, ObjectOption(
         "Output constraint: [structured output](structured-output.md).",
-        instance(StructuredOutputs), values="a `StructuredOutputs`",
+        make_instance_check(StructuredOutputs), values="a `StructuredOutputs`",
     )] = None
     min_tokens: Annotated[int, WholeOption(
         "Stop ids cannot be sampled before this many tokens.", 0, values="0 to max_tokens",
@@ -330,7 +330,7 @@ OPTIONS: Mapping[str, SamplingOption] = {  # by name, in the order of their decl
 }
 LAST = tuple(OPTIONS)[-1]  # the field that is set last
 CHECKS = tuple(
-    (f.name, f.default, OPTIONS[f.name].checked)
+    (f.name, f.default, OPTIONS[f.name].validate)
     for f in fields(SamplingParams)
     if f.name not in ("max_tokens", "min_tokens")
 )

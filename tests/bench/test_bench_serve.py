@@ -8,8 +8,8 @@ import pytest
 from sse_server import DONE, Fake, Step, page, serving, stream, text, words
 
 from flyweight.cli.bench.loads import parse_ratios
-from flyweight.cli.bench.refusals import OPTIONS, refusal
-from flyweight.cli.main import chosen, dashed, main
+from flyweight.cli.bench.refusals import OPTIONS, find_refusal
+from flyweight.cli.main import find_command, main, normalize_words
 from flyweight.errors import ConfigError
 from http_server import started
 
@@ -211,11 +211,13 @@ def test_every_option_of_vllm_is_taken_or_refused_by_name() -> None:
     from flyweight.cli.main import app
 
     group: Any = typer.main.get_command(app)
-    taken = {name for param in chosen(["bench", "serve"], group).params for name in param.opts}
-    refused = {name for name in VLLM.split() if refusal("flyweight bench serve", name)}
+    taken = {
+        name for param in find_command(["bench", "serve"], group).params for name in param.opts
+    }
+    refused = {name for name in VLLM.split() if find_refusal("flyweight bench serve", name)}
     assert taken & refused == set() and {*VLLM.split()} - taken == refused
     assert {*OPTIONS} <= refused, "refused, and no option of vLLM's"
-    assert refusal("flyweight bench kernels", "--profile") == ""
+    assert find_refusal("flyweight bench kernels", "--profile") == ""
 
 
 def test_an_answer_that_takes_too_long_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,13 +288,13 @@ def test_a_list_goes_on_until_the_next_option() -> None:
 
     group: Any = typer.main.get_command(app)
     words = ["bench", "serve", "--goodput", "a:1", "b:2", "--metadata=x=y", "z=w", "--seed", "1"]
-    assert dashed(words, group) == [
+    assert normalize_words(words, group) == [
         "bench", "serve", "--goodput", "a:1", "--goodput", "b:2", "--metadata=x=y", "--metadata",
         "z=w", "--seed", "1",
     ]  # fmt: skip
     kernels = ["bench", "kernels", "--vs", "openvino", "model.gguf"]  # the model is no peer
-    assert dashed(kernels, group) == kernels
-    assert chosen(words, group).name == "serve"
+    assert normalize_words(kernels, group) == kernels
+    assert find_command(words, group).name == "serve"
 
 
 def test_range_ratios() -> None:

@@ -18,7 +18,7 @@ from flyweight.bench.peers import PeerArgument, PeerMethod
 from flyweight.bench.rows import Spread
 from flyweight.bench.startup import StartupRun, StartupRuns, measure_startup
 from flyweight.bench.workloads import Workload
-from flyweight.cli.bench.offline import _tell
+from flyweight.cli.bench.offline import print_outcome
 from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 
@@ -158,7 +158,9 @@ def test_a_peer_that_fails_loses_no_starts(tmp_path: Path) -> None:
 def test_the_share_is_shown_of_weights_that_memory_holds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _tell(OfflineReport(OfflineRequests(1, 8, 2, 1), (served(0.1),), (), weights=1 << 30), None)
+    print_outcome(
+        OfflineReport(OfflineRequests(1, 8, 2, 1), (served(0.1),), (), weights=1 << 30), None
+    )
     assert "50% of the machine's limit" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from flyweight import LLM, SamplingParams
 from flyweight.cli.commands import obey
 from flyweight.cli.main import main
 from flyweight.cli.session import ChatSession
-from flyweight.cli.show import plain_console
+from flyweight.cli.show import make_console
 from flyweight.describe import ASSETS
 
 GREEDY = ("--temperature", "0", "-n", "2")
@@ -78,7 +78,7 @@ def test_a_folder_that_is_here_has_a_name(command, folder, monkeypatch) -> None:
 def test_a_warning_is_no_markup(capsys) -> None:
     from flyweight.cli.show import LoadingDisplay
 
-    LoadingDisplay(plain_console(stderr=True), verbose=False).warn("a[/b] \x1b]0;title\x07")
+    LoadingDisplay(make_console(stderr=True), verbose=False).warn("a[/b] \x1b]0;title\x07")
     assert capsys.readouterr().err == "warning: a[/b] \\x1b]0;title\\x07\n"
 
 
@@ -107,7 +107,7 @@ def session(folder, capsys, monkeypatch):
         monkeypatch.setattr("builtins.input", typed)
         monkeypatch.setattr("flyweight.cli.lines.edit_lines", lambda: None)
         params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-        console = plain_console(stderr=True)
+        console = make_console(stderr=True)
         talk = ChatSession(LLM(folder, max_model_len=32), params, "", console, obey, context="full")
         settle(talk)
         talk.run()

@@ -14,7 +14,7 @@ from flyweight.errors import (
     FlyweightError,
     RequestError,
     field_names,
-    translated,
+    translate_path,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_paths_are_translated(path: str, found: str) -> None:
         "tools.*.function.parameters": "tools.*.input_schema",
         "tools.*.function": "tools.*",
     }
-    assert translated(path, names) == found
+    assert translate_path(path, names) == found
     with pytest.raises(RequestError) as caught, field_names(names):
         raise RequestError("is not valid", path, value="stop")
     assert caught.value.path == found and caught.value.value == "stop"

@@ -3,7 +3,7 @@
 import pytest
 
 from flyweight.cli.serve.options import OPTIONS
-from flyweight.errors import edits, nearest
+from flyweight.errors import count_edits, nearest
 
 COMMANDS = ("run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve",
             "stop", "bench", "version")  # fmt: skip
@@ -53,4 +53,4 @@ def test_what_is_compared_is_bounded() -> None:
      ("kitten", "sitting", 3), ("stroe", "store", 1), ("ca", "abc", 3)],
 )  # fmt: skip
 def test_edits(a: str, b: str, count: int) -> None:
-    assert edits(a, b) == count
+    assert count_edits(a, b) == count

@@ -140,7 +140,7 @@ class DraftArguments:
                 return make(left)
             except ConfigError as error:
                 path = error.path
-                self.refusals += error.renamed(names).lines
+                self.refusals += error.rename(names).lines
                 if left.pop(path, None) is None:
                     return None
 

@@ -15,7 +15,7 @@ from flyweight.arguments import compat
 from flyweight.arguments.draft import DraftArguments, Meaning, SettingRequest
 from flyweight.arguments.meanings import ENGINE_FLAGS, MEANINGS
 from flyweight.arguments.options import Value
-from flyweight.config import Settings, unknown
+from flyweight.config import Settings, describe_unknown
 from flyweight.errors import ConfigError, Refusals
 
 FIELDS = {known.name for known in fields(Settings)}
@@ -48,7 +48,7 @@ def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
     given = {name: value for name, value in arguments.items() if value is not None}
     options: dict[str, Value] = {}
     draft = DraftArguments(options)
-    draft.refusals += [unknown(name, KNOWN) for name in given if name not in KNOWN]
+    draft.refusals += [describe_unknown(name, KNOWN) for name in given if name not in KNOWN]
     read: dict[str, Value] = {}
     for name in given.keys() & KNOWN:
         draft.attempt(partial(read_argument, read, name, given[name]))

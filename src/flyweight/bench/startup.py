@@ -16,7 +16,7 @@ from typing import Any
 
 from flyweight.bench.peers import PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
 from flyweight.bench.rows import Spread
-from flyweight.config import beside_environment
+from flyweight.config import extend_environment
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line
 
@@ -90,7 +90,7 @@ def time_start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=beside_environment({CACHE: str(cache)}),
+        env=extend_environment({CACHE: str(cache)}),
     )
     assert process.stdout is not None and process.stderr is not None
     os.read(process.stdout.fileno(), 1)  # the first token's text, or the end

@@ -46,10 +46,10 @@ def check(
     """Read all of a model, report every problem, and run one token."""
     settings = Settings.of(model=model, max_num_seqs=1, **engine)
     from flyweight.checks.examine import Examination
-    from flyweight.cli.show import loading, plain_console
+    from flyweight.cli.show import make_console, show_loading
     from flyweight.describe import find
 
-    with loading() as tell:
+    with show_loading() as tell:
         path = find(settings, tell)
         looked = Examination(path, settings, tell.report_progress)
         findings = looked.run()
@@ -57,20 +57,20 @@ def check(
         found = [asdict(finding) for finding in findings]
         print(json.dumps({"path": str(path), "problems": looked.problems, "findings": found}))
     else:
-        console = plain_console()
-        console.print(report(path, findings))
-        console.print(verdict(findings), highlight=False)
+        console = make_console()
+        console.print(make_report(path, findings))
+        console.print(count_findings(findings), highlight=False)
     return 1 if looked.problems else 0
 
 
-def report(path: Path, findings: list[Finding]) -> Table:
+def make_report(path: Path, findings: list[Finding]) -> Table:
     """A row for every finding, up to MOST of a sort."""
     from rich.text import Text
 
-    from flyweight.cli.show import called, plain_table
+    from flyweight.cli.show import format_name, make_table
     from flyweight.validation.untrusted import printable
 
-    table = plain_table(called(path), "stage", "", "found")
+    table = make_table(format_name(path), "stage", "", "found")
     seen: Counter[tuple[str, str]] = Counter()
     total = Counter((f.stage, f.level) for f in findings)
     before = ""
@@ -88,7 +88,7 @@ def report(path: Path, findings: list[Finding]) -> Table:
     return table
 
 
-def verdict(findings: list[Finding]) -> str:
+def count_findings(findings: list[Finding]) -> str:
     """`2 problems, 1 warning`, or that there are none."""
     many = Counter(finding.level for finding in findings)
     words = [

@@ -54,7 +54,7 @@ def obey(session: "ChatSession", line: str) -> bool:
     }
     valued: Mapping[str, Callable[[ChatSession, str], None]] = {
         "/set": change,
-        "/system": system,
+        "/system": set_system,
         "/save": save,
         "/load": load,
     }
@@ -76,18 +76,18 @@ def change(session: "ChatSession", text: str) -> None:
     name = name.lstrip("-").replace("-", "_")  # --max-tokens, as on the command line
     if not name:
         width = max(map(len, OPTIONS))
-        rows = [f"{one:{width}}  {told(session.params, one)}" for one in OPTIONS]
+        rows = [f"{one:{width}}  {format_option(session.params, one)}" for one in OPTIONS]
         session.tell("\n".join(rows))
         return
     if name not in OPTIONS:
         hint = nearest(name, OPTIONS)
         raise RequestError(f"unknown option {printable(name)}{hint}; /set lists them")
     if value.strip():
-        session.params = replace(session.params, **{name: read(name, value.strip())})
-    session.tell(f"{name} = {told(session.params, name)}")
+        session.params = replace(session.params, **{name: parse_value(name, value.strip())})
+    session.tell(f"{name} = {format_option(session.params, name)}")
 
 
-def read(name: str, text: str) -> Any:
+def parse_value(name: str, text: str) -> Any:
     """A value: JSON, none, or plain text; of an option that takes several texts, one is a list."""
     try:
         value = NONE[text] if text in NONE else json.loads(text)
@@ -98,7 +98,7 @@ def read(name: str, text: str) -> Any:
     return value
 
 
-def told(params: SamplingParams, name: str) -> str:
+def format_option(params: SamplingParams, name: str) -> str:
     """The value of an option as `/set` takes it."""
     value = getattr(params, name)
     if name in LISTS:
@@ -106,7 +106,7 @@ def told(params: SamplingParams, name: str) -> str:
     return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def system(session: "ChatSession", text: str) -> None:
+def set_system(session: "ChatSession", text: str) -> None:
     """`/system TEXT`; without a text it shows the message."""
     if text:
         session.talk.system = "" if text in ('""', "''") else text
@@ -114,19 +114,19 @@ def system(session: "ChatSession", text: str) -> None:
 
 
 def save(session: "ChatSession", text: str) -> None:
-    file = _file("/save", text)
+    file = parse_path("/save", text)
     session.talk.save(file)
     session.tell(f"saved {session.turns()} to {printable(str(file))}")
 
 
 def load(session: "ChatSession", text: str) -> None:
-    file = _file("/load", text)
+    file = parse_path("/load", text)
     session.talk.load(file)
     session.forget_last()
     session.tell(f"loaded {session.turns()} from {printable(str(file))}")
 
 
-def _file(command: str, text: str) -> Path:
+def parse_path(command: str, text: str) -> Path:
     if not text:
         raise RequestError(f"{command} needs the name of a file: {command} story.json")
     quoted = len(text) > 2 and text[0] == text[-1] and text[0] in "\"'"

@@ -65,19 +65,21 @@ def compile_model(
         prompt_logprob_rows=0,
     )
     from flyweight.checks.prepare import prepare
-    from flyweight.cli.show import called, loading, memory_table, plain_console
+    from flyweight.cli.show import format_name, make_console, make_memory_table, show_loading
 
-    with loading(planned=False) as tell:
+    with show_loading(planned=False) as tell:
         done = prepare(settings, tell)
     if as_json:
-        print(json.dumps(document(done)))
+        print(json.dumps(make_document(done)))
         return
-    console = plain_console()
-    console.print(memory_table(done.memory))
-    console.print(f"{called(done.model)}: {said(done)}", highlight=False, soft_wrap=True)
+    console = make_console()
+    console.print(make_memory_table(done.memory))
+    console.print(
+        f"{format_name(done.model)}: {describe_result(done)}", highlight=False, soft_wrap=True
+    )
 
 
-def said(done: PackedModel) -> str:
+def describe_result(done: PackedModel) -> str:
     """What became of the packed weights, in a line."""
     from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
@@ -92,7 +94,7 @@ def said(done: PackedModel) -> str:
     )
 
 
-def document(done: PackedModel) -> dict[str, Any]:
+def make_document(done: PackedModel) -> dict[str, Any]:
     """The same for scripts."""
     plan = done.memory
     return {

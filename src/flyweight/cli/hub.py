@@ -38,10 +38,10 @@ def pull(
     Without a quantisation it is the safetensors, or the GGUF file that suits this machine.
     """
     settings = Settings.of(model=name, **engine)
-    from flyweight.cli.show import loading
+    from flyweight.cli.show import show_loading
     from flyweight.describe import fetch
 
-    with loading() as tell:
+    with show_loading() as tell:
         path = fetch(parse_name(name, engine["revision"]), settings, tell, newest=True)
     print(path)
 
@@ -52,20 +52,20 @@ def models(as_json: opt.AsJson = False) -> None:
 
     found, stopped = list_models(), count_unfinished_bytes()
     if as_json:
-        print(json.dumps([facts(one) for one in found], indent=1))
+        print(json.dumps([list_facts(one) for one in found], indent=1))
         return
-    from flyweight.cli.show import plain_console, plain_table
+    from flyweight.cli.show import make_console, make_table
     from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
 
-    table = plain_table(str(find_cache_folder()), "name", "what", "revision", "size", "last used")
+    table = make_table(str(find_cache_folder()), "name", "what", "revision", "size", "last used")
     table.columns[3].justify = "right"
     for one in found:
         revision = " ".join((one.commit[:7], *one.refs))
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
         words = (one.name, one.what or "no weights", revision, format_size(one.size), used)
         table.add_row(*map(printable, words))
-    plain_console().print(
+    make_console().print(
         table if found else f"no models in {find_cache_folder()}", soft_wrap=not found
     )
     if stopped:
@@ -87,7 +87,7 @@ def rm(
     removal = Removal(parse_name(name, source["revision"]))
     for one in removal.models:
         print(f"{printable(one.name)} {one.commit[:7]}: {format_size(one.size)}", file=sys.stderr)
-    if not yes and not agreed(f"remove, which frees {format_size(removal.freed)}? [y/N] "):
+    if not yes and not confirm(f"remove, which frees {format_size(removal.freed)}? [y/N] "):
         print("nothing removed", file=sys.stderr)
         raise typer.Exit(1)
     removal.execute()
@@ -107,7 +107,7 @@ def parse_name(name: str, revision: str | None) -> HubName:
     return found
 
 
-def facts(one: CachedModel) -> dict[str, object]:
+def list_facts(one: CachedModel) -> dict[str, object]:
     """A model of the cache, for scripts."""
     return {
         "name": one.name,
@@ -121,7 +121,7 @@ def facts(one: CachedModel) -> dict[str, object]:
     }
 
 
-def agreed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """The answer of a person; without one there is none, so nothing is removed."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise RequestError("rm asks before it removes, and stdin is not a terminal; add --yes")

@@ -49,12 +49,12 @@ def inspect(
     """Print a model's shape, weight plan and memory; read no weights."""
     settings = Settings.of(model=model, **engine)
     from flyweight.build import choose_backend, make_memory_plan, measure_needs
-    from flyweight.cli.show import loading, memory_table, plain_console
+    from flyweight.cli.show import make_console, make_memory_table, show_loading
     from flyweight.describe import describe, find
     from flyweight.plan.machine import read_machine
     from flyweight.weights.load import list_slot_kinds
 
-    with loading() as tell:
+    with show_loading() as tell:
         path = find(settings, tell)
     found, here = describe(path), read_machine()
     kinds = list_slot_kinds(found.checkpoint, found.plan)
@@ -63,14 +63,14 @@ def inspect(
     )
     plan = make_memory_plan(settings, asked, here)
     if as_json:
-        print(json.dumps(document(found, kinds, plan), indent=1))
+        print(json.dumps(make_document(found, kinds, plan), indent=1))
         return
-    console = plain_console()
-    for table in (facts(found), weight_table(found, kinds), memory_table(plan)):
+    console = make_console()
+    for table in (make_fact_table(found), make_weight_table(found, kinds), make_memory_table(plan)):
         console.print(table)
 
 
-def document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, Any]:
+def make_document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -> dict[str, Any]:
     """Everything `inspect` shows, for scripts."""
     slots = {
         slot.name: {
@@ -92,31 +92,31 @@ def document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -> dic
     }
 
 
-def facts(found: ModelDescription) -> Table:
+def make_fact_table(found: ModelDescription) -> Table:
     """The spec, in a reader's words."""
-    from flyweight.cli.show import called, plain_table
+    from flyweight.cli.show import format_name, make_table
     from flyweight.validation.untrusted import printable
 
     spec, layer, piece = found.spec, found.spec.layers[0], found.tokenizer.piece
     rows = {
         "family": spec.family,
         "layers": f"{len(spec.layers)}, {spec.hidden} wide, inner {layer.inner} ({layer.act})",
-        **_mixture(spec),
+        **list_mixture(spec),
         "heads": f"{layer.heads} query, {layer.kv.heads} K/V, {layer.head} wide"
         + (", norms on q and k" if layer.qk_norm else ""),
-        **_cache(spec),
+        **list_cache(spec),
         "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
-        "context": f"{spec.context} tokens, {positions(spec)}",
+        "context": f"{spec.context} tokens, {describe_positions(spec)}",
         "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
         "chat template": "yes" if found.tokenizer.chat_template else "no: it continues text",
     }
-    table = plain_table(called(found.checkpoint.path))
+    table = make_table(format_name(found.checkpoint.path))
     for name, value in rows.items():
         table.add_row(name, value)
     return table
 
 
-def _mixture(spec: ModelSpec) -> dict[str, str]:
+def list_mixture(spec: ModelSpec) -> dict[str, str]:
     """The experts of a model that has any."""
     mixed = [layer.moe for layer in spec.layers if layer.moe is not None]
     if not mixed:
@@ -128,7 +128,7 @@ def _mixture(spec: ModelSpec) -> dict[str, str]:
     }
 
 
-def _cache(spec: ModelSpec) -> dict[str, str]:
+def list_cache(spec: ModelSpec) -> dict[str, str]:
     """What is unusual about what layers remember or see."""
     said = []
     narrow = [layer.kv.window for layer in spec.layers if layer.kv.window]
@@ -140,7 +140,7 @@ def _cache(spec: ModelSpec) -> dict[str, str]:
     return {"attention": "; ".join(said)} if said else {}
 
 
-def positions(spec: ModelSpec) -> str:
+def describe_positions(spec: ModelSpec) -> str:
     """How the model knows where a token stands."""
     if spec.positions:
         return "learned positions"
@@ -148,21 +148,21 @@ def positions(spec: ModelSpec) -> str:
     return "; ".join(dict.fromkeys(ropes))
 
 
-def _short(tensor: str) -> str:
+def shorten_name(tensor: str) -> str:
     """q_proj of model.layers.0.self_attn.q_proj.weight, ln_1.bias of h.0.ln_1.bias."""
     parts = tensor.removesuffix(".weight").split(".")
     return ".".join(parts[-2:]) if parts[-1] == "bias" else parts[-1]
 
 
-def weight_table(found: ModelDescription, kinds: SlotKinds) -> Table:
+def make_weight_table(found: ModelDescription, kinds: SlotKinds) -> Table:
     """The weight plan; slots that look alike in every layer and expert share a row."""
-    from flyweight.cli.show import plain_table
+    from flyweight.cli.show import make_table
 
-    table = plain_table("Weight plan", "slot", "times", "shape", "kind", "from")
+    table = make_table("Weight plan", "slot", "times", "shape", "kind", "from")
     alike: dict[tuple[str, str, str, str], int] = {}
     for slot in found.plan.slots:
         kind = "+".join(dict.fromkeys(kind for _, kind in kinds[slot.name]))
-        sources = " ".join(_short(source.tensor) for source in slot.sources)
+        sources = " ".join(shorten_name(source.tensor) for source in slot.sources)
         row = (NUMBERED.sub("", slot.name), "×".join(map(str, slot.shape)), kind, sources)
         alike[row] = alike.get(row, 0) + 1
     for (name, shape, kind, sources), many in alike.items():

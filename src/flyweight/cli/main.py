@@ -17,7 +17,7 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
-from flyweight.cli.bench.refusals import refusal
+from flyweight.cli.bench.refusals import find_refusal
 from flyweight.errors import FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
 
@@ -66,11 +66,11 @@ def flyweight(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
-    ready_streams()
+    prepare_streams()
     if sys.stdout is None:
         return fail("stdout is closed; send it to /dev/null if it is not wanted")
     group: Any = typer.main.get_command(app)
-    words = dashed(sys.argv[1:] if argv is None else argv, group) or ["--help"]
+    words = normalize_words(sys.argv[1:] if argv is None else argv, group) or ["--help"]
     try:
         result = group.main(words, prog_name="flyweight", standalone_mode=False)
         sys.stdout.flush()  # what is still held back may not fit the disk
@@ -82,16 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # a reader that closed its pipe
         return leaving.code if isinstance(leaving.code, int) else 1
     except OSError as error:
-        if not unwritable(sys.stdout):
+        if not is_unwritable(sys.stdout):
             raise
         return 1 if isinstance(error, BrokenPipeError) else fail(f"stdout: {error.strerror}")
     except Exception as error:
         if hasattr(error, "format_message"):  # what typer raises for a wrong command line
-            return fail(misuse(error, words))
+            return fail(explain_misuse(error, words))
         raise
 
 
-def ready_streams() -> None:
+def prepare_streams() -> None:
     """What the encoding of a stream lacks becomes `?`; a closed stderr says nothing."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -101,7 +101,7 @@ def ready_streams() -> None:
                 stream.reconfigure(errors="replace")
 
 
-def unwritable(stream: TextIO) -> bool:
+def is_unwritable(stream: TextIO) -> bool:
     """Whether nothing more can leave, tried with a line end.  What is held back is dropped: the
     interpreter tries once more at its end, and would complain in its own words.
     """
@@ -117,18 +117,18 @@ def unwritable(stream: TextIO) -> bool:
     return False
 
 
-def dashed(words: Sequence[str], group: Any) -> list[str]:
+def normalize_words(words: Sequence[str], group: Any) -> list[str]:
     """`--max_model_len=5` is `--max-model-len=5`: both spellings of the command's options are
     taken; an option of a list is said once more before each of its words.  Prompts and values stay
     as they are.
     """
-    params = chosen(words, group).params
+    params = find_command(words, group).params
     takes = {
         name: not getattr(param, "is_flag", True)
         for param in params
         for name in (*param.opts, *param.secondary_opts)
     }
-    several = lists(params)
+    several = find_list_options(params)
     done: list[str] = []
     value = False  # whether this word is the one before's
     listed = ""  # the option of a list whose words these are
@@ -152,7 +152,7 @@ def dashed(words: Sequence[str], group: Any) -> list[str]:
     return done
 
 
-def lists(params: Sequence[Any]) -> set[str]:
+def find_list_options(params: Sequence[Any]) -> set[str]:
     """Options that take several words, `--goodput ttft:500 tpot:50`, where no word can be anything
     else.
     """
@@ -167,7 +167,7 @@ def wants_value(letters: str, takes: Mapping[str, bool]) -> bool:
     return at == len(letters) - 1
 
 
-def chosen(words: Sequence[str], group: Any) -> Any:
+def find_command(words: Sequence[str], group: Any) -> Any:
     """The command, or the group of commands, that the words name."""
     for word in words:
         inner = getattr(group, "commands", {})
@@ -179,12 +179,12 @@ def chosen(words: Sequence[str], group: Any) -> Any:
     return group
 
 
-def command_word(words: Sequence[str], depth: int) -> str:
+def find_command_word(words: Sequence[str], depth: int) -> str:
     """The word that should name a command `depth` groups down; empty when there is none."""
     return "".join([word for word in words if not word.startswith("-")][depth : depth + 1])
 
 
-def misuse(error: Any, words: Sequence[str]) -> str:
+def explain_misuse(error: Any, words: Sequence[str]) -> str:
     """One line for a wrong command line, with the nearest valid option or command."""
     context = getattr(error, "ctx", None)
     message: str = error.format_message()
@@ -193,20 +193,20 @@ def misuse(error: Any, words: Sequence[str]) -> str:
     option = getattr(error, "option_name", None)
     known = [name for p in context.command.params for name in p.opts]
     names = list(getattr(getattr(error, "param", None), "opts", ()))
-    value = last_value(words, names)
+    value = find_last_value(words, names)
     if value is not None:
         message = f"{names[-1]} = {value!r}: {error.message.split(',')[0]}"
     elif option and option not in known:
         unknown = f"unknown option {option}{nearest(option, known)}"
-        message = refusal(context.command_path, option) or unknown
+        message = find_refusal(context.command_path, option) or unknown
     elif message.startswith("No such command"):
-        word = command_word(words, len(context.command_path.split()) - 1)
+        word = find_command_word(words, len(context.command_path.split()) - 1)
         commands = list(context.command.commands)
         message = f"unknown command {word!r}{nearest(word, commands)}; known: {', '.join(commands)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help"
 
 
-def last_value(words: Sequence[str], names: Sequence[str]) -> str | None:
+def find_last_value(words: Sequence[str], names: Sequence[str]) -> str | None:
     """What a command line says an option is."""
     found = None
     for i, word in enumerate(words):

@@ -81,8 +81,8 @@ def run(
     MODEL is a path, or a name on the Hugging Face Hub (org/name, org/name:Q4_K_M or :file.gguf);
     left out, it is the story model inside the package.  A file or a pipe may hold the prompt too.
     """
-    model, prompt = model_and_prompt(words or [])
-    otherwise = hint(model, prompt)
+    model, prompt = split_words(words or [])
+    otherwise = suggest_prompt(model, prompt)
     prompt = read_prompt(prompt, file)
     if as_json and prompt is None:
         why = "--json prints one answer, and there is no prompt; give one, or -f FILE"
@@ -121,7 +121,7 @@ def answer(
     Settings.of(**settings)
     from flyweight.cli.commands import obey
     from flyweight.cli.session import CONTEXT, ChatSession  # this takes a moment to import
-    from flyweight.cli.show import loading
+    from flyweight.cli.show import show_loading
     from flyweight.llm import LLM
 
     if talk.context not in CONTEXT:
@@ -131,7 +131,7 @@ def answer(
             value=talk.context,
             allowed=f"{', '.join(CONTEXT)}{nearest(talk.context, CONTEXT)}",
         )
-    with loading(verbose=talk.verbose) as tell:
+    with show_loading(verbose=talk.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
     defaults = {**RUN_DEFAULTS, "max_tokens": None, **llm.read_generation_defaults()}
     if sampling.get("mirostat"):  # it takes no other cut beside it
@@ -148,7 +148,7 @@ def answer(
         session.answer(prompt)
 
 
-def model_and_prompt(words: list[str]) -> tuple[str | None, str | None]:
+def split_words(words: list[str]) -> tuple[str | None, str | None]:
     """Two words are model and prompt.  One is a model when it is "stories", names something that is
     there, or looks like a path; else it is a prompt.
     """
@@ -166,7 +166,7 @@ def model_and_prompt(words: list[str]) -> tuple[str | None, str | None]:
     return (word, None) if named else (None, word)
 
 
-def hint(model: str | None, prompt: str | None) -> str:
+def suggest_prompt(model: str | None, prompt: str | None) -> str:
     """Where a single word was taken for a model because something has that name or it looks like a
     path (as and/or does), the way to say it is a prompt.
     """
@@ -182,17 +182,17 @@ def read_prompt(prompt: str | None, file: str | None) -> str | None:
     before the prompt's.  The line end that ends a file is no part of it.
     """
     if file != "-" and (file is not None or prompt is not None):
-        heed_stdin()
+        check_stdin()
     if file is None:
         at_terminal = sys.stdin is not None and sys.stdin.isatty()
         if prompt is not None or at_terminal:
             return prompt
     where = "stdin" if file is None else f"-f {file}"
-    text = _text(_bytes(file, where), where)
+    text = decode_text(read_raw(file, where), where)
     return f"{text}\n{prompt}" if prompt else text
 
 
-def heed_stdin() -> None:
+def check_stdin() -> None:
     """Beside a prompt stdin is not read, as whoever started us may hold it open for ever; text that
     waits there is refused rather than lost, and a pipe that may still bring some is told of.
     """
@@ -213,7 +213,7 @@ def heed_stdin() -> None:
         print("note: stdin is not read when a prompt is given; -f - reads it", file=sys.stderr)
 
 
-def _bytes(file: str | None, where: str) -> bytes:
+def read_raw(file: str | None, where: str) -> bytes:
     try:
         if file is not None and file != "-":
             return Path(file).read_bytes()
@@ -225,7 +225,7 @@ def _bytes(file: str | None, where: str) -> bytes:
         raise RequestError(f"{where}: {reason}; give a prompt, or a text file with -f") from None
 
 
-def _text(raw: bytes, where: str) -> str:
+def decode_text(raw: bytes, where: str) -> str:
     try:
         return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:

@@ -11,7 +11,13 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from flyweight.cli.parameters import OptionTable, Values, make_row
-from flyweight.params.options import RealOption, SamplingOption, SwitchOption, TextsOption, words
+from flyweight.params.options import (
+    RealOption,
+    SamplingOption,
+    SwitchOption,
+    TextsOption,
+    format_words,
+)
 from flyweight.types import OPTIONS, SamplingParams
 
 SETTABLE: Mapping[str, SamplingOption] = {n: one for n, one in OPTIONS.items() if one.cli}
@@ -24,7 +30,9 @@ RUN_DEFAULTS = {n: one.run_default for n, one in SETTABLE.items() if one.run_def
 def select_sampling(*names: str, **defaults: Any) -> OptionTable:
     """Some options, for another command, whose `defaults` these are; the others have none."""
     return OptionTable(
-        make_sampling_row(name, SETTABLE[name], default, "" if default is None else words(default))
+        make_sampling_row(
+            name, SETTABLE[name], default, "" if default is None else format_words(default)
+        )
         for name, default in ((name, defaults.get(name)) for name in names)
     )
 
@@ -53,7 +61,11 @@ def describe_default(name: str, option: SamplingOption) -> str:
     value = RUN_DEFAULTS.get(name, DEFAULTS[name])
     if value in (None, ()):
         return ""
-    return f"the model's, or {words(value)}" if option.generation_config else words(value)
+    return (
+        f"the model's, or {format_words(value)}"
+        if option.generation_config
+        else format_words(value)
+    )
 
 
 def drop_unset(values: Values) -> Values:

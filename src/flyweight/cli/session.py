@@ -14,7 +14,7 @@ from rich.console import Console
 
 from flyweight.cli import lines
 from flyweight.cli.conversation import Conversation, ConversationTurn
-from flyweight.cli.show import figures, stats_in_words
+from flyweight.cli.show import describe_figures, describe_stats
 from flyweight.cli.wrap import WordWrapper
 from flyweight.errors import FlyweightError, RequestError
 from flyweight.llm import LLM
@@ -106,7 +106,7 @@ class ChatSession:
         when Ctrl-C ended it.  Pressed again while the request is given up, it has nothing to end.
         """
         self.last, stopped = None, False
-        out = WordWrapper(sys.stdout, window)
+        out = WordWrapper(sys.stdout, measure_window)
         params = self.params
         if self.retries and params.seed is not None:
             params = replace(params, seed=params.seed + self.retries)
@@ -169,15 +169,15 @@ class ChatSession:
         return "1 turn" if count == 1 else f"{count} turns"
 
     def _figures(self, out: RequestOutput) -> str:
-        return figures(out, self.talk.longest)
+        return describe_figures(out, self.talk.longest)
 
     def stats(self) -> None:
         if self.last is not None:
             self.tell(f"Last answer: {self._figures(self.last)}.")
-        self.tell(f"Conversation: {self.turns()}{self._held()}.")
-        self.tell("\n".join(stats_in_words(self.llm.stats(), self.llm.settings.block_size)))
+        self.tell(f"Conversation: {self.turns()}{self._describe_cache()}.")
+        self.tell("\n".join(describe_stats(self.llm.stats(), self.llm.settings.block_size)))
 
-    def _held(self) -> str:
+    def _describe_cache(self) -> str:
         """How much of the context the conversation takes, where it has begun."""
         if self.last is None:
             return ""
@@ -185,7 +185,7 @@ class ChatSession:
         return f", {taken} of {self.talk.longest} tokens of the context"
 
 
-def window() -> int:
+def measure_window() -> int:
     """The width of the terminal stdout goes to, in columns; 0 when it goes elsewhere."""
     with suppress(OSError, ValueError):
         return os.get_terminal_size(sys.stdout.fileno()).columns

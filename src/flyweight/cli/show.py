@@ -31,12 +31,12 @@ from flyweight.validation.untrusted import printable
 SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
 
 
-def plain_console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """A console that prints words as they are: `[b]` or `:dog:` may be somebody's file or token."""
     return Console(stderr=stderr, markup=False, emoji=False)
 
 
-def called(path: Path) -> str:
+def format_name(path: Path) -> str:
     """A model's name: `.` has one too, and a link its own."""
     return printable(os.path.basename(os.path.abspath(path)) or str(path))
 
@@ -55,9 +55,9 @@ class LoadingDisplay:
         if not self.plan:
             return
         if self.verbose:
-            self.console.print(memory_table(plan))
+            self.console.print(make_memory_table(plan))
             return
-        line = f"{called(found.checkpoint.path)}: {summarize(plan)}"
+        line = f"{format_name(found.checkpoint.path)}: {summarize(plan)}"
         self.console.print(line, style="dim", highlight=False, soft_wrap=True)
 
     def report_progress(self, done: int, total: int) -> None:
@@ -97,18 +97,18 @@ class LoadingDisplay:
 
 
 @contextmanager
-def loading(*, verbose: bool = False, planned: bool = True) -> Iterator[LoadingDisplay]:
+def show_loading(*, verbose: bool = False, planned: bool = True) -> Iterator[LoadingDisplay]:
     """A `LoadingDisplay` on stderr, whose bar goes when the block ends, however it ends; `planned`
     tells of the memory plan.
     """
-    tell = LoadingDisplay(plain_console(stderr=True), verbose, planned)
+    tell = LoadingDisplay(make_console(stderr=True), verbose, planned)
     try:
         yield tell
     finally:
         tell.stop()
 
 
-def plain_table(title: str, *columns: str) -> Table:
+def make_table(title: str, *columns: str) -> Table:
     """A table with a title and a line under its head, and nothing else."""
     table = Table(
         title=title,
@@ -123,9 +123,9 @@ def plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-def memory_table(plan: MemoryPlan) -> Table:
+def make_memory_table(plan: MemoryPlan) -> Table:
     """The memory plan, part by part."""
-    table = plain_table("Memory plan", "what", "bytes")
+    table = make_table("Memory plan", "what", "bytes")
     table.columns[1].justify = "right"
     for what, amount in plan.list_rows():
         table.add_row(what, format_size(amount))
@@ -134,7 +134,7 @@ def memory_table(plan: MemoryPlan) -> Table:
     return table
 
 
-def stats_in_words(now: Mapping[str, int], block_size: int) -> list[str]:
+def describe_stats(now: Mapping[str, int], block_size: int) -> list[str]:
     """The engine's counters, as `LLM.stats` has them, in sentences."""
     stopped = f", {now['aborted']} stopped early" if now["aborted"] else ""
     answers = "1 answer" if now["finished"] == 1 else f"{now['finished']} answers"
@@ -151,7 +151,7 @@ def stats_in_words(now: Mapping[str, int], block_size: int) -> list[str]:
     return told
 
 
-def cut_short(out: RequestOutput, longest: int) -> str:
+def describe_cut(out: RequestOutput, longest: int) -> str:
     """Why an answer ends in the middle, where it does; `longest` is prompt and answer together."""
     if out.outputs[0].finish_reason != "length":
         return ""
@@ -159,7 +159,7 @@ def cut_short(out: RequestOutput, longest: int) -> str:
     return "context full" if known >= longest else "stopped at max_tokens"
 
 
-def figures(out: RequestOutput, longest: int) -> str:
+def describe_figures(out: RequestOutput, longest: int) -> str:
     """`182 tokens · 1204.3 tokens/s · first token after 3 ms · 5 of 6 prompt tokens from cache`;
     then why the answer was cut short.
     """
@@ -173,5 +173,5 @@ def figures(out: RequestOutput, longest: int) -> str:
         parts.append(
             f"{out.num_cached_tokens} of {len(out.prompt_token_ids)} prompt tokens from cache"
         )
-    why = cut_short(out, longest)
+    why = describe_cut(out, longest)
     return " · ".join([*parts, why] if why else parts)

@@ -31,14 +31,14 @@ def stop(port: Port = None, every: Every = False, now: Now = False) -> int:
     if port is not None:
         found = [record for record in found if record.port == port]
     if not found:
-        raise ConfigError(_nobody(port))
+        raise ConfigError(refuse_missing(port))
     if len(found) > 1 and not every:
         ports = ", ".join(f"{record.port} ({record.model})" for record in found)
         raise ConfigError(f"{len(found)} servers run; give --port or --all; ports: {ports}")
-    return max(end(record, now) for record in found)
+    return max(stop_server(record, now) for record in found)
 
 
-def _nobody(port: int | None) -> str:
+def refuse_missing(port: int | None) -> str:
     """Why there is nothing to stop."""
     from flyweight.server.lifecycle import running
 
@@ -52,7 +52,7 @@ def _nobody(port: int | None) -> str:
     return f"--port = {port}: no server of ours is there; ours: {ports}"
 
 
-def end(record: "ServerRecord", now: bool) -> int:
+def stop_server(record: "ServerRecord", now: bool) -> int:
     """Ends one server; 0 once all its processes are gone."""
     from flyweight.plan.memory import format_size
     from flyweight.server.lifecycle.running import list_family, measure_memory

@@ -74,21 +74,21 @@ def tokenize(
     given = read_prompt(None if text == "-" else text, "-" if text == "-" else file)
     if given is None:
         raise RequestError("there is not text; give it as an argument, - for stdin, or -f FILE")
-    from flyweight.cli.show import loading
+    from flyweight.cli.show import show_loading
     from flyweight.describe import find, open_tokenizer
 
-    with loading() as tell:
+    with show_loading() as tell:
         path = find(settings, tell)
     tokenizer = open_tokenizer(path)
     ids = tokenizer.encode(given, add_special, parse_special)
-    found = [described(tokenizer, token) for token in ids]
+    found = [describe_token(tokenizer, token) for token in ids]
     if as_json:
-        print(json.dumps(document(found, given, str(path)), ensure_ascii=False))
+        print(json.dumps(make_document(found, given, str(path)), ensure_ascii=False))
     else:
         show(found, given)
 
 
-def described(tokenizer: Tokenizer, token: int) -> TokenRow:
+def describe_token(tokenizer: Tokenizer, token: int) -> TokenRow:
     """What there is to say of an id."""
     raw = tokenizer.token_bytes(token, special=True)
     try:
@@ -99,7 +99,7 @@ def described(tokenizer: Tokenizer, token: int) -> TokenRow:
     return TokenRow(token, tokenizer.piece(token), text, split, special)
 
 
-def document(found: Sequence[TokenRow], text: str, path: str) -> dict[str, Any]:
+def make_document(found: Sequence[TokenRow], text: str, path: str) -> dict[str, Any]:
     """Everything the table shows, for scripts."""
     tokens = [asdict(token) for token in found]
     return {"path": path, "count": len(found), "characters": len(text), "tokens": tokens}
@@ -107,10 +107,10 @@ def document(found: Sequence[TokenRow], text: str, path: str) -> dict[str, Any]:
 
 def show(found: Sequence[TokenRow], text: str) -> None:
     """A table, a token a row, and a line of figures."""
-    from flyweight.cli.show import plain_console, plain_table
+    from flyweight.cli.show import make_console, make_table
     from flyweight.validation.untrusted import printable
 
-    console, table = plain_console(), plain_table("", "", "id", "piece", "text", "")
+    console, table = make_console(), make_table("", "", "id", "piece", "text", "")
     table.title = None
     for column in (0, 1):
         table.columns[column].justify = "right"
@@ -122,9 +122,9 @@ def show(found: Sequence[TokenRow], text: str) -> None:
     if found:
         console.print(table)
     each = f" · {len(text) / len(found):.2f} characters a token" if found else ""
-    figures = f"{_many(len(found), 'token')} · {_many(len(text), 'character')}{each}"
+    figures = f"{format_count(len(found), 'token')} · {format_count(len(text), 'character')}{each}"
     console.print(figures, highlight=False)
 
 
-def _many(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")

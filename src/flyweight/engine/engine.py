@@ -25,7 +25,7 @@ from flyweight.engine.step import UNLIMITED, ComputeError, Plan, Produced, StepB
 from flyweight.errors import RequestError
 from flyweight.sampling.arrays import OptionColumns
 from flyweight.types import Event, Request
-from flyweight.validation.ranges import loaded
+from flyweight.validation.ranges import check_loaded
 from flyweight.wire import Batch, Sampled
 
 NOTHING = Produced(())
@@ -71,7 +71,7 @@ class Engine:
         for what could never be finished.
         """
         self.mend()
-        loaded(request.adapter, self.adapters)
+        check_loaded(request.adapter, self.adapters)
         if request.params.structured_outputs is None:
             self._queue(request)
         else:

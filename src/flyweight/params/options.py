@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from numbers import Real
 from typing import Any
 
-from flyweight.validation.ranges import listed, number, require, strings, whole, within
+from flyweight.validation.ranges import check_list, number, require, strings, whole, within
 
 OPENAI, LLAMACPP, OLLAMA = "openai", "llamacpp", "ollama"
 EVERY_API = (OPENAI, LLAMACPP, OLLAMA)
@@ -52,11 +52,11 @@ class SamplingOption:
         """The allowed values in words."""
         return self.values
 
-    def named(self, name: str, api: str) -> str:
+    def name_in(self, name: str, api: str) -> str:
         """What an API calls the option `name`."""
         return self.names.get(api, name)
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         """The value as `SamplingParams` keeps it.  Raises `RequestError`."""
         return value
 
@@ -75,7 +75,9 @@ class NumberOption(SamplingOption):
     @property
     def range(self) -> str:
         span = self.values or self.span
-        return "; ".join([span, *(f"{one} is {words(kept)}" for one, kept in self.same.items())])
+        return "; ".join(
+            [span, *(f"{one} is {format_words(kept)}" for one, kept in self.same.items())]
+        )
 
     @property
     def span(self) -> str:
@@ -86,7 +88,7 @@ class NumberOption(SamplingOption):
         """The least value that is accepted."""
         return min([self.low, *map(float, self.same)])
 
-    def settled(self, value: Any) -> Any:
+    def settle(self, value: Any) -> Any:
         """What a value stands for."""
         return self.same.get(value, value) if self.same and isinstance(value, Real) else value
 
@@ -103,9 +105,9 @@ class RealOption(NumberOption):
     def span(self) -> str:
         return f"above {self.low:g}, up to {self.high:g}" if self.above else super().span
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         if not self.above:
-            return within(name, self.settled(value), self.low, self.high)
+            return within(name, self.settle(value), self.low, self.high)
         found = number(name, value)
         near = self.high if found > self.high else self.high / 100
         require(self.low < found <= self.high, name, found, self.span, float(near))
@@ -124,7 +126,7 @@ class TemperatureOption(RealOption):
     def lowest(self) -> float:
         return 0
 
-    def checked(self, name: str, value: Any) -> float:
+    def validate(self, name: str, value: Any) -> float:
         found = number(name, value)
         near = self.high if found > 1 else 0.0 if found < self.low / 2 else self.low
         require(found == 0 or self.low <= found <= self.high, name, found, self.range, near)
@@ -140,8 +142,8 @@ class WholeOption(NumberOption):
     _: KW_ONLY
     none: bool = False
 
-    def checked(self, name: str, value: Any) -> Any:
-        value = self.settled(value)
+    def validate(self, name: str, value: Any) -> Any:
+        value = self.settle(value)
         found = whole(name, value, self.low, self.high, none=self.none)
         return None if value is None else found
 
@@ -150,7 +152,7 @@ class WholeOption(NumberOption):
 class SwitchOption(SamplingOption):
     """True or false."""
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         require(isinstance(value, bool), name, value, "true or false")
         return value
 
@@ -168,7 +170,7 @@ class TextsOption(SamplingOption):
     def range(self) -> str:
         return f"up to {self.most} strings of 1 to {self.longest:,} characters"
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         return strings(name, value, self.most, self.longest)
 
 
@@ -184,10 +186,10 @@ class TokenIdsOption(SamplingOption):
     def range(self) -> str:
         return self.values or "token ids"
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         if self.none and value is None:
             return None
-        found = tuple(dict.fromkeys(whole(name, i, 0, None) for i in listed(name, value)))
+        found = tuple(dict.fromkeys(whole(name, i, 0, None) for i in check_list(name, value)))
         require(bool(found) or not self.none, name, [], "one id or more, or none for all")
         return tuple(sorted(found)) if self.none else found
 
@@ -200,11 +202,11 @@ class ObjectOption(SamplingOption):
     _: KW_ONLY
     apis: tuple[str, ...] = ()
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         return self.check(name, value)
 
 
-def instance(kind: type) -> Callable[[str, Any], Any]:
+def make_instance_check(kind: type) -> Callable[[str, Any], Any]:
     """A check that a value is of a class, or none."""
 
     def check(name: str, value: Any) -> Any:
@@ -215,22 +217,22 @@ def instance(kind: type) -> Callable[[str, Any], Any]:
     return check
 
 
-def functions(name: str, value: Any) -> tuple[Any, ...]:
+def check_functions(name: str, value: Any) -> tuple[Any, ...]:
     """Functions, or none.  Raises `RequestError`."""
-    found = listed(name, value)
+    found = check_list(name, value)
     for f in found:
         require(callable(f), name, f, "functions")
     return found
 
 
-def biases(name: str, value: Any) -> dict[int, float]:
+def check_biases(name: str, value: Any) -> dict[int, float]:
     """Token ids to numbers from -100 to 100, or none.  Raises `RequestError`."""
     found = value or {}
     require(isinstance(found, Mapping), name, found, "a mapping of token ids to numbers")
     return {whole(name, i, 0, None): within(name, b, -100, 100) for i, b in found.items()}
 
 
-def words(value: object) -> str:
+def format_words(value: object) -> str:
     """A default or a value as the documentation shows it."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]

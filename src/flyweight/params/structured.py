@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from flyweight.errors import RequestError
-from flyweight.validation.ranges import listed, require, sized
+from flyweight.validation.ranges import check_list, check_size, require
 
 NAME = "structured_outputs"
 EXACT: Literal["exact"] = "exact"  # what `strictness` may be
@@ -142,9 +142,9 @@ def check(outputs: StructuredOutputs, longest: int, deepest: int) -> None:
     for name, value in outputs.given.items():
         parts = value if isinstance(value, tuple) else (str(value),)
         size = sum(len(part.encode()) for part in parts)
-        sized(f"{NAME}.{name}", size, "bytes", longest)
+        check_size(f"{NAME}.{name}", size, "bytes", longest)
     found = _measure_depth(str(outputs.json or ""))
-    sized(f"{NAME}.json", found, "levels", deepest)
+    check_size(f"{NAME}.json", found, "levels", deepest)
 
 
 def to_schema_text(schema: object) -> str:
@@ -152,7 +152,7 @@ def to_schema_text(schema: object) -> str:
     name = f"{NAME}.json"
     text = schema if isinstance(schema, str) else _dump(name, schema)
     _check_text(name, text)
-    sized(name, _measure_depth(text), "levels", DEEPEST)
+    check_size(name, _measure_depth(text), "levels", DEEPEST)
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -189,13 +189,13 @@ def _check_text(name: str, value: object) -> None:
         size = len(str(value).encode())
     except UnicodeEncodeError:
         raise RequestError("has an invalid UTF-16 surrogate", name) from None
-    sized(name, size, "bytes", LONGEST)
+    check_size(name, size, "bytes", LONGEST)
 
 
 def _check_choices(given: object) -> tuple[str, ...]:
     name = f"{NAME}.choice"
-    found = listed(name, given)
-    sized(name, len(found), "choices", MOST_CHOICES, 1)
+    found = check_list(name, given)
+    check_size(name, len(found), "choices", MOST_CHOICES, 1)
     for one in found:
         require(isinstance(one, str), name, str(one)[:80], "texts")
     _check_text(name, "".join(str(one) for one in found))

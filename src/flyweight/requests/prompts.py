@@ -20,7 +20,7 @@ from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.formats import ReasoningMarks
 from flyweight.text.words import Lexicon
 from flyweight.types import ALL, Request, RequestWords, SamplingParams, ThinkingBudget
-from flyweight.validation.ranges import loaded, require
+from flyweight.validation.ranges import check_loaded, require
 
 T = TypeVar("T")
 PIECE = 8  # characters of a token, generously: text of so many is read in one go
@@ -122,7 +122,7 @@ class PromptReader:
     def _judge(self, lane: RequestContext) -> None:
         # a request refuses a bad salt or priority
         Request("", (), SamplingParams(), salt=lane.salt, priority=lane.priority)
-        loaded(lane.adapter, self.adapters)
+        check_loaded(lane.adapter, self.adapters)
 
     def _read_tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """The prompt as text, where it has any, and as ids."""

@@ -4,7 +4,7 @@ Invariant: a pattern matches nothing that its format does not allow; a name that
 annotates, unless it is nearly a format's.  Standard library only.
 """
 
-from flyweight.errors import edits
+from flyweight.errors import count_edits
 
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -65,7 +65,7 @@ LACKING_FORMATS = ("idn-email", "idn-hostname", "iri", "iri-reference", "uri-tem
 def meant_format(name: str) -> str:
     """The format that an unknown name is a misspelling of; empty where it is of none."""
     bare = name[:40].casefold().replace("_", "-")
-    found = ((edits(bare, known), known) for known in (*TIGHT, *KEPT, *LACKING_FORMATS))
+    found = ((count_edits(bare, known), known) for known in (*TIGHT, *KEPT, *LACKING_FORMATS))
     wrong, known = min(found)
     return known if wrong <= (1 if len(known) < 8 else 2) else ""
 

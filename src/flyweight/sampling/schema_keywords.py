@@ -7,7 +7,7 @@ a keyword's is a misspelling of it, and refused.  Knows no grammar engine.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from flyweight.errors import RequestError, edits
+from flyweight.errors import RequestError, count_edits
 from flyweight.params.structured import NAME
 from flyweight.sampling.formats import is_ignored_format
 from flyweight.validation.untrusted import shown
@@ -142,7 +142,7 @@ def _wrong(name: str, word: str) -> int:
     if name == word or abs(len(name) - len(word)) > 2:
         return 0 if name == word else 3
     most = 0 if len(word) < 4 else 1 if len(word) < 8 else 2
-    found = edits(name, word)
+    found = count_edits(name, word)
     return found if found <= most and name[:1] == word[:1] else 3
 
 

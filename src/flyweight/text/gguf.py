@@ -15,7 +15,7 @@ import numpy as np
 from flyweight.errors import CheckpointError
 from flyweight.text.codec import DEFAULT, SpecialIds
 from flyweight.validation.strings import Strings
-from flyweight.validation.untrusted import END_KEYS, shown, token_id
+from flyweight.validation.untrusted import END_KEYS, read_token_id, shown
 from flyweight.wire import U8
 
 MOST_TOKENS = 1 << 24
@@ -166,7 +166,7 @@ def read_optional_id(metadata: Mapping[str, object], key: str, count: int) -> in
     """The id `tokenizer.ggml.<key>` of a vocabulary of `count`; none when it is missing or says
     there is none.
     """
-    value = token_id(metadata, key)
+    value = read_token_id(metadata, key)
     if value is not None and value >= count:
         raise CheckpointError(f"tokenizer.ggml.{key} is {value}, outside 0 to {count - 1}")
     return value
@@ -185,7 +185,9 @@ def _read_special_ids(
     if bos is not None:
         special.add(bos)
     unknown = read_optional_id(metadata, "unknown_token_id", count)
-    padding = token_id(metadata, "padding_token_id")  # published files point past the vocabulary
+    padding = read_token_id(
+        metadata, "padding_token_id"
+    )  # published files point past the vocabulary
     return SpecialIds(
         bos_id=bos,
         eos_id=eos,

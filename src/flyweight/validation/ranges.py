@@ -18,7 +18,7 @@ def require(ok: bool, name: str, value: object, allowed: str, near: object = Non
         raise RequestError("is out of range", name, value=value, allowed=allowed, hint=hint)
 
 
-def sized(name: str, count: int, unit: str, most: int, least: int = 0) -> None:
+def check_size(name: str, count: int, unit: str, most: int, least: int = 0) -> None:
     """A number of things, such as strings or bytes, from `least` to `most`."""
     if not least <= count <= most:
         allowed = f"{least} to {most}" if least else f"up to {most} {unit}"
@@ -30,13 +30,13 @@ def sized(name: str, count: int, unit: str, most: int, least: int = 0) -> None:
         )
 
 
-def of_kind(ok: bool, name: str, value: object, allowed: str) -> None:
+def check_kind(ok: bool, name: str, value: object, allowed: str) -> None:
     """The same for a value of another kind."""
     if not ok:
         raise RequestError("is not valid", name, value=value, allowed=allowed)
 
 
-def loaded(adapter: str, known: Collection[str]) -> None:
+def check_loaded(adapter: str, known: Collection[str]) -> None:
     """The name of an adapter there is, or "" for none."""
     if adapter and adapter not in known:
         raise RequestError(
@@ -50,7 +50,7 @@ def number(name: str, value: object) -> float:
     """Any real number, NumPy's scalars too, as a float."""
     found = math.nan
     known = isinstance(value, Real) and not isinstance(value, bool)
-    of_kind(known, name, value, "a finite number")
+    check_kind(known, name, value, "a finite number")
     with suppress(OverflowError):  # a whole number too large for a float
         found = float(value)  # type: ignore[arg-type]
     require(math.isfinite(found), name, value, "a finite number")
@@ -65,10 +65,10 @@ def within(name: str, value: object, low: float, high: float) -> float:
     return found
 
 
-def listed(name: str, value: object) -> tuple[object, ...]:
+def check_list(name: str, value: object) -> tuple[object, ...]:
     if value is None:
         return ()
-    of_kind(isinstance(value, list | tuple | set | frozenset), name, value, "a list, or none")
+    check_kind(isinstance(value, list | tuple | set | frozenset), name, value, "a list, or none")
     return tuple(value)  # type: ignore[arg-type]
 
 
@@ -88,8 +88,8 @@ def whole(name: str, value: object, low: int, high: int | None, *, none: bool = 
 
 def strings(name: str, value: object, most: int, longest: int) -> tuple[str, ...]:
     """One string, or a list of up to `most`, each of 1 to `longest` characters."""
-    found = (value,) if isinstance(value, str) else listed(name, value)
-    sized(name, len(found), "strings", most)
+    found = (value,) if isinstance(value, str) else check_list(name, value)
+    check_size(name, len(found), "strings", most)
     for s in found:
         fits = isinstance(s, str) and 0 < len(s) <= longest
         allowed = f"strings of 1 to {longest} characters"

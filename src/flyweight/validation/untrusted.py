@@ -63,7 +63,7 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def token_id(metadata: Mapping[str, object], key: str, where: str = "") -> int | None:
+def read_token_id(metadata: Mapping[str, object], key: str, where: str = "") -> int | None:
     """`tokenizer.ggml.<key>` of GGUF metadata; none when it is missing or says there is none.
     `where` begins the error.  The kind is tested before anything else: arrays compare to arrays.
     """

@@ -11,7 +11,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.validation.strings import Strings
-from flyweight.validation.untrusted import END_KEYS, shown, token_id
+from flyweight.validation.untrusted import END_KEYS, read_token_id, shown
 from flyweight.weights.gguf_names import find_architecture
 from flyweight.weights.tensorinfo import Span
 
@@ -92,7 +92,7 @@ def make_hf_config(
 
 def find_end_ids(metadata: Mapping[str, object], where: str) -> list[int]:
     """Ids that end a text: end of sequence, of turn, of message."""
-    found = (token_id(metadata, key, f"{where}: ") for key in END_KEYS)
+    found = (read_token_id(metadata, key, f"{where}: ") for key in END_KEYS)
     return [i for i in found if i is not None]
 
 

@@ -120,7 +120,7 @@ def kernels(
     from flyweight.bench.kernels import KernelRun, run
     from flyweight.bench.ours import BenchEngineOptions
     from flyweight.bench.rows import load, save
-    from flyweight.cli.bench.progress import measuring
+    from flyweight.cli.bench.progress import show_measuring
 
     out.check()
     asked = KernelRun(
@@ -134,14 +134,14 @@ def kernels(
     )
     if not asked.tests:
         raise ConfigError("there is nothing to measure; give -p, -n, or -b above 1")
-    path = by.writable("results", out.results)
-    with by.using("results", path):
+    path = by.find_writable("results", out.results)
+    with by.name_errors("results", path):
         done = load(path) if path else []
     found: list[BenchRow] = []
 
     def show(rows: Sequence[BenchRow]) -> None:
         if path:
-            with by.using("results", path):
+            with by.name_errors("results", path):
                 save(path, rows)
         if out.output == "md":
             print(
@@ -152,7 +152,7 @@ def kernels(
             )
         found.extend(rows)
 
-    with measuring(show) as tell:
+    with show_measuring(show) as tell:
         run(asked, done, tell)
     if out.output == "md":
         print(f"\n{report.describe_machine(Surroundings.here(), found)}")

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flyweight.cli.bench.options import using
+from flyweight.cli.bench.options import name_errors
 from flyweight.cli.bench.refusals import DATASETS
-from flyweight.config import data_folder, openai_key, whole
+from flyweight.config import find_data_folder, read_openai_key, whole
 from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import one_line
 
@@ -113,7 +113,7 @@ def find_data(given: str | None, default: str = "") -> Path:
     word = given or default
     if not word:
         raise ConfigError("dataset_path is needed: the file of this data set")
-    path, data = Path(word).expanduser(), data_folder()
+    path, data = Path(word).expanduser(), find_data_folder()
     for place in (path, *([data / word] if data else [])):
         if place.is_file() and (given or place != path):
             return place
@@ -131,7 +131,7 @@ def find_address(url: str | None, host: str, port: int, *, verified: bool = True
 
 def make_headers(words: Sequence[str] | None) -> dict[str, str]:
     """Those given, and the key OpenAI's clients send."""
-    key = openai_key()
+    key = read_openai_key()
     found = {"authorization": f"Bearer {key}"} if key else {}
     return found | {name.lower(): value for name, value in parse_pairs("header", words).items()}
 
@@ -155,7 +155,7 @@ def open_dataset(name: str, path: str | None, lengths: Mapping[str, tuple[Any, .
     if name == "prefix_repetition":
         return sets.Prefixes(*given)
     file = find_data(path, SONNET if name == "sonnet" else "")
-    with using("dataset_path", file):
+    with name_errors("dataset_path", file):
         if name == "sonnet":
             return sets.Sonnet(sets.read_text_lines(file), *given)
         if name == "sharegpt":

@@ -47,16 +47,16 @@ def latency(
 
     whole("num_iters", num_iters, 1, 10_000)
     whole("num_iters_warmup", num_iters_warmup, 0, 10_000)
-    _judge(input_len, output_len)
+    check_lengths(input_len, output_len)
     whole("batch_size", batch_size, 1, MOST_SEQS)
-    file = by.writable("output_json", output_json)
+    file = by.find_writable("output_json", output_json)
     asked = OfflineRequests(batch_size, input_len, output_len, batch_size)
     outcome = _measure(model, asked, (num_iters, num_iters_warmup), engine, peers)
     document = outcome.to_document()
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
     for percent, seconds in outcome.compute_percentiles().items():
         print(f"{percent}% percentile latency: {seconds:.4f} seconds")
-    _tell(outcome, file)
+    print_outcome(outcome, file)
 
 
 @expand
@@ -74,10 +74,10 @@ def throughput(
     """Time many requests of random tokens that are sent at once."""
     from flyweight.bench.offline import OfflineRequests
 
-    _judge(input_len, output_len)
+    check_lengths(input_len, output_len)
     whole("num_prompts", num_prompts, 1, MOST)
     whole("max_num_seqs", max_num_seqs, 1, MOST_SEQS)
-    file = by.writable("output_json", output_json)
+    file = by.find_writable("output_json", output_json)
     asked = OfflineRequests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
     outcome = _measure(model, asked, (1, 0), engine, peers)
     seconds = outcome.seconds[0]
@@ -88,10 +88,10 @@ def throughput(
     )
     print(f"Total num prompt tokens:  {asked.count * input_len}")
     print(f"Total num output tokens:  {asked.count * output_len}")
-    _tell(outcome, file)
+    print_outcome(outcome, file)
 
 
-def _judge(input_len: int, output_len: int) -> None:
+def check_lengths(input_len: int, output_len: int) -> None:
     whole("input_len", input_len, 1, MOST)
     whole("output_len", output_len, 1, MOST)
 
@@ -105,16 +105,16 @@ def _measure(
 ) -> OfflineReport:
     """Measures rounds that count, after rounds that do not; peers in turn."""
     from flyweight.bench.offline import OfflineRun, measure
-    from flyweight.cli.bench.progress import measuring
+    from flyweight.cli.bench.progress import show_measuring
 
     named, means = peers.list_peers(), peers.method()
-    with measuring() as tell:
+    with show_measuring() as tell:
         serving = OfflineRun(model, asked, tell, **asdict(engine))
         with serving.open_peers(named, means):
             return measure(serving, *rounds)
 
 
-def _tell(outcome: OfflineReport, file: Path | None) -> None:
+def print_outcome(outcome: OfflineReport, file: Path | None) -> None:
     """What was achieved, and beside whom."""
     from flyweight.bench.report import DETERMINISTIC
     from flyweight.bench.rows import CACHED_BYTES
@@ -137,5 +137,5 @@ def _tell(outcome: OfflineReport, file: Path | None) -> None:
             f"ours is {ratio.median:.2f} [{ratio.least:.2f}..{ratio.most:.2f}] times as fast"
         )
     if file:
-        with by.using("output_json", file):
+        with by.name_errors("output_json", file):
             file.write_text(json.dumps(outcome.to_document()) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyweight.cli import options as opt
-from flyweight.config import peer_python
+from flyweight.config import find_peer_python
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -78,11 +78,11 @@ class PeerOptions:
     def method(self) -> "PeerMethod":
         from flyweight.bench.peers import PeerMethod
 
-        return PeerMethod(python=peer_python(self.vs_python), binary=self.vs_binary or "")
+        return PeerMethod(python=find_peer_python(self.vs_python), binary=self.vs_binary or "")
 
 
 @contextmanager
-def using(name: str, path: Path | None) -> Iterator[None]:
+def name_errors(name: str, path: Path | None) -> Iterator[None]:
     """What the system refuses about a file is told by the option that named it."""
     try:
         yield
@@ -91,14 +91,14 @@ def using(name: str, path: Path | None) -> Iterator[None]:
         raise ConfigError(f"{name} = {str(path)!r}: {why}") from None
 
 
-def writable(name: str, given: str | None) -> Path | None:
+def find_writable(name: str, given: str | None) -> Path | None:
     """The path of a file that can be written, found out before anything is measured; what is in it
     stays.  Raises `ConfigError`.
     """
     if not given:
         return None
     path = Path(given).expanduser()
-    with using(name, path):
+    with name_errors(name, path):
         there = path.exists()
         path.open("a").close()
         if not there:  # nothing may come to be written

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from flyweight.bench.kernels import RunListener
 from flyweight.bench.rows import BenchRow
-from flyweight.cli.show import LoadingDisplay, plain_console
+from flyweight.cli.show import LoadingDisplay, make_console
 from flyweight.validation.untrusted import printable
 
 Rows = Callable[[Sequence[BenchRow]], None]
@@ -72,9 +72,9 @@ class Measuring(RunListener):
 
 
 @contextmanager
-def measuring(shown: Rows | None = None) -> Iterator[Measuring]:
+def show_measuring(shown: Rows | None = None) -> Iterator[Measuring]:
     """Bars go when the block ends, however it ends."""
-    tell = Measuring(plain_console(stderr=True), shown)
+    tell = Measuring(make_console(stderr=True), shown)
     try:
         yield tell
     finally:

@@ -51,7 +51,7 @@ DATASETS = {
 }
 
 
-def refusal(command: str, option: str) -> str:
+def find_refusal(command: str, option: str) -> str:
     """Why an option of vLLM's is not taken by a command of ours; empty where it is none."""
     if not command.endswith("bench serve"):
         return ""

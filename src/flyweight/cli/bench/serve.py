@@ -22,7 +22,7 @@ from flyweight.cli.bench.load_options import (
     SecondOptions,
     TargetOptions,
 )
-from flyweight.cli.bench.options import using, writable
+from flyweight.cli.bench.options import find_writable, name_errors
 from flyweight.cli.parameters import Values, expand
 from flyweight.cli.samplers import select_sampling
 from flyweight.config import whole
@@ -71,13 +71,13 @@ class ResultFile:
         if not (self.save or self.append):
             return None
         folder = Path(self.folder or ".").expanduser()
-        with using("result_dir", folder):
+        with name_errors("result_dir", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        return writable("result_filename", str(folder / (self.name or own)))
+        return find_writable("result_filename", str(folder / (self.name or own)))
 
     def write(self, path: Path, document: Mapping[str, Any]) -> None:
         line = json.dumps(document) + "\n"
-        with using("result_filename", path), path.open("a" if self.append else "w") as file:
+        with name_errors("result_filename", path), path.open("a" if self.append else "w") as file:
             file.write(line)
 
 
@@ -216,13 +216,15 @@ def measure(
     from flyweight.bench.serving.report import compare, make_file_name, write_comparison
     from flyweight.bench.serving.session import LoadSession
 
-    with LoadSession(wanted, body, note) as session:
+    with LoadSession(wanted, body, print_note) as session:
         for server in servers:
             session.look(server, seconds)
         load = session.load()
-        headers = [header(session, i, len(load.asks), telling.label) for i in range(len(servers))]
+        headers = [
+            make_header(session, i, len(load.asks), telling.label) for i in range(len(servers))
+        ]
         path = file.path(make_file_name(headers[0]))
-        runs = [one(session, i, load, headers[i], telling) for i in range(len(servers))]
+        runs = [measure_server(session, i, load, headers[i], telling) for i in range(len(servers))]
     result, found = runs[0][1], [summary for summary, _ in runs]
     if len(runs) > 1:
         better = {label: ratio for label, (_, _, ratio) in compare(found[0], found[1]).items()}
@@ -236,7 +238,7 @@ def measure(
     return 0 if all(summary.completed for summary in found) else 1
 
 
-def header(session: LoadSession, at: int, count: int, label: str | None) -> ReportHeader:
+def make_header(session: LoadSession, at: int, count: int, label: str | None) -> ReportHeader:
     from flyweight.bench.serving.report import ReportHeader
 
     wanted, found = session.wanted, session.servers[at]
@@ -244,7 +246,7 @@ def header(session: LoadSession, at: int, count: int, label: str | None) -> Repo
     return ReportHeader(backend, found.model, name, count, wanted.pace, wanted.most, label)
 
 
-def one(
+def measure_server(
     session: LoadSession, at: int, load: RequestSchedule, header: ReportHeader, telling: ResultView
 ) -> tuple[LoadSummary, dict[str, Any]]:
     """A server's turn: its figures, shown and as JSON."""
@@ -256,30 +258,30 @@ def one(
     )
     from flyweight.bench.serving.summary import summarize
 
-    with bar(telling.bar) as tell:
+    with show_bar(telling.bar) as tell:
         played = session.play(session.servers[at], load, tell)
     summary = summarize(played, telling.percents, telling.goals)
     if not telling.as_json:
         print(*write_block(summary, header, telling.metrics, played.drafts), sep="\n", flush=True)
     for line in list_reasons(summary):
-        note(line)
+        print_note(line)
     for line in () if header.backend == "openai-chat" else find_miscounts(played):
-        note(line)
+        print_note(line)
     found = make_document(summary, header, telling.metrics, played, detailed=telling.detailed)
     return summary, {**found, **telling.metadata}
 
 
-def note(message: str) -> None:
+def print_note(message: str) -> None:
     print(one_line(message, len(message)), file=sys.stderr, flush=True)
 
 
 @contextmanager
-def bar(wanted: bool) -> Iterator[Tell]:
+def show_bar(wanted: bool) -> Iterator[Tell]:
     """A bar of answered requests at a terminal, drawn now and then."""
-    from flyweight.cli.bench.progress import measuring
+    from flyweight.cli.bench.progress import show_measuring
 
     drawn = 0.0
-    with measuring() as shown:
+    with show_measuring() as shown:
 
         def tell(done: int, total: int) -> None:
             nonlocal drawn

@@ -9,7 +9,7 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
-from flyweight.config import Settings, peer_python, whole
+from flyweight.config import Settings, find_peer_python, whole
 
 Rounds = Annotated[
     int, typer.Option("-r", "--repetitions", metavar="N", help="Starts to measure after the first.")
@@ -36,7 +36,7 @@ def startup(
     from flyweight.bench.facts import measure_size
     from flyweight.bench.peers import PeerArgument, PeerMethod
     from flyweight.bench.startup import measure_startup as measured
-    from flyweight.cli.bench.progress import measuring
+    from flyweight.cli.bench.progress import show_measuring
     from flyweight.describe import find
 
     whole("repetitions", repetitions, 1, 1000)
@@ -47,8 +47,8 @@ def startup(
     options += ["--threads", str(threads)] if threads else []
     options += ["--max-model-len", str(max_model_len)] if max_model_len else []
     peers = [PeerArgument.of(name) for name in vs or ()]
-    means = PeerMethod(threads or _cores(), peer_python(vs_python))
-    with measuring() as tell:
+    means = PeerMethod(threads or count_cores(), find_peer_python(vs_python))
+    with show_measuring() as tell:
         path = find(settings, tell)
         starts = measured(str(path), options, repetitions, peers, means, tell.round, tell.warn)
     if as_json:
@@ -72,7 +72,7 @@ def startup(
         )
 
 
-def _cores() -> int:
+def count_cores() -> int:
     from flyweight.plan.machine import read_machine
 
     return read_machine().cores

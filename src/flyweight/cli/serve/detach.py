@@ -26,7 +26,7 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
     """Starts `flyweight serve` with these words; its exit code where it does not come up."""
-    path = Path(log_file).expanduser() if log_file else _log()
+    path = Path(log_file).expanduser() if log_file else make_log()
     os.close(open_locked(path))  # its own refusal would be written there
     end = words.index("--") if "--" in words else len(words)
     own = [*words[:end], f"--log-file={path}", "--no-detach", *words[end:]]  # the last one counts
@@ -37,7 +37,7 @@ def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        record = _awaited(child, path, begin)
+        record = wait_until_ready(child, path, begin)
     except KeyboardInterrupt:
         child.terminate()
         child.wait()
@@ -54,7 +54,7 @@ def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
     return 0
 
 
-def _log() -> Path:
+def make_log() -> Path:
     """A new file, for this user alone."""
     place = running.get_folder()
     if place is None:
@@ -71,7 +71,9 @@ def _log() -> Path:
     return path
 
 
-def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> ServerRecord | None:
+def wait_until_ready(
+    child: "subprocess.Popen[bytes]", path: Path, begin: int
+) -> ServerRecord | None:
     """The server once it is ready; None where it has ended.  Shows what it says meanwhile, which
     stands in its log from `begin` on.
     """
@@ -84,12 +86,12 @@ def _awaited(child: "subprocess.Popen[bytes]", path: Path, begin: int) -> Server
             if ended:
                 return None
             for record in running.list_running():
-                if record.pid == child.pid and ready(record):
+                if record.pid == child.pid and is_ready(record):
                     return record
             time.sleep(POLL)
 
 
-def ready(record: ServerRecord) -> bool:
+def is_ready(record: ServerRecord) -> bool:
     """Whether a server takes requests; of one on a Unix socket or with TLS its record says so."""
     if not record.url.startswith("http:"):
         return True

@@ -17,7 +17,7 @@ from flyweight.arguments.meanings import ENGINE_FLAGS
 from flyweight.arguments.meanings import MEANINGS as ENGINE_MEANINGS
 from flyweight.arguments.objects import format_options, parse_object_option
 from flyweight.arguments.options import Flag, make_flags
-from flyweight.config import served_key
+from flyweight.config import read_server_key
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.server.settings import ServerSettings
 from flyweight.validation.untrusted import read_bytes, shown
@@ -108,7 +108,7 @@ def silence_requests(draft: DraftArguments, quiet: bool) -> None:
 
 def apply_environment_key(draft: DraftArguments) -> None:
     """Options take its place: a command line can be read by everybody on the machine, this not."""
-    name, key = served_key()
+    name, key = read_server_key()
     if name and not {"api-key", "api-key-file"} & draft.options.keys():
         draft.server["keys"] = (key,)
         draft.wishes.append(SettingRequest(name, "set", "on", "clients must send this key"))

@@ -29,9 +29,9 @@ def with_options(api: str) -> Callable[[type[Body]], type[Body]]:
 
     def extended(body: type[Body]) -> type[Body]:
         made: dict[str, Any] = {
-            option.named(name, api): (body_type(option) | None, bounded(name))
+            option.name_in(name, api): (body_type(option) | None, bounded(name))
             for name, option in OPTIONS.items()
-            if api in option.apis and option.named(name, api) not in body.model_fields
+            if api in option.apis and option.name_in(name, api) not in body.model_fields
         }
         return create_model(
             body.__name__, __base__=body, __module__=body.__module__, __doc__=body.__doc__, **made

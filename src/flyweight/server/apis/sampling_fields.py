@@ -217,7 +217,7 @@ class SamplingBody(VllmFields):
 @cache
 def _taken(api: str) -> dict[str, str]:
     """Options that bodies of an API may have, with their names there."""
-    found = {name: one.named(name, api) for name, one in OPTIONS.items() if api in one.apis}
+    found = {name: one.name_in(name, api) for name, one in OPTIONS.items() if api in one.apis}
     return found | {name: name for name in OWN}
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import uvicorn
 
 from flyweight.arguments.draft import SettingRequests
-from flyweight.config import Settings, fault_asked_for
+from flyweight.config import Settings, read_fault
 from flyweight.describe import DEFAULT_MODEL, LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError, RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer, read_generation_options
@@ -134,7 +134,7 @@ def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProces
     life = ServerLifecycle(options, path, context)
     given["model"] = str(path)
     pace = server.target_step_time, server.max_prefill_delay
-    begin = pipe.EngineSetup(given, *pace, fault_asked_for())
+    begin = pipe.EngineSetup(given, *pace, read_fault())
     life.client = EngineClient(begin, life.take_step, life.give_up, server.engine_timeout)
     life.client.on_loading = options.show.show_progress
     line = life.client.adopt(engine)  # it loads the model while we read its vocabulary

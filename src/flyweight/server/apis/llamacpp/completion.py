@@ -54,7 +54,7 @@ NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them
 SETTINGS = {  # of `generation_settings`, as `SamplingParams` has them
-    one.named(name, LLAMACPP): name for name, one in OPTIONS.items() if LLAMACPP in one.apis
+    one.name_in(name, LLAMACPP): name for name, one in OPTIONS.items() if LLAMACPP in one.apis
 }
 
 

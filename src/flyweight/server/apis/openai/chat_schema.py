@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translated
+from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translate_path
 from flyweight.server.apis.body import FIRST, limited
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.sampling_fields import IDLE, SamplingBody, alternatives, listing
@@ -224,7 +224,7 @@ def reject_unused_field(
 ) -> None:
     """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
     if model.settings.ignore_unknown_fields:
-        ignore_also(request, translated(name, names))
+        ignore_also(request, translate_path(name, names))
         return
     field, _, switch = name.partition(".")
     theirs = sorted(reads - {"tools", "documents", "add_generation_prompt"})
