@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from flyweight.errors import FlyweightError
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
@@ -166,3 +167,16 @@ class Event:
     score: float | None = None
     reuse: Reuse | None = None
     refused: bool = False
+
+
+class EventCollector(Protocol):
+    """Takes one request's events; `feed` is true when a choice has ended that the engine knows
+    nothing of (a stop string), `take_next` is the request that follows one that has ended.
+    """
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def finished(self) -> bool: ...
+    def feed(self, event: Event) -> bool: ...
+    def take_next(self) -> Request | None: ...

@@ -27,10 +27,18 @@ from op_cases import (
 )
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import ACTIVATIONS, Array, Ops, from_bf16_bits, to_bf16_bits
+from flyweight.ops.base import (
+    ACTIVATIONS,
+    Array,
+    Ops,
+    choose_rounding,
+    from_bf16_bits,
+    to_bf16_bits,
+)
 from flyweight.ops.grouped import LAYOUTS, GroupedWeight
 from flyweight.ops.operands import HeadNorm, Weight
-from flyweight.ops.reference import ReferenceOps, choose_rounding, quantize_rows
+from flyweight.ops.reference import ReferenceOps
+from flyweight.ops.reference_math import quantize_rows
 from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
 

@@ -9,7 +9,8 @@ from op_cases import DENSE, GROUPED, ids, normal, paged, part, poisoned, still
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import from_bf16_bits, to_bf16_bits
 from flyweight.ops.operands import HeadNorm
-from flyweight.ops.reference import ReferenceOps, quantize_rows
+from flyweight.ops.reference import ReferenceOps
+from flyweight.ops.reference_math import quantize_rows
 from flyweight.spec import KVGroup
 
 

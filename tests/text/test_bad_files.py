@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from text_vocabularies import FIXTURES, bpe_metadata
 
 from flyweight.errors import CheckpointError, RequestError
-from flyweight.text.sentencepiece import read_fields
 from flyweight.text.tokenizer import load_tokenizer
+from flyweight.text.vocabulary_files import read_fields
 
 GOLDEN = FIXTURES / "golden"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight.text.alphabet import BYTE_OF
+from flyweight.text.codec import BYTE_OF
 from flyweight.text.pretokenizers import PRE_TOKENIZERS, make_normalizer, make_splitter, split_text
 
 CUTS = json.loads(

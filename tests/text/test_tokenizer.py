@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_vocabularies import FIXTURES, bpe_metadata, spm_metadata
 
-from flyweight.text.alphabet import BYTE_OF
+from flyweight.text.codec import BYTE_OF
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 
 TEXT = st.one_of(

@@ -13,26 +13,13 @@ from flyweight.driver.driver import Driver
 from flyweight.driver.progress import hold_interrupts
 from flyweight.engine.engine import Engine
 from flyweight.errors import RequestError
-from flyweight.types import Event, Request
+from flyweight.types import EventCollector
 
 
 class BetweenSteps(Protocol):
     """Something to be done a little at a time."""
 
     def step(self) -> None: ...
-
-
-class EventCollector(Protocol):
-    """Takes one request's events; `feed` is true when a choice has ended that the engine knows
-    nothing of (a stop string), `take_next` is the request that follows one that has ended.
-    """
-
-    @property
-    def request(self) -> Request: ...
-    @property
-    def finished(self) -> bool: ...
-    def feed(self, event: Event) -> bool: ...
-    def take_next(self) -> Request | None: ...
 
 
 C = TypeVar("C", bound=EventCollector)

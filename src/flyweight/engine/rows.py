@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Sequence as Seq
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flyweight.engine.hook import Hook
 from flyweight.engine.scheduler import Scheduler
@@ -18,7 +17,7 @@ from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
 from flyweight.params.tasks import PoolingParams
 from flyweight.types import ALL, Event, Finish, Request, TokenLogprobs
-from flyweight.wire import F32, Sampled
+from flyweight.wire import F32, F64, Sampled
 
 
 class PromptLogprobsHook(Hook):
@@ -67,9 +66,6 @@ def list_logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[Toke
         )
         for r in rows
     )
-
-
-F64 = NDArray[np.float64]
 
 
 class PoolingRows(Hook):

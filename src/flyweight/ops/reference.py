@@ -6,14 +6,12 @@ rounds earlier: quantised activations, K and V in the cache, the residual sum.  
 fast, and nothing here knows threads or tiles.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flyweight.errors import CheckpointError, ConfigError, nearest
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import (
     ACTIVATIONS,
     DENSE_KINDS,
@@ -27,16 +25,27 @@ from flyweight.ops.base import (
     to_bf16_bits,
     uses_pairs,
 )
-from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.ops.grouped import BlockRows
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
-from flyweight.ops.reference_route import route
+from flyweight.ops.reference_math import (
+    activate,
+    attend_one,
+    compute_rms,
+    compute_sigmoid,
+    describe_unknown,
+    find_kind,
+    load,
+    normalize_heads,
+    rotate,
+    round_rows,
+    route,
+    store,
+    to_floats,
+)
 from flyweight.ops.reference_sample import sample
 from flyweight.ops.stack import Layer, SteppedStack, adapt
 from flyweight.spec import KVGroup, RouteSpec
-from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled
-
-F64 = NDArray[np.float64]
-GROUP = 32  # elements of an activation row that share one int8 scale
+from flyweight.wire import F32, F64, I32, Batch, SampleBatch, Sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class ReferenceOps:
 
     def __init__(self, activations: str = "f32") -> None:
         if activations not in ACTIVATIONS:
-            raise ConfigError(_describe_unknown("activations", activations, ACTIVATIONS))
+            raise ConfigError(describe_unknown("activations", activations, ACTIVATIONS))
         self._activations = activations
 
     @property
@@ -103,10 +112,10 @@ class ReferenceOps:
         for part in parts:
             assert not isinstance(part, BlockRows), "no kind is in block_kinds"
             pieces.append(part)
-        kinds = sorted({_find_kind(part) for part in pieces})
+        kinds = sorted({find_kind(part) for part in pieces})
         if len(kinds) != 1:
             raise CheckpointError(f"parts of one weight are of kinds {', '.join(kinds)}; need one")
-        matrix = np.concatenate([_to_floats(part) for part in pieces]).astype(np.float64)
+        matrix = np.concatenate([to_floats(part) for part in pieces]).astype(np.float64)
         if matrix.shape != shape:
             raise CheckpointError(f"weight of shape {matrix.shape} where {shape} is needed")
         return ReferenceWeight(matrix, kinds[0], bias)
@@ -116,10 +125,10 @@ class ReferenceOps:
 
     def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> ReferenceKV:
         if dtype not in KV_DTYPES:
-            raise ConfigError(_describe_unknown("KV dtype", dtype, KV_DTYPES))
+            raise ConfigError(describe_unknown("KV dtype", dtype, KV_DTYPES))
         slots = blocks * block_size
         never = np.full((slots, group.heads, max(group.k_dim, group.v_dim)), np.nan, np.float32)
-        k, v = _store(never[..., : group.k_dim], dtype), _store(never[..., : group.v_dim], dtype)
+        k, v = store(never[..., : group.k_dim], dtype), store(never[..., : group.v_dim], dtype)
         if group.v_in_k:
             v = k[..., group.k_dim - group.v_dim :]
         pairs = uses_pairs(group, block_size, dtype, self._activations)
@@ -136,7 +145,7 @@ class ReferenceOps:
         return table.matrix[ids].astype(np.float32)
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:
-        return _compute_rms(x, w, eps).astype(np.float32)
+        return compute_rms(x, w, eps).astype(np.float32)
 
     def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
         self.add(x, residual)
@@ -158,7 +167,7 @@ class ReferenceOps:
         if isinstance(w, tuple):
             return np.concatenate([self.linear(x, part) for part in w], axis=1)
         assert isinstance(w, ReferenceWeight)
-        rounded = _round_rows(x, choose_rounding(self._activations, w.kind))  # [T,K]
+        rounded = round_rows(x, choose_rounding(self._activations, w.kind))  # [T,K]
         out = np.empty((len(x), w.shape[0]), np.float32)  # [T,N]
         for t, row in enumerate(rounded):  # one at a time: T cannot change the order of a sum
             y = w.matrix @ row
@@ -188,12 +197,12 @@ class ReferenceOps:
         wide = group.width - group.heads * group.k_dim  # what V takes of a row
         q_wide = qkv.shape[1] - group.width
         q, k, v = np.split(qkv, [q_wide, qkv.shape[1] - wide], axis=1)
-        q = _rotate(_normalize_heads(q, group.k_dim, norms, "q"), rope)
-        k = _rotate(_normalize_heads(k, group.k_dim, norms, "k"), rope)
+        q = rotate(normalize_heads(q, group.k_dim, norms, "q"), rope)
+        k = rotate(normalize_heads(k, group.k_dim, norms, "k"), rope)
         dtype = DENSE_KINDS[kv.k.dtype.name]
-        kv.k[batch.slots] = _store(k, dtype)
+        kv.k[batch.slots] = store(k, dtype)
         if not group.v_in_k:
-            kv.v[batch.slots] = _store(v.reshape(count, group.heads, group.v_dim), dtype)
+            kv.v[batch.slots] = store(v.reshape(count, group.heads, group.v_dim), dtype)
         return q
 
     def attend(
@@ -213,24 +222,24 @@ class ReferenceOps:
         for s, context in enumerate(batch.contexts):
             block, offset = np.divmod(np.arange(context), kv.block_size)
             slots = batch.tables[s][block] * kv.block_size + offset
-            k, v = _load(kv.k[slots]), _load(kv.v[slots])  # [context, Hk, D]
+            k, v = load(kv.k[slots]), load(kv.v[slots])  # [context, Hk, D]
             for t in range(batch.starts[s], batch.starts[s + 1]):
                 seen = batch.positions[t] + 1
                 first = max(0, seen - window) if window else 0
                 first = max(first, batch.positions[t] // chunk * chunk) if chunk else first
                 own = k[first:seen], v[first:seen]
-                out[t] = _attend_one(q[t], *own, scale, softcap, sinks)
+                out[t] = attend_one(q[t], *own, scale, softcap, sinks)
         return out
 
     def act(self, x: F32, kind: str) -> F32:
         gate, up = np.split(x.astype(np.float64), 2, axis=1)  # [T,I] each
         if kind == "swiglu_clamped":
             gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
-            return (gate * _compute_sigmoid(1.702 * gate) * (up + 1)).astype(np.float32)
-        return (_activate(gate, kind, GATED_ACTS) * up).astype(np.float32)
+            return (gate * compute_sigmoid(1.702 * gate) * (up + 1)).astype(np.float32)
+        return (activate(gate, kind, GATED_ACTS) * up).astype(np.float32)
 
     def activate(self, x: F32, kind: str) -> F32:
-        return _activate(x.astype(np.float64), kind, PLAIN_ACTS).astype(np.float32)
+        return activate(x.astype(np.float64), kind, PLAIN_ACTS).astype(np.float32)
 
     def add(self, x: F32, residual: F32) -> None:
         residual += x
@@ -245,7 +254,7 @@ class ReferenceOps:
         x[:] = cap * np.tanh(x.astype(np.float64) / cap)
 
     def gate(self, x: F32, logits: F32) -> None:
-        x[:] = x * _compute_sigmoid(logits.astype(np.float64))
+        x[:] = x * compute_sigmoid(logits.astype(np.float64))
 
     def concat(self, parts: Sequence[F32]) -> F32:
         return np.concatenate(parts, axis=-1)
@@ -277,117 +286,3 @@ class ReferenceOps:
         assert isinstance(kv, ReferenceKV)
         kv.k[dst] = kv.k[src]
         kv.v[dst] = kv.v[src]
-
-
-# --- weights and activations ---
-
-
-def _find_kind(part: GroupedWeight | Array) -> str:
-    return part.kind if isinstance(part, GroupedWeight) else DENSE_KINDS[part.dtype.name]
-
-
-def _to_floats(part: GroupedWeight | Array) -> F32:
-    if isinstance(part, GroupedWeight):
-        return part.dequantize()
-    return from_bf16_bits(part) if part.dtype == np.uint16 else part.astype(np.float32)
-
-
-def _round_rows(x: F32, to: str) -> F64:
-    """[T,K] float64 of the values `linear` multiplies with."""
-    if to == "bf16":
-        return from_bf16_bits(to_bf16_bits(x)).astype(np.float64)
-    if to == "int8":
-        codes, scales = quantize_rows(x)
-        return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), GROUP, axis=1)
-    return x.astype(np.float64)
-
-
-def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
-    """[T,K] -> int8 codes [T,K], float32 scales [T,K/32]; x ~ code * scale.  Float32 throughout."""
-    groups = x.reshape(len(x), x.shape[1] // GROUP, GROUP)
-    amax = np.abs(groups).max(axis=2)  # [T, K/32]
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.float32(127) / amax
-    inverse[np.isinf(inverse)] = 0  # an all-zero group, or one whose inverse is beyond float32
-    scales = np.where(inverse > 0, amax / np.float32(127), np.float32(0))
-    codes = np.rint(groups * inverse[:, :, None]).astype(np.int8)
-    return codes.reshape(x.shape), scales
-
-
-# --- attention, norms, activations ---
-
-
-def _compute_rms(x: F32, w: F32, eps: float) -> F64:
-    wide = x.astype(np.float64)
-    mean = (wide * wide).mean(axis=-1, keepdims=True)
-    normed: F64 = wide / np.sqrt(mean + eps) * w
-    return normed
-
-
-def _rotate(x: F32 | F64, rope: Rotation) -> F32:
-    """[T,heads,D]: turns the pair (x[i], x[i+half]) by angle i; what is beyond 2*half stays."""
-    half = rope.cos.shape[1]
-    cos, sin = rope.cos[:, None, :].astype(np.float64), rope.sin[:, None, :].astype(np.float64)
-    a, b = x[..., :half], x[..., half : 2 * half]
-    turned = [a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]]
-    return np.concatenate(turned, axis=-1).astype(np.float32)
-
-
-def _normalize_heads(x: F32, dim: int, norms: HeadNorm | None, which: str) -> F32 | F64:
-    """[T,heads*dim] -> [T,heads,dim], normed head by head or, by the weights' size, as a whole."""
-    shape = (len(x), -1, dim)
-    if norms is None:
-        return x.reshape(shape)
-    w = norms.q if which == "q" else norms.k
-    parts = x.reshape(shape) if len(w) == dim else x
-    return _compute_rms(parts, w, norms.eps).reshape(shape)
-
-
-def _attend_one(q: F32, k: F64, v: F64, scale: float, softcap: float, sinks: F32 | None) -> F64:
-    """q [Hq,Dk], k and v [n,Hk,D] -> [Hq*Dv].  Query head h reads KV head h // (Hq/Hk)."""
-    grouped = q.astype(np.float64).reshape(k.shape[1], -1, k.shape[2])  # [Hk,G,D]
-    scores = np.einsum("hgd,nhd->hgn", grouped, k) * scale
-    if softcap:
-        scores = softcap * np.tanh(scores / softcap)
-    top = scores.max(axis=2, keepdims=True)
-    p = np.exp(scores - top)
-    total = p.sum(axis=2, keepdims=True)
-    if sinks is not None:  # beside a maximum far below, a sink takes everything
-        with np.errstate(over="ignore"):
-            total = total + np.exp(sinks.astype(np.float64).reshape(*total.shape) - top)
-    mixed: F64 = np.einsum("hgn,nhd->hgd", p, v) / total
-    return mixed.reshape(-1)
-
-
-def _compute_sigmoid(x: F64) -> F64:
-    with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
-        return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _activate(x: F64, kind: str, known: tuple[str, ...]) -> F64:
-    if kind not in known:
-        raise ConfigError(_describe_unknown("activation", kind, known))
-    if kind == "relu":
-        return np.maximum(x, 0)
-    if kind == "silu":
-        factor = _compute_sigmoid(x)
-    elif kind == "gelu":
-        factor = 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(x / -math.sqrt(2))
-    else:
-        factor = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    product: F64 = x * factor
-    return product
-
-
-def _store(x: F32, dtype: str) -> Array:
-    if dtype == "bf16":
-        return to_bf16_bits(x)
-    return x.astype(np.float16 if dtype == "f16" else np.float32)
-
-
-def _load(stored: Array) -> F64:
-    return (from_bf16_bits(stored) if stored.dtype == np.uint16 else stored).astype(np.float64)
-
-
-def _describe_unknown(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    return f"{name} = {value!r}; allowed: {', '.join(allowed)}{nearest(value, allowed)}"

@@ -4,10 +4,16 @@ about itself.
 A new kind is one file with a `Codec` and a function that returns `(Codec, Marks)`, plus one line in
 `tokenizer.py`. A codec is immutable after construction and safe to call from several threads; it
 never adds BOS or EOS unasked.
+
+Pieces spell what they cannot show: SentencePiece shows a space as U+2581 and a byte as <0xHH>.
+GPT-2's byte-level alphabet gives every byte one character: printable Latin-1 bytes stand for
+themselves, the other 68 take U+0100 on, in byte order.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 DEFAULT = "default"  # the name of the chat template that is used when none is named
@@ -86,3 +92,34 @@ class Codec(Protocol):
     def piece(self, token: int) -> str:
         """The piece as the vocabulary spells it, "" when there is none."""
         ...
+
+
+SPACE = "\u2581"
+BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def _make_alphabet() -> dict[str, int]:
+    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in own]
+    return {chr(byte): byte for byte in own} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
+
+
+BYTE_OF: Mapping[str, int] = MappingProxyType(_make_alphabet())
+
+
+def decode_piece(piece: str) -> bytes:
+    """Bytes of a byte-level piece; one with a character outside the alphabet is plain text."""
+    try:
+        return bytes([BYTE_OF[character] for character in piece])
+    except KeyError:
+        return piece.encode()
+
+
+CHARACTER_OF: Mapping[int, str] = MappingProxyType({byte: c for c, byte in BYTE_OF.items()})
+
+
+def encode_bytes(raw: bytes) -> str:
+    """Bytes in the byte-level alphabet."""
+    return "".join([CHARACTER_OF[byte] for byte in raw])

@@ -13,8 +13,7 @@ import numpy as np
 
 from flyweight import _native
 from flyweight.errors import CheckpointError, nearest
-from flyweight.text.alphabet import BYTE_PIECE, SPACE, decode_piece
-from flyweight.text.codec import SpecialIds
+from flyweight.text.codec import BYTE_PIECE, SPACE, SpecialIds, decode_piece
 from flyweight.text.gguf import GgufVocabulary, TokenType, find_ids, read_strings, read_vocabulary
 from flyweight.text.library import catch_faults, make_encoding_error
 from flyweight.text.pieces import PieceCodec, PieceKind

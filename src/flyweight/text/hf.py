@@ -14,8 +14,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from flyweight.errors import CheckpointError
-from flyweight.text.alphabet import BYTE_PIECE, SPACE, decode_piece
-from flyweight.text.codec import SpecialIds, TextStream
+from flyweight.text.codec import BYTE_PIECE, SPACE, SpecialIds, TextStream, decode_piece
 from flyweight.text.companions import (
     CONFIG,
     Json,

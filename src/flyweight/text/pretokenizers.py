@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from flyweight.text.alphabet import encode_bytes
+from flyweight.text.codec import encode_bytes
 
 # A blank between letters or digits: no pattern of most families takes it to the word before it, and
 # none looks from there to what is behind it.  Letters of a script that has capitals, kana, the Han

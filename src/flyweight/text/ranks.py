@@ -18,8 +18,7 @@ from typing import Any
 from tokenizers import Regex
 
 from flyweight.errors import CheckpointError
-from flyweight.text.alphabet import encode_bytes
-from flyweight.text.codec import SpecialIds
+from flyweight.text.codec import SpecialIds, encode_bytes
 from flyweight.text.gguf import MOST_TOKENS, TokenType, read_vocabulary
 from flyweight.text.gguf_bpe import make_bpe_codec
 from flyweight.text.library import catch_faults

@@ -16,13 +16,16 @@ from flyweight.errors import CheckpointError, nearest
 from flyweight.text.codec import Codec, SpecialIds, TextStream
 from flyweight.text.companions import lay_over
 from flyweight.text.gguf_bpe import load_gguf_bpe
-from flyweight.text.gguf_spm import load_spm
+from flyweight.text.gguf_spm import load_spm, load_unigram
 from flyweight.text.hf import load_hf
 from flyweight.text.pretokenizers import PreTokenizer
 from flyweight.text.ranks import Metadata, is_ranks, load_ranked, read_ranks, read_tekken
-from flyweight.text.sentencepiece import is_sentencepiece, read_sentencepiece
-from flyweight.text.unigram import load_unigram
-from flyweight.text.wordlists import read_merges, read_words
+from flyweight.text.vocabulary_files import (
+    is_sentencepiece,
+    read_merges,
+    read_sentencepiece,
+    read_words,
+)
 from flyweight.text.wordpiece import load_wordpiece
 from flyweight.validation.untrusted import shown
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from flyweight.errors import CheckpointError
-from flyweight.text.alphabet import SPACE
-from flyweight.text.codec import SpecialIds
+from flyweight.text.codec import SPACE, SpecialIds
 from flyweight.text.gguf import (
     GgufVocabulary,
     TokenType,

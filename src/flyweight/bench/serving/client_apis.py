@@ -103,10 +103,7 @@ class CompletionsApi:
             if choice.text or choice.finish_reason is None:
                 answer.times.append(now)
                 answer.texts.append(choice.text or "")
-        if event.usage is not None:
-            _record_usage(event.usage, answer)
-        if event.error:
-            _record_error(event.error, answer)
+        _record_end(event, answer)
 
 
 class ChatApi:
@@ -137,10 +134,7 @@ class ChatApi:
             if text or delta.tool_calls or silent:
                 answer.times.append(now)
                 answer.texts.append(text)
-        if event.usage is not None:
-            _record_usage(event.usage, answer)
-        if event.error:
-            _record_error(event.error, answer)
+        _record_end(event, answer)
 
 
 class LlamaApi:
@@ -213,9 +207,13 @@ def _make_common_body(manner: RequestManner, turn: int) -> dict[str, Any]:
     return {**found, **manner.sampling}
 
 
-def _record_usage(usage: UsageEvent, answer: StreamedAnswer) -> None:
-    answer.counted = usage.completion_tokens
-    answer.prompt_counted = usage.prompt_tokens
+def _record_end(event: TextEvent | ChatEvent, answer: StreamedAnswer) -> None:
+    """The server's counts, and its error."""
+    if event.usage is not None:
+        answer.counted = event.usage.completion_tokens
+        answer.prompt_counted = event.usage.prompt_tokens
+    if event.error:
+        _record_error(event.error, answer)
 
 
 def _record_error(error: msgspec.Raw, answer: StreamedAnswer) -> bool:

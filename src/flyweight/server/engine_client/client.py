@@ -11,14 +11,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.server import pipe
 from flyweight.server.engine_client.spawn import EngineProcess, wait_or_kill
-from flyweight.types import Event, Request
+from flyweight.types import EventCollector
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
 SETTLED = 60.0  # seconds after which a process counts as having lived
@@ -27,16 +27,6 @@ TRIES = 5  # processes in a row that did not
 
 class EngineDown(EngineError):
     """There is no engine now."""
-
-
-class ClientCollector(Protocol):
-    """Takes one request's events; see `collect`."""
-
-    @property
-    def request(self) -> Request: ...
-    @property
-    def finished(self) -> bool: ...
-    def feed(self, event: Event) -> bool: ...
 
 
 class EngineStream:
@@ -57,7 +47,7 @@ class EngineStream:
         "stopped",
     )
 
-    def __init__(self, collector: ClientCollector, news: asyncio.Event) -> None:
+    def __init__(self, collector: EventCollector, news: asyncio.Event) -> None:
         self.collector, self.news = collector, news
         self.error: Exception | None = None
         self.on_start: Callable[[], None] = lambda: None
@@ -129,7 +119,7 @@ class EngineClient:
             if not built.cancel() and not built.cancelled():
                 built.exception()  # whoever waited hears of it, or has gone
 
-    def submit(self, collector: ClientCollector, news: asyncio.Event) -> EngineStream:
+    def submit(self, collector: EventCollector, news: asyncio.Event) -> EngineStream:
         """Begins a request.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
             raise EngineDown("the engine is restarting; retry later")
