@@ -44,12 +44,7 @@ from flyweight.validation.untrusted import shown
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
             "max_tokens": None}  # fmt: skip
-NAMES = {
-    "n": "n_cmpl",
-    "max_tokens": "n_predict",
-    "logprobs": "n_probs",
-    "repetition_penalty": "repeat_penalty",
-}
+NAMES = {name: one.names[LLAMACPP] for name, one in OPTIONS.items() if LLAMACPP in one.names}
 NEVER = -100.0  # the bias of a token that is switched off
 MOST_BIASED = 1 << 14  # characters of all texts that have a bias
 Mixed = Annotated[list[str | Id], Field(min_length=1, fail_fast=True)]  # ids, texts between them

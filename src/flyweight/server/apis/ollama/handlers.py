@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import field_names
+from flyweight.params.options import OLLAMA
 from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
@@ -42,17 +43,16 @@ from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import encode, reply
 from flyweight.text.tools.deltas import DeltaKind, ParsedAnswer, ParsedCall
 from flyweight.text.tools.parser import AnswerFormat
+from flyweight.types import OPTIONS
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repeat_last_n": 64}
-SAME = (
-    "stop", "seed", "temperature", "top_p", "top_k", "min_p", "mirostat", "typical_p",
-    "repeat_last_n",
-)  # fmt: skip
 NAMES = {
-    "max_tokens": "options.num_predict",
     "reasoning_effort": "think",
-    "repetition_penalty": "options.repeat_penalty",
-    **{name: f"options.{name}" for name in SAME},
+    **{
+        name: f"options.{one.name_in(name, OLLAMA)}"
+        for name, one in OPTIONS.items()
+        if OLLAMA in (*one.apis, *one.names)
+    },
 }
 
 
