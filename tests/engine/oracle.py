@@ -13,7 +13,7 @@ import numpy as np
 
 from flyweight.engine.runner import Ticket
 from flyweight.params.repetition import RepetitionDetectionParams
-from flyweight.sampling.beam import BeamState, Hypothesis, advance, rules
+from flyweight.sampling.beam import BeamState, Hypothesis, advance, make_rules
 from flyweight.types import Request
 from flyweight.wire import I32, Batch, Sampled
 
@@ -133,7 +133,7 @@ def odds(seen: tuple[int, ...]) -> tuple[list[int], list[float]]:
 
 def search(request: Request) -> tuple[Hypothesis, ...]:
     """What a beam search gets: one state after the other, each beam's context from the start."""
-    own, state = rules(request), BeamState()
+    own, state = make_rules(request), BeamState()
     while not state.done:
         rows = []
         for beam in state.beams:

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema import prepare_schema
 from flyweight.sampling.sources import embed_schema
 from flyweight.testing import make_acceptor
 
@@ -116,9 +116,9 @@ def test_names_are_not_repeated_without_end() -> None:
     both = {"allOf": [{"$ref": "#/$defs/A"}, named("z")]}
     schema = {"$defs": {"A": wide}, "properties": {f"p{i}": both for i in range(20)}}
     with pytest.raises(RequestError, match="16384 names in all; say additionalProperties"):
-        prepared(schema)
+        prepare_schema(schema)
     schema["$defs"]["A"]["additionalProperties"] = False
-    assert len(json.dumps(prepared(schema))) < 2 * len(json.dumps(schema))
+    assert len(json.dumps(prepare_schema(schema))) < 2 * len(json.dumps(schema))
 
 
 def drawn(rng: random.Random, deep: int = 2) -> dict[str, Any]:

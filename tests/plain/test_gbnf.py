@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.gbnf_lark import lark
+from flyweight.sampling.gbnf_lark import translate_gbnf
 from flyweight.testing import make_acceptor
 
 LETTERS, LENGTH = "abc", 5
@@ -208,5 +208,5 @@ def test_every_short_text_is_judged_as_a_listing_says(
     ids=range(15),
 )  # fmt: skip
 def test_words_are_taken_where_no_text_is_lost(grammar: str, words: int) -> None:
-    lines = lark(grammar).splitlines()
+    lines = translate_gbnf(grammar).splitlines()
     assert sum(line.startswith("T") and "(?:" in line for line in lines) == words, lines

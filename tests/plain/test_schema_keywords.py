@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flyweight.errors import RequestError
-from flyweight.sampling.schema_keywords import ignored_keywords
+from flyweight.sampling.schema_keywords import list_ignored_keywords
 from flyweight.testing import accepts
 
 IGNORED = ("id", "example", "readonly", "_format", "strict", "optional", "enumNames", "note", "")
@@ -15,7 +15,7 @@ IGNORED = ("id", "example", "readonly", "_format", "strict", "optional", "enumNa
 def test_names_that_no_draft_knows_are_ignored(name: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer", name: "x"}}, name: {}}
     assert accepts(schema, '{"a": 1}') and not accepts(schema, '{"a": "x"}')
-    assert ignored_keywords(schema) == [name]
+    assert list_ignored_keywords(schema) == [name]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,12 @@ def test_ignored_names_are_found_in_schemas_only() -> None:
         "properties": {"unknown": {"enum": [{"hint": 1}], "default": {"hint": 2}}},
         "allOf": [{"hint": 3}, {"$defs": {"a": {"hint": 4, "nullable": True}}}],
     }
-    assert ignored_keywords(schema) == ["hint", "nullable"]
-    assert ignored_keywords(True) == ignored_keywords({"nullable": True, "type": "null"}) == []
+    assert list_ignored_keywords(schema) == ["hint", "nullable"]
+    assert (
+        list_ignored_keywords(True)
+        == list_ignored_keywords({"nullable": True, "type": "null"})
+        == []
+    )
 
 
 def test_nullable_adds_null_to_a_type() -> None:
@@ -72,7 +76,7 @@ def test_formats_that_no_draft_defines_are_ignored() -> None:
     schema = {"type": "string", "format": "media-range", "maxLength": 2}
     assert accepts(schema, '"ab"') and not accepts(schema, '"abc"')
     both = {"items": schema, "not": {"properties": {"a": {"format": "int32"}}}}
-    assert ignored_keywords({"anyOf": [both, schema]}) == ["format=media-range"]
+    assert list_ignored_keywords({"anyOf": [both, schema]}) == ["format=media-range"]
     for name, known in (("datetime", "date-time"), ("uuid4", "uuid"), ("URI", "uri")):
         with pytest.raises(RequestError, match=f"format = '{name}' is not .*mean '{known}'"):
             accepts({"format": name}, '""')

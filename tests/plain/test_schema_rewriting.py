@@ -13,7 +13,7 @@ from test_schema_walks import judged, validator
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema import prepare_schema
 from flyweight.testing import accepts, make_acceptor
 
 A = {"type": "object", "additionalProperties": True, "properties": {"a": {"type": "integer"}}}
@@ -164,7 +164,7 @@ def test_hostile_references_are_followed_for_a_while() -> None:
             {**one, "unevaluatedProperties": False},
         ):  # fmt: skip
             with suppress(RequestError):
-                prepared({**top, **more})
+                prepare_schema({**top, **more})
 
 
 def test_random_compositions_are_sound(at_length: bool) -> None:

@@ -13,7 +13,7 @@ from flyweight.engine.hook import Hook
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
-from flyweight.sampling.beam import BeamState, Hypothesis, Row, Rules, advance, rules
+from flyweight.sampling.beam import BeamState, Hypothesis, Row, Rules, advance, make_rules
 from flyweight.types import Event, Finish, Request
 from flyweight.wire import Sampled
 
@@ -62,7 +62,7 @@ class BeamSearches(Hook):
                 continue
             search = self.searches.get(seq.request.id)
             if search is None:
-                search = BeamRequest(rules(seq.request), [seq])
+                search = BeamRequest(make_rules(seq.request), [seq])
                 self.searches[seq.request.id] = search
             (row,) = out.logprobs
             search.rows[seq] = row.top_ids, row.top

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Optional
 
 from flyweight.kv.blocks import Table
-from flyweight.sampling.beam import rules
+from flyweight.sampling.beam import make_rules
 from flyweight.sampling.options import SequenceOptions
 from flyweight.types import Request, Reuse, SamplingParams, Timings
 
@@ -55,7 +55,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         r = self.request
-        best = None if r.beam is None else rules(r).candidates
+        best = None if r.beam is None else make_rules(r).candidates
         own = r.seed, self.index, len(r.tokens)
         self.options = SequenceOptions(r.params, *own, r.stop_ids, r.words, best)
         self.mu = 2 * r.params.mirostat_tau

@@ -32,7 +32,7 @@ class Rules:
         return self.width + len(self.stop_ids)
 
 
-def rules(request: Request) -> Rules:
+def make_rules(request: Request) -> Rules:
     """A request's own."""
     beam = request.beam
     assert beam is not None, "not a search"
@@ -80,22 +80,22 @@ def advance(state: BeamState, rows: Sequence[Row], rules: Rules) -> BeamState:
     """One step.  `rows` are each beam's best ids and their log-probabilities, best first, at least
     `rules.candidates` of them or the whole vocabulary.
     """
-    ranked = _ranked(state.beams, rows)
+    ranked = _rank(state.beams, rows)
     length = len(state.beams[0].tokens) + 1
     last = length == rules.most
     best = ranked[: rules.width]
     ends = best if last else [beam for beam in best if beam.tokens[-1] in rules.stop_ids]
-    state = replace(state, ended=_merged(state, ends, rules))
+    state = replace(state, ended=_merge(state, ends, rules))
     full = len(state.ended) == rules.width
     if last:
         return replace(state, done=True)
     live = tuple(beam for beam in ranked if beam.tokens[-1] not in rules.stop_ids)[: rules.width]
-    hopeful = state.hopeful and not (full and _outdone(live[0], state.ended, rules))
+    hopeful = state.hopeful and not (full and _is_outdone(live[0], state.ended, rules))
     done = not hopeful or (full and rules.early is True)
     return BeamState(live, state.ended, hopeful, done)
 
 
-def _ranked(beams: Sequence[Beam], rows: Sequence[Row]) -> list[Beam]:
+def _rank(beams: Sequence[Beam], rows: Sequence[Row]) -> list[Beam]:
     """All continuations, the likeliest first; equal ones by beam, then by id."""
     found = [
         (-(beam.total + logprob), at, id)
@@ -105,7 +105,7 @@ def _ranked(beams: Sequence[Beam], rows: Sequence[Row]) -> list[Beam]:
     return [Beam((*beams[at].tokens, id), -less, at) for less, at, id in sorted(found)]
 
 
-def _merged(state: BeamState, ends: Sequence[Beam], rules: Rules) -> tuple[Hypothesis, ...]:
+def _merge(state: BeamState, ends: Sequence[Beam], rules: Rules) -> tuple[Hypothesis, ...]:
     """The best `width` hypotheses, of equals the older; none is added to a search that is over."""
     full = len(state.ended) == rules.width
     if not state.hopeful or (full and rules.early is True):
@@ -117,7 +117,7 @@ def _merged(state: BeamState, ends: Sequence[Beam], rules: Rules) -> tuple[Hypot
     return tuple(best[: rules.width])
 
 
-def _outdone(beam: Beam, ended: Sequence[Hypothesis], rules: Rules) -> bool:
+def _is_outdone(beam: Beam, ended: Sequence[Hypothesis], rules: Rules) -> bool:
     """Whether the best live beam's score, now or at the longest, is no better than the worst
     hypothesis.
     """

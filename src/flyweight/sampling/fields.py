@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema import prepare_schema
 from flyweight.sampling.schema_keywords import ANNOTATIONS, is_ignored
 from flyweight.sampling.sources import embed_schema
 from flyweight.text.tools.grammar import CallField
@@ -31,7 +31,7 @@ def fields(schema: Mapping[str, Any], *, plain: bool, keeps: bool) -> tuple[Call
             if is_ignored(name) or name.startswith("x-"):
                 continue
             _refuse(f"the keyword {shown(name)} next to 'properties'")
-        prepared({**schema})
+        prepare_schema({**schema})
     return tuple(_fields(schema, plain, keeps))
 
 
@@ -73,7 +73,7 @@ def _check(name: str, plain: bool) -> None:
 
 def _text(schema: Mapping[str, Any]) -> str:
     """A terminal of plain text."""
-    made = prepared(schema) if schema else {}
+    made = prepare_schema(schema) if schema else {}
     for name in made.keys() - STRING:
         _refuse(f"the keyword {shown(name)} of a string")
     values = _values(made)

@@ -62,7 +62,7 @@ KEPT = ("email", "ipv4", "ipv6", "uri", "uuid", "duration")
 LACKING_FORMATS = ("idn-email", "idn-hostname", "iri", "iri-reference", "uri-template")
 
 
-def meant_format(name: str) -> str:
+def find_meant_format(name: str) -> str:
     """The format that an unknown name is a misspelling of; empty where it is of none."""
     bare = name[:40].casefold().replace("_", "-")
     found = ((count_edits(bare, known), known) for known in (*TIGHT, *KEPT, *LACKING_FORMATS))
@@ -72,4 +72,4 @@ def meant_format(name: str) -> str:
 
 def is_ignored_format(name: object) -> bool:
     """Whether a format annotates: one that no draft defines."""
-    return isinstance(name, str) and not meant_format(name)
+    return isinstance(name, str) and not find_meant_format(name)

@@ -86,21 +86,23 @@ def is_gbnf(text: str) -> bool:
     return MARK.search(text.replace("\r", "\n")) is not None
 
 
-def read(text: str) -> dict[str, Node]:
+def read_gbnf(text: str) -> dict[str, Node]:
     """The rules by name, `root` among them.  Raises `RequestError`."""
-    rules = _GbnfReader(text).rules()
+    rules = _GbnfReader(text).read_rules()
     if "root" not in rules:
-        raise refused(1, f"no rule is named 'root'{nearest('root', rules)}; a text begins with it")
+        raise make_gbnf_error(
+            1, f"no rule is named 'root'{nearest('root', rules)}; a text begins with it"
+        )
     for node in rules.values():
-        _defined(node, rules)
+        _check_defined(node, rules)
     return rules
 
 
-def refused(line: int, what: str) -> RequestError:
+def make_gbnf_error(line: int, what: str) -> RequestError:
     return RequestError(f": line {line}: {what}", f"{NAME}.grammar")
 
 
-def merged(ranges: list[tuple[int, int]]) -> Ranges:
+def merge_ranges(ranges: list[tuple[int, int]]) -> Ranges:
     """The same characters, in order and apart, without halves of pairs."""
     found: list[tuple[int, int]] = []
     low, high = SURROGATES
@@ -113,16 +115,18 @@ def merged(ranges: list[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-def _defined(node: Node, rules: dict[str, Node]) -> None:
+def _check_defined(node: Node, rules: dict[str, Node]) -> None:
     if isinstance(node, GbnfName):
         if node.name not in rules:
             hint = nearest(node.name, rules)
-            raise refused(node.line, f"the rule {shown(node.name)} is nowhere defined{hint}")
+            raise make_gbnf_error(
+                node.line, f"the rule {shown(node.name)} is nowhere defined{hint}"
+            )
     elif isinstance(node, GbnfRepeat):
-        _defined(node.item, rules)
+        _check_defined(node.item, rules)
     elif isinstance(node, GbnfSequence | GbnfChoice):
         for part in node.items if isinstance(node, GbnfSequence) else node.options:
-            _defined(part, rules)
+            _check_defined(part, rules)
 
 
 class _GbnfReader:
@@ -138,24 +142,26 @@ class _GbnfReader:
         self._pieces.append(("end", ""))
         self._at, self._line = 0, 1
 
-    def rules(self) -> dict[str, Node]:
+    def read_rules(self) -> dict[str, Node]:
         found: dict[str, Node] = {}
         while self._skip() != "end":
             line, name = self._line, self._piece
             if self._kind != "name":
-                raise self._wrong(f"no rule begins so; allowed: name ::= …; {ONE_LINE}")
-            self._next()
+                raise self._make_error(f"no rule begins so; allowed: name ::= …; {ONE_LINE}")
+            self._advance()
             if self._kind != "is":
-                raise self._wrong(f"::= is missing after {shown(name)}; {ONE_LINE}")
+                raise self._make_error(f"::= is missing after {shown(name)}; {ONE_LINE}")
             if name in found:
-                raise refused(line, f"the rule {shown(name)} is defined twice")
+                raise make_gbnf_error(line, f"the rule {shown(name)} is defined twice")
             if len(found) == MOST_RULES:
-                raise refused(line, f"more rules than {MOST_RULES}")
-            self._next()
+                raise make_gbnf_error(line, f"more rules than {MOST_RULES}")
+            self._advance()
             self._skip()
-            found[name] = self._choice(0)
+            found[name] = self._read_choice(0)
             if self._kind not in ("line", "end"):
-                raise self._wrong(f"not here; allowed: {ELEMENTS}, * + ? {{m,n}}, |, a new line")
+                raise self._make_error(
+                    f"not here; allowed: {ELEMENTS}, * + ? {{m,n}}, |, a new line"
+                )
         return found
 
     @property
@@ -166,7 +172,7 @@ class _GbnfReader:
     def _piece(self) -> str:
         return self._pieces[self._at][1]
 
-    def _next(self) -> None:
+    def _advance(self) -> None:
         kind, piece = self._pieces[self._at]
         if kind in ("line", "text", "class"):
             self._line += piece.count("\n") + (piece == "\r")
@@ -175,92 +181,98 @@ class _GbnfReader:
     def _skip(self) -> str:
         """Past ends of lines, to a piece of the kind it returns."""
         while self._kind == "line":
-            self._next()
+            self._advance()
         return self._kind
 
-    def _wrong(self, what: str) -> RequestError:
+    def _make_error(self, what: str) -> RequestError:
         piece = shown(self._piece, 40) if self._kind not in ("line", "end") else "the end"
-        return refused(self._line, f"{piece}: {what}")
+        return make_gbnf_error(self._line, f"{piece}: {what}")
 
-    def _choice(self, depth: int) -> Node:
-        options = [self._sequence(depth)]
+    def _read_choice(self, depth: int) -> Node:
+        options = [self._read_sequence(depth)]
         while self._piece == "|":
-            self._next()
+            self._advance()
             self._skip()
-            options.append(self._sequence(depth))
+            options.append(self._read_sequence(depth))
         return options[0] if len(options) == 1 else GbnfChoice(tuple(options))
 
-    def _sequence(self, depth: int) -> Node:
+    def _read_sequence(self, depth: int) -> Node:
         items: list[Node] = []
         while True:
             if depth:
                 self._skip()
-            item = self._element(depth)
+            item = self._read_element(depth)
             if item is None:
                 return items[0] if len(items) == 1 else GbnfSequence(tuple(items))
-            items.append(self._repeated(item, depth))
+            items.append(self._read_repetition(item, depth))
 
-    def _element(self, depth: int) -> Node | None:
+    def _read_element(self, depth: int) -> Node | None:
         kind, piece, line = self._kind, self._piece, self._line
         if piece == "(":
-            return self._group(depth)
+            return self._read_group(depth)
         found: Node
         if kind == "text":
-            chars = tuple(GbnfChars(((code, code),)) for code, _ in self._codes(piece[1:-1]))
+            chars = tuple(GbnfChars(((code, code),)) for code, _ in self._read_codes(piece[1:-1]))
             found = chars[0] if len(chars) == 1 else GbnfSequence(chars)
         elif kind == "class":
-            found = self._class(piece)
+            found = self._read_class(piece)
         elif kind == "token":
-            found = self._token(piece)
+            found = self._read_token(piece)
         elif kind == "name":
             if self._pieces[self._at + 1][0] == "is":
                 if depth:
                     return None
-                raise self._wrong('a rule begins on a line of its own; an empty one is name ::= ""')
+                raise self._make_error(
+                    'a rule begins on a line of its own; an empty one is name ::= ""'
+                )
             found = GbnfName(piece, line)
         elif piece == ".":
-            found = GbnfChars(merged([(0, HIGHEST)]))
+            found = GbnfChars(merge_ranges([(0, HIGHEST)]))
         else:
             if kind == "other":
-                raise self._other(piece)
+                raise self._make_unexpected(piece)
             if piece and piece in "*+?{":
-                raise self._wrong("nothing stands before it that could be repeated")
+                raise self._make_error("nothing stands before it that could be repeated")
             return None
-        self._next()
+        self._advance()
         return found
 
-    def _other(self, piece: str) -> RequestError:
+    def _make_unexpected(self, piece: str) -> RequestError:
         if piece in ('"', "["):
-            return self._wrong("no end of it was found")
-        return self._wrong(f"not known here; allowed: {ELEMENTS}")
+            return self._make_error("no end of it was found")
+        return self._make_error(f"not known here; allowed: {ELEMENTS}")
 
-    def _group(self, depth: int) -> Node:
+    def _read_group(self, depth: int) -> Node:
         line = self._line
         if depth == DEEPEST:
-            raise self._wrong(f"more than {DEEPEST} parentheses within each other")
-        self._next()
-        found = self._choice(depth + 1)
+            raise self._make_error(f"more than {DEEPEST} parentheses within each other")
+        self._advance()
+        found = self._read_choice(depth + 1)
         if self._piece != ")":
-            raise self._wrong(f"')' is missing, for the '(' of line {line}")
-        self._next()
+            raise self._make_error(f"')' is missing, for the '(' of line {line}")
+        self._advance()
         return found
 
-    def _token(self, piece: str) -> GbnfToken:
+    def _read_token(self, piece: str) -> GbnfToken:
         if piece.startswith("!"):
-            raise self._wrong("'any token but this' is not supported; allowed: <token>")
+            raise self._make_error("'any token but this' is not supported; allowed: <token>")
         if piece.startswith("<["):
-            raise self._wrong("a token by its id is not supported; allowed: its spelling, <token>")
+            raise self._make_error(
+                "a token by its id is not supported; allowed: its spelling, <token>"
+            )
         if SPECIAL.fullmatch(piece) is None:
-            raise self._wrong("no special token; allowed: letters, digits and _ | / . : @ - in < >")
+            raise self._make_error(
+                "no special token; allowed: letters, digits and _ | / . : @ - in < >"
+            )
         return GbnfToken(piece)
 
-    def _class(self, piece: str) -> GbnfChars:
+    def _read_class(self, piece: str) -> GbnfChars:
         negated = piece.startswith("[^")
         inside = piece[1 + negated : -1]
         if not inside:
-            raise self._wrong("a class without characters; ']' as one is written \\]")
+            raise self._make_error("a class without characters; ']' as one is written \\]")
         ranges: list[tuple[int, int]] = []
-        codes = self._codes(inside)
+        codes = self._read_codes(inside)
         at = 0
         while at < len(codes):
             # A '-' that is the last, or comes after a backslash, stands for itself.
@@ -269,18 +281,20 @@ class _GbnfReader:
             low, high = codes[at][0], codes[last][0]
             if high < low:
                 pair = shown(f"{chr(low)}-{chr(high)}")
-                raise self._wrong(f"the range {pair} ends before it begins")
+                raise self._make_error(f"the range {pair} ends before it begins")
             ranges.append((low, high))
             at = last + 1
-        found = merged(ranges)
+        found = merge_ranges(ranges)
         if negated:
             edges = [-1, *(edge for pair in found for edge in pair), HIGHEST + 1]
-            found = merged([(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)])
+            found = merge_ranges(
+                [(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+            )
         if not found:
-            raise self._wrong("no character fits this class")
+            raise self._make_error("no character fits this class")
         return GbnfChars(found)
 
-    def _codes(self, text: str) -> list[tuple[int, bool]]:
+    def _read_codes(self, text: str) -> list[tuple[int, bool]]:
         """The characters of a string or class, and whether each was written as an escape."""
         found: list[tuple[int, bool]] = []
         at = 0
@@ -291,16 +305,20 @@ class _GbnfReader:
                 continue
             one = ESCAPE.match(text, at)
             if one is None:
-                raise self._wrong(f"{text[at : at + 2]!r} is not an escape; allowed: {ESCAPES}")
+                raise self._make_error(
+                    f"{text[at : at + 2]!r} is not an escape; allowed: {ESCAPES}"
+                )
             digits = one[1] or one[2] or one[3]
             code = int(digits, 16) if digits else ord(PLAIN.get(one[4], one[4]))
             if code > HIGHEST or (self._kind == "text" and 0xD800 <= code <= 0xDFFF):
-                raise self._wrong(f"{one[0]} is no character; allowed: to 10FFFF, no D800 to DFFF")
+                raise self._make_error(
+                    f"{one[0]} is no character; allowed: to 10FFFF, no D800 to DFFF"
+                )
             found.append((code, True))
             at = one.end()
         return found
 
-    def _repeated(self, item: Node, depth: int) -> Node:
+    def _read_repetition(self, item: Node, depth: int) -> Node:
         for _ in range(MOST_MARKS + 1):
             if depth:
                 self._skip()
@@ -308,17 +326,19 @@ class _GbnfReader:
             if self._kind != "mark" or piece not in "*+?{":
                 return item
             if piece == "{":
-                least, most = self._bounds(depth)
+                least, most = self._read_bounds(depth)
             else:
                 least, most = piece == "+", 1 if piece == "?" else None
-                self._next()
+                self._advance()
             item = GbnfRepeat(item, int(least), most)
-        raise self._wrong(f"more than {MOST_MARKS} marks of repetition; parentheses are clearer")
+        raise self._make_error(
+            f"more than {MOST_MARKS} marks of repetition; parentheses are clearer"
+        )
 
-    def _bounds(self, depth: int) -> tuple[int, int | None]:
+    def _read_bounds(self, depth: int) -> tuple[int, int | None]:
         line, parts = self._line, [""]
         while parts[-1] != "}" and len(parts) < 6:
-            self._next()
+            self._advance()
             if depth:
                 self._skip()
             if self._kind not in ("name", "mark"):
@@ -327,10 +347,10 @@ class _GbnfReader:
         piece = shown("{" + "".join(parts), 40)
         written = re.fullmatch(r" ([0-9]{1,9})(?: (,)(?: ([0-9]{1,9}))?)? \}", " ".join(parts))
         if written is None:
-            raise refused(line, f"{piece} is not a repetition; allowed: {REPEATS}")
+            raise make_gbnf_error(line, f"{piece} is not a repetition; allowed: {REPEATS}")
         least = int(written[1])
         most = least if written[2] is None else int(written[3]) if written[3] else None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
-            raise refused(line, f"{piece} is out of range; allowed: {REPEATS}")
-        self._next()
+            raise make_gbnf_error(line, f"{piece} is out of range; allowed: {REPEATS}")
+        self._advance()
         return least, most

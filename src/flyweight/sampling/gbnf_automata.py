@@ -50,13 +50,13 @@ class Alphabet:
             begun = at
         self.sets = dict.fromkeys(found, 0)
         for who, letter in letters.items():
-            for i in bits(who):
+            for i in list_bits(who):
                 self.sets[found[i]] |= 1 << letter
 
     def leads(self, letters: int) -> int:
         """The first bytes of their UTF-8, a bit each."""
         found = 0
-        for letter in bits(letters):
+        for letter in list_bits(letters):
             found |= self._leads[letter]
         return found
 
@@ -66,7 +66,7 @@ def _leads(first: int, last: int) -> int:
     return (1 << high + 1) - (1 << low)
 
 
-def bits(number: int) -> Iterable[int]:
+def list_bits(number: int) -> Iterable[int]:
     while number:
         low = number & -number
         yield low.bit_length() - 1
@@ -92,7 +92,7 @@ class Automaton:
                 self.nexts[state] |= letters
 
 
-def of_one(letters: int) -> Automaton:
+def make_single(letters: int) -> Automaton:
     """A character."""
     return Automaton([[(letters, 1)], []], [False, True])
 
@@ -108,7 +108,7 @@ class AutomatonProduct:
     past_second: int
 
 
-def met(first: Automaton, second: Automaton, effort: Effort) -> AutomatonProduct:
+def intersect(first: Automaton, second: Automaton, effort: Effort) -> AutomatonProduct:
     both, past_first, past_second = False, 0, 0
     seen, open_ = {(0, 0)}, [(0, 0)]
     while open_:
@@ -128,7 +128,7 @@ def met(first: Automaton, second: Automaton, effort: Effort) -> AutomatonProduct
     return AutomatonProduct(both, past_first, past_second)
 
 
-def automaton(
+def make_automaton(
     number: int, rules: Mapping[int, FlatRule], sets: Mapping[GbnfChars, int], effort: Effort
 ) -> Automaton:
     """The texts of a rule that names no token and never leads back to itself.  Raises
@@ -136,14 +136,14 @@ def automaton(
     """
     drawn = _Drawn(rules, sets, effort)
     end = drawn.rule(number, drawn.state())
-    first = drawn.closed([0])
+    first = drawn.close_over([0])
     numbers, open_ = {first: 0}, [first]
     arcs: Arcs = []
     for here in open_:  # it grows meanwhile
         ways: dict[int, set[int]] = {}
         for state in here:
             for letters, target in drawn.arcs[state]:
-                for letter in bits(letters):
+                for letter in list_bits(letters):
                     effort.spend(1)
                     ways.setdefault(letter, set()).add(target)
         joined: dict[frozenset[int], int] = {}
@@ -152,7 +152,7 @@ def automaton(
             joined[key] = joined.get(key, 0) | 1 << letter
         arcs.append([])
         for targets_, letters in joined.items():
-            there = drawn.closed(targets_)
+            there = drawn.close_over(targets_)
             if there not in numbers:
                 numbers[there] = len(open_)
                 open_.append(there)
@@ -207,7 +207,7 @@ class _Drawn:
             self._free[at].append(end)
         return end
 
-    def closed(self, states: Iterable[int]) -> frozenset[int]:
+    def close_over(self, states: Iterable[int]) -> frozenset[int]:
         """With all that are reached without reading."""
         found = set(states)
         open_ = list(found)

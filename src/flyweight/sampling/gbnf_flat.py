@@ -15,8 +15,8 @@ from flyweight.sampling.gbnf import (
     GbnfSequence,
     GbnfToken,
     Node,
-    merged,
-    refused,
+    make_gbnf_error,
+    merge_ranges,
 )
 
 
@@ -41,17 +41,17 @@ class FlatRule:
     most: int | None = 1
 
 
-def flattened(read: dict[str, Node]) -> dict[int, FlatRule]:
+def flatten_rules(read: dict[str, Node]) -> dict[int, FlatRule]:
     """Rules by number; `root` is 0.  Raises `RequestError` where there is not text at all."""
     rules = _Flat(read).rules
-    makes = _productive(rules)
+    makes = _find_productive(rules)
     if 0 not in makes:
-        raise refused(1, "no text satisfies it: what begins at 'root' never ends")
+        raise make_gbnf_error(1, "no text satisfies it: what begins at 'root' never ends")
     for rule in rules:
-        rule.rows = [row for row in rule.rows if all(not _lacking(one, makes) for one in row)]
+        rule.rows = [row for row in rule.rows if all(not _lacks(one, makes) for one in row)]
         if not rule.rows:  # none of them, which is allowed as often as that
             rule.rows, rule.least, rule.most = [[]], 1, 1
-    return {number: rules[number] for number in _reached(rules)}
+    return {number: rules[number] for number in _find_reached(rules)}
 
 
 class _Flat:
@@ -64,31 +64,31 @@ class _Flat:
         for name, rule in zip(names, list(self.rules), strict=True):
             node = read[name]
             if isinstance(node, GbnfRepeat):
-                rule.rows, rule.least, rule.most = self._rows(node.item), node.least, node.most
+                rule.rows, rule.least, rule.most = self._make_rows(node.item), node.least, node.most
                 _settle(rule)
             else:
-                rule.rows = self._rows(node)
+                rule.rows = self._make_rows(node)
 
-    def _rows(self, node: Node) -> list[list[Symbol]]:
+    def _make_rows(self, node: Node) -> list[list[Symbol]]:
         if not isinstance(node, GbnfChoice):
-            return [self._row(node)]
+            return [self._make_row(node)]
         # Characters that are alternatives of each other are one class.
         ranges = [pair for one in node.options if isinstance(one, GbnfChars) for pair in one.ranges]
-        rows = [self._row(one) for one in node.options if not isinstance(one, GbnfChars)]
-        return [[GbnfChars(merged(ranges))], *rows] if ranges else rows
+        rows = [self._make_row(one) for one in node.options if not isinstance(one, GbnfChars)]
+        return [[GbnfChars(merge_ranges(ranges))], *rows] if ranges else rows
 
-    def _row(self, node: Node) -> list[Symbol]:
+    def _make_row(self, node: Node) -> list[Symbol]:
         if isinstance(node, GbnfSequence):
-            return [self._symbol(one) for one in node.items]
-        return [self._symbol(node)]
+            return [self._make_symbol(one) for one in node.items]
+        return [self._make_symbol(node)]
 
-    def _symbol(self, node: Node) -> Symbol:
+    def _make_symbol(self, node: Node) -> Symbol:
         if isinstance(node, GbnfChars | GbnfToken):
             return node
         if isinstance(node, GbnfName):
             return self._numbers[node.name]
         repeat = node if isinstance(node, GbnfRepeat) else GbnfRepeat(node, 1, 1)
-        rule = FlatRule(self._rows(repeat.item), repeat.least, repeat.most)
+        rule = FlatRule(self._make_rows(repeat.item), repeat.least, repeat.most)
         _settle(rule)
         self.rules.append(rule)
         return len(self.rules) - 1
@@ -100,11 +100,11 @@ def _settle(rule: FlatRule) -> None:
         rule.rows, rule.least, rule.most = [[]], 1, 1
 
 
-def _lacking(symbol: Symbol, makes: set[int]) -> bool:
+def _lacks(symbol: Symbol, makes: set[int]) -> bool:
     return isinstance(symbol, int) and symbol not in makes
 
 
-def _productive(rules: list[FlatRule]) -> set[int]:
+def _find_productive(rules: list[FlatRule]) -> set[int]:
     """The rules that make a text, in time that grows with their length: each row waits for the
     rules in it, and a rule that makes one tells those who wait.
     """
@@ -129,7 +129,7 @@ def _productive(rules: list[FlatRule]) -> set[int]:
     return makes
 
 
-def _reached(rules: list[FlatRule]) -> list[int]:
+def _find_reached(rules: list[FlatRule]) -> list[int]:
     found, open_ = {0: None}, [0]
     while open_:
         for row in rules[open_.pop()].rows:
@@ -140,18 +140,18 @@ def _reached(rules: list[FlatRule]) -> list[int]:
     return list(found)
 
 
-def spelled(chars: GbnfChars) -> str:
+def spell_class(chars: GbnfChars) -> str:
     """A class as a regex has it."""
-    parts = [_escaped(a) if a == b else f"{_escaped(a)}-{_escaped(b)}" for a, b in chars.ranges]
+    parts = [_escape(a) if a == b else f"{_escape(a)}-{_escape(b)}" for a, b in chars.ranges]
     return f"[{''.join(parts)}]"
 
 
-def _escaped(code: int) -> str:
+def _escape(code: int) -> str:
     one = chr(code)
     return one if one.isascii() and one.isalnum() else f"\\x{{{code:X}}}"
 
 
-def often(rule: FlatRule) -> str:
+def get_mark(rule: FlatRule) -> str:
     """The mark for how often, the same in a regex and in Lark."""
     marks = {(1, 1): "", (0, 1): "?", (0, None): "*", (1, None): "+"}
     most = "" if rule.most is None else rule.most

@@ -9,9 +9,16 @@ from collections.abc import Iterator
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME
-from flyweight.sampling.gbnf import GbnfToken, read
-from flyweight.sampling.gbnf_flat import FlatRule, FlatWord, Symbol, flattened, often, spelled
-from flyweight.sampling.gbnf_words import with_words
+from flyweight.sampling.gbnf import GbnfToken, read_gbnf
+from flyweight.sampling.gbnf_flat import (
+    FlatRule,
+    FlatWord,
+    Symbol,
+    flatten_rules,
+    get_mark,
+    spell_class,
+)
+from flyweight.sampling.gbnf_words import form_words
 
 # The engine compiles what a rule names within the rule: 1,500 of them fit 8 MB of stack, 2,000 end
 # the process.
@@ -19,53 +26,53 @@ DEEPEST = 500
 SOMETHING = "/(?s:.+)/"
 
 
-def lark(text: str) -> str:
+def translate_gbnf(text: str) -> str:
     """A GBNF grammar as Lark.  Raises `RequestError`."""
-    rules = with_words(flattened(read(text)))
-    deepest = _depth(rules)
+    rules = form_words(flatten_rules(read_gbnf(text)))
+    deepest = _measure_depth(rules)
     if deepest > DEEPEST:
         what = f"{deepest} rules lead each to the next; allowed: at most {DEEPEST}"
         raise RequestError(f": {what}", f"{NAME}.grammar")
-    return written(rules)
+    return write_rules(rules)
 
 
-def _depth(rules: dict[int, FlatRule]) -> int:
+def _measure_depth(rules: dict[int, FlatRule]) -> int:
     """How deep it goes for who follows each rule's symbols in turn, and no rule twice."""
     seen, deepest = {0}, 1
-    path = [_named(rules[0])]
+    path = [_list_names(rules[0])]
     while path:
         number = next(path[-1], None)
         if number is None:
             path.pop()
         elif number not in seen:
             seen.add(number)
-            path.append(_named(rules[number]))
+            path.append(_list_names(rules[number]))
             deepest = max(deepest, len(path))
     return deepest
 
 
-def _named(rule: FlatRule) -> Iterator[int]:
+def _list_names(rule: FlatRule) -> Iterator[int]:
     return (one for row in rule.rows for one in row if isinstance(one, int))
 
 
-def written(rules: dict[int, FlatRule]) -> str:
+def write_rules(rules: dict[int, FlatRule]) -> str:
     """Rules, that of number 0 being the whole text."""
     terminals: dict[str, str] = {}
     lines = ["start: r0"]
     for number, rule in rules.items():
-        rows = (" ".join(_symbol(one, terminals) for one in row) for row in rule.rows)
-        options, mark = " | ".join(rows), often(rule)
+        rows = (" ".join(_write_symbol(one, terminals) for one in row) for row in rule.rows)
+        options, mark = " | ".join(rows), get_mark(rule)
         lines.append(f"r{number}: " + (f"({options}){mark}" if mark else options))
     lines += [f"{name}: {regex}" for regex, name in terminals.items()]
     return "\n".join(lines) + "\n"
 
 
-def _symbol(symbol: Symbol, terminals: dict[str, str]) -> str:
+def _write_symbol(symbol: Symbol, terminals: dict[str, str]) -> str:
     if isinstance(symbol, int):
         return f"r{symbol}"
     if isinstance(symbol, GbnfToken):
         return symbol.spelling
-    regex = f"/{symbol.regex if isinstance(symbol, FlatWord) else spelled(symbol)}/"
+    regex = f"/{symbol.regex if isinstance(symbol, FlatWord) else spell_class(symbol)}/"
     if isinstance(symbol, FlatWord) and symbol.empty:
         regex += f" & {SOMETHING}"  # the rule around it may be nothing, a terminal must not
     return terminals.setdefault(regex, f"T{len(terminals)}")

@@ -18,12 +18,12 @@ from flyweight.sampling.gbnf_automata import (
     AutomatonProduct,
     AutomatonTooLarge,
     Effort,
-    automaton,
-    bits,
-    met,
-    of_one,
+    intersect,
+    list_bits,
+    make_automaton,
+    make_single,
 )
-from flyweight.sampling.gbnf_flat import FlatRule, FlatWord, Symbol, often, spelled
+from flyweight.sampling.gbnf_flat import FlatRule, FlatWord, Symbol, get_mark, spell_class
 
 STEPS, STEPS_EACH = 600_000, 150_000  # of a grammar, of a word; 600,000 take 0.2 to 0.3 s
 LONGEST = 20_000  # ranges of a word's characters, each repetition counted
@@ -32,22 +32,22 @@ MOST_SPOTS = 1_500
 MOST_RANGES = 4_000  # of all classes together
 
 
-def with_words(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
+def form_words(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
     """The same texts."""
     classes = [
-        one for rule in rules.values() for one in _symbols(rule) if isinstance(one, GbnfChars)
+        one for rule in rules.values() for one in _list_symbols(rule) if isinstance(one, GbnfChars)
     ]
     if sum(len(one.ranges) for one in set(classes)) > MOST_RANGES:
         return rules
     try:
-        return _Words(_grouped(rules), Alphabet(classes)).chosen() or rules
+        return _Words(_group_rows(rules), Alphabet(classes)).choose() or rules
     except AutomatonTooLarge:
         return rules
 
 
-def _grouped(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
+def _group_rows(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
     """With rules of their own for what could be one word within a rule that could not."""
-    plain, found = _plain(rules), dict(rules)
+    plain, found = _find_plain(rules), dict(rules)
 
     def fresh(rows: list[list[Symbol]]) -> int:
         number = 1 + max(rules) + len(found) - len(rules)
@@ -70,16 +70,16 @@ def _grouped(rules: dict[int, FlatRule]) -> dict[int, FlatRule]:
     return found
 
 
-def _symbols(rule: FlatRule) -> Iterator[Symbol]:
+def _list_symbols(rule: FlatRule) -> Iterator[Symbol]:
     return (one for row in rule.rows for one in row)
 
 
-def _plain(rules: Mapping[int, FlatRule]) -> dict[int, int]:
+def _find_plain(rules: Mapping[int, FlatRule]) -> dict[int, int]:
     """The rules that could be words, and how long: without tokens, and never leading back."""
     above: dict[int, list[int]] = defaultdict(list)
     missing: dict[int, int] = {}
     for number, rule in rules.items():
-        inside = [one for one in _symbols(rule) if not isinstance(one, GbnfChars)]
+        inside = [one for one in _list_symbols(rule) if not isinstance(one, GbnfChars)]
         missing[number] = len(inside)
         for one in inside:
             if isinstance(one, int):  # a token is missing for ever
@@ -89,8 +89,8 @@ def _plain(rules: Mapping[int, FlatRule]) -> dict[int, int]:
     ready = [number for number, count in missing.items() if not count]
     for number in ready:  # it grows meanwhile
         rule = rules[number]
-        inner = [one for one in _symbols(rule) if isinstance(one, int)]
-        size = sum(len(one.ranges) for one in _symbols(rule) if isinstance(one, GbnfChars))
+        inner = [one for one in _list_symbols(rule) if isinstance(one, int)]
+        size = sum(len(one.ranges) for one in _list_symbols(rule) if isinstance(one, GbnfChars))
         size += sum(found[one] for one in inner)
         size = (size + len(rule.rows) + 1) * max(rule.least, rule.most or 1)
         depth = 1 + max((depths[one] for one in inner), default=0)
@@ -107,11 +107,11 @@ def _plain(rules: Mapping[int, FlatRule]) -> dict[int, int]:
 class _Words:
     def __init__(self, rules: dict[int, FlatRule], alphabet: Alphabet) -> None:
         self._rules, self._alphabet = rules, alphabet
-        self._plain = _plain(rules)
+        self._plain = _find_plain(rules)
         self._effort = Effort(STEPS)
         self._known: dict[int, Automaton | None] = {}
 
-    def chosen(self) -> dict[int, FlatRule] | None:
+    def choose(self) -> dict[int, FlatRule] | None:
         """From the longest words down, until none could swallow what is not its own; None where no
         word is left.
         """
@@ -120,7 +120,7 @@ class _Words:
             words, view = self._view(refused)
             if not words:
                 return None
-            wrong = _Places(view, words, self._alphabet, self._effort).wrong()
+            wrong = _Places(view, words, self._alphabet, self._effort).find_wrong()
             if not wrong:
                 return view
             refused |= wrong
@@ -136,40 +136,40 @@ class _Words:
                 continue
             self._effort.spend(1)
             rule = self._rules[number]
-            word = None if number in refused else self._automaton(number)
+            word = None if number in refused else self._make_automaton(number)
             if word is None:
                 view[number] = rule
-                open_ += [one for one in _symbols(rule) if isinstance(one, int)]
+                open_ += [one for one in _list_symbols(rule) if isinstance(one, int)]
             else:
                 words[number] = word
-                piece = FlatWord(_regex(number, self._rules), number, word.empty)
+                piece = FlatWord(_write_regex(number, self._rules), number, word.empty)
                 view[number] = FlatRule([[piece]], int(not word.empty))
         return words, view
 
-    def _automaton(self, number: int) -> Automaton | None:
+    def _make_automaton(self, number: int) -> Automaton | None:
         """None where it takes too much, or could only be nothing."""
         if number not in self._plain:
             return None
         if number not in self._known:
             effort, found = Effort(min(STEPS_EACH, self._effort.left)), None
             with suppress(AutomatonTooLarge):
-                found = automaton(number, self._rules, self._alphabet.sets, effort)
+                found = make_automaton(number, self._rules, self._alphabet.sets, effort)
             self._effort.spend(STEPS_EACH if found is None else STEPS_EACH - effort.left)
             self._known[number] = found if found is not None and found.nexts[0] else None
         return self._known[number]
 
 
-def _regex(number: int, rules: Mapping[int, FlatRule]) -> str:
+def _write_regex(number: int, rules: Mapping[int, FlatRule]) -> str:
     rule = rules[number]
-    rows = "|".join("".join(_spelled(one, rules) for one in row) for row in rule.rows)
-    return f"(?:{rows}){often(rule)}"
+    rows = "|".join("".join(_spell(one, rules) for one in row) for row in rule.rows)
+    return f"(?:{rows}){get_mark(rule)}"
 
 
-def _spelled(symbol: Symbol, rules: Mapping[int, FlatRule]) -> str:
+def _spell(symbol: Symbol, rules: Mapping[int, FlatRule]) -> str:
     if isinstance(symbol, int):
-        return _regex(symbol, rules)
+        return _write_regex(symbol, rules)
     assert isinstance(symbol, GbnfChars)
-    return spelled(symbol)
+    return spell_class(symbol)
 
 
 class _Places:
@@ -188,10 +188,10 @@ class _Places:
         self._automata: list[Automaton] = []
         self._owners: list[int] = []  # the rule that is a word, or -1
         self._spots: dict[int, list[list[int]]] = {}  # of each rule: rows of spots, -1 for a rule
-        ones = {letters: of_one(letters) for letters in alphabet.sets.values()}
+        ones = {letters: make_single(letters) for letters in alphabet.sets.values()}
         for number, rule in rules.items():
             self._spots[number] = [
-                [self._spot(one, words, ones) for one in row] for row in rule.rows
+                [self._add_spot(one, words, ones) for one in row] for row in rule.rows
             ]
         if len(self._automata) > MOST_SPOTS:
             raise AutomatonTooLarge
@@ -200,7 +200,7 @@ class _Places:
         self._after = dict.fromkeys(rules, 0)
         self._next = [0] * len(self._automata)
 
-    def _spot(
+    def _add_spot(
         self, symbol: Symbol, words: Mapping[int, Automaton], ones: Mapping[int, Automaton]
     ) -> int:
         if isinstance(symbol, int):
@@ -209,11 +209,11 @@ class _Places:
             self._automata.append(words[symbol.number])
         else:  # what a token is no character begins
             letters = self._alphabet.sets[symbol] if isinstance(symbol, GbnfChars) else 0
-            self._automata.append(ones.get(letters) or of_one(0))
+            self._automata.append(ones.get(letters) or make_single(0))
         self._owners.append(symbol.number if isinstance(symbol, FlatWord) else -1)
         return len(self._automata) - 1
 
-    def wrong(self) -> set[int]:
+    def find_wrong(self) -> set[int]:
         """The words that could go on where another one should have ended."""
         while self._begin():
             pass
@@ -224,10 +224,10 @@ class _Places:
         meetings: dict[tuple[int, int], AutomatonProduct] = {}
         follows = [0] * len(leads)
         for spot, after in enumerate(self._next):
-            for one in bits(after):
+            for one in list_bits(after):
                 self._effort.spend(1)
                 follows[spot] |= leads[one]
-        for one, other in self._pairs(meetings):
+        for one, other in self._list_pairs(meetings):
             meeting = meetings[one, other]
             if self._alphabet.leads(meeting.past_first) & follows[one]:
                 found.add(self._owners[other])
@@ -235,7 +235,7 @@ class _Places:
                 found.add(self._owners[one])
         return found
 
-    def _pairs(
+    def _list_pairs(
         self, meetings: dict[tuple[int, int], AutomatonProduct]
     ) -> Iterator[tuple[int, int]]:
         """The spots that may be open at one place, by twos; also one with itself."""
@@ -243,10 +243,10 @@ class _Places:
         open_: list[tuple[int, int]] = []
 
         def join(some: int, others: int) -> None:
-            for one in bits(some):
+            for one in list_bits(some):
                 new = others & ~beside[one]
                 beside[one] |= new
-                for other in bits(new):
+                for other in list_bits(new):
                     self._effort.spend(1)
                     beside[other] |= 1 << one
                     open_.append((one, other))
@@ -254,7 +254,7 @@ class _Places:
         join(self._first[0], self._first[0])
         while open_:
             one, other = open_.pop()
-            meeting = met(self._automata[one], self._automata[other], self._effort)
+            meeting = intersect(self._automata[one], self._automata[other], self._effort)
             meetings[one, other] = meeting
             if meeting.both or one == other:
                 join(self._next[one], self._next[other])

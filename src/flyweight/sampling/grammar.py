@@ -72,7 +72,7 @@ def byte_vocabulary(special: Sequence[bytes] = ()) -> GrammarVocabulary:
     )
 
 
-def limits(kind: str) -> "LLParserLimits":
+def make_limits(kind: str) -> "LLParserLimits":
     """What bounds a compilation, and each question to a matcher after it."""
     from llguidance import LLParserLimits
 
@@ -111,7 +111,7 @@ class Compiler:
         """
         from llguidance import LLMatcher
 
-        bounds, problem = limits(outputs.kind), ""
+        bounds, problem = make_limits(outputs.kind), ""
         for text in self._sources.of(outputs):
             found = LLMatcher(self._tokenizer, text, log_level=0, limits=bounds)
             matcher = Matcher(found, self.words, self.ends)
@@ -161,13 +161,13 @@ class TrialCompiler:
         """Raises `RequestError`."""
         answer = self._known.get(outputs)
         if answer is None:
-            answer = self._known[outputs] = self._tried(outputs)
+            answer = self._known[outputs] = self._try(outputs)
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         if answer:
             raise RequestError(**answer)
 
-    def _tried(self, outputs: StructuredOutputs) -> dict[str, Any]:
+    def _try(self, outputs: StructuredOutputs) -> dict[str, Any]:
         """The data of its error; nothing where it can be kept to."""
         if self._compiler is None:
             self._compiler = Compiler(byte_vocabulary(self._special()))
@@ -236,7 +236,7 @@ class Matcher:
 
     def _look(self) -> None:
         if self._matcher.is_error():
-            self.broken = _told(self._matcher.get_error(), self._matcher.stop_reason())
+            self.broken = _describe_error(self._matcher.get_error(), self._matcher.stop_reason())
 
 
 class _Bytes:
@@ -275,7 +275,7 @@ class _Bytes:
         return found
 
 
-def _told(error: str, reason: str = "") -> str:
+def _describe_error(error: str, reason: str = "") -> str:
     """A limit that was met, in our words; else the engine's on one line, without its drawing of the
     place and what it says of itself.
     """

@@ -33,7 +33,7 @@ Leads = Mapping[Hashable, tuple[int, set[Any]]]
 
 def check_rules(text: str) -> None:
     """Of a grammar in Lark, and the schemas in it.  Raises `RequestError`."""
-    _check(_rules(text), ": its rules, with their brackets,", f"{NAME}.grammar")
+    _check(_measure_rules(text), ": its rules, with their brackets,", f"{NAME}.grammar")
     at = 0
     while (found := SCHEMAS.search(text, at)) is not None:
         at = found.end()
@@ -50,11 +50,11 @@ def check_rules(text: str) -> None:
 
 def check_schema(schema: object, field: str = f"{NAME}.json") -> None:
     """Raises `RequestError`."""
-    _check(_parts(schema), ": the parts of a schema, by $ref and within each other,", field)
+    _check(_measure_parts(schema), ": the parts of a schema, by $ref and within each other,", field)
 
 
 def _check(leads: Leads, what: str, field: str) -> None:
-    deepest, looped = _levels(leads)
+    deepest, looped = _measure_levels(leads)
     if deepest > DEEPEST:
         raise RequestError(
             f"{what} lead {deepest} steps deep; allowed: up to {DEEPEST}; what only leads on can "
@@ -69,7 +69,7 @@ def _check(leads: Leads, what: str, field: str) -> None:
         )
 
 
-def _levels(leads: Leads) -> tuple[int, int]:
+def _measure_levels(leads: Leads) -> tuple[int, int]:
     """The longest way that ends; and the steps of all that may go on without end."""
     users: dict[Hashable, list[Hashable]] = {name: [] for name in leads}
     open_ends: dict[Hashable, int] = {}
@@ -93,7 +93,7 @@ def _levels(leads: Leads) -> tuple[int, int]:
     return deepest, sum(leads[name][0] for name in looped)
 
 
-def _rules(text: str) -> Leads:
+def _measure_rules(text: str) -> Leads:
     plain = QUIET.sub(" ", text)
     heads = list(HEAD.finditer(plain))
     ends = [head.start() for head in heads[1:]] + [len(plain)]
@@ -101,11 +101,11 @@ def _rules(text: str) -> Leads:
     for head, end in zip(heads, ends, strict=False):
         body = plain[head.end() : end]
         steps, names = found.get(head[1], (0, set()))
-        found[head[1]] = max(steps, 1 + _nested(body)), names | set(WORD.findall(body))
+        found[head[1]] = max(steps, 1 + _count_nested(body)), names | set(WORD.findall(body))
     return found
 
 
-def _nested(body: str) -> int:
+def _count_nested(body: str) -> int:
     """Brackets within each other."""
     deepest = level = 0
     for mark in BRACKET.findall(body):
@@ -114,7 +114,7 @@ def _nested(body: str) -> int:
     return deepest
 
 
-def _parts(schema: object) -> Leads:
+def _measure_parts(schema: object) -> Leads:
     """Objects and lists, by their identity."""
     found: dict[Hashable, tuple[int, set[Any]]] = {}
     refs: list[tuple[object, str]] = []
@@ -122,7 +122,7 @@ def _parts(schema: object) -> Leads:
     left = [schema]
     while left:
         part = left.pop()
-        inner = [one for one in _within(part) if isinstance(one, dict | list)]
+        inner = [one for one in _list_within(part) if isinstance(one, dict | list)]
         found[id(part)] = 1, {id(one) for one in inner}
         left += inner
         if isinstance(part, dict):
@@ -132,18 +132,18 @@ def _parts(schema: object) -> Leads:
                 if isinstance(part.get(key), str):
                     named[mark + part[key]] = part
     for part, target in refs:
-        found[id(part)][1].add(id(_target(named, target)))
+        found[id(part)][1].add(id(_find_target(named, target)))
     return found
 
 
-def _within(part: object) -> Iterator[object]:
+def _list_within(part: object) -> Iterator[object]:
     if isinstance(part, dict):
         yield from part.values()
     elif isinstance(part, list):
         yield from part
 
 
-def _target(named: Mapping[str, object], target: str) -> object:
+def _find_target(named: Mapping[str, object], target: str) -> object:
     """What a $ref leads to, as far as it is known; else the whole."""
     base, _, inner = target.partition("#")
     part = named.get(base, named[""])

@@ -16,8 +16,8 @@ from flyweight.sampling.formats import (
     LACKING_FORMATS,
     LONGEST_HOST,
     TIGHT,
+    find_meant_format,
     is_ignored_format,
-    meant_format,
 )
 from flyweight.sampling.levels import check_schema
 from flyweight.sampling.patterns import translate_pattern
@@ -34,10 +34,10 @@ from flyweight.sampling.schema_keywords import (
     SINGLE,
     Opposite,
     UnsupportedSchema,
+    escape,
+    find_meant,
     list_within,
-    meant,
     refuse,
-    token,
 )
 from flyweight.sampling.schema_rewriting import Rewriting
 from flyweight.sampling.schema_values import TYPES, shape_value, tighten_range
@@ -46,7 +46,7 @@ from flyweight.validation.untrusted import shown
 MOST_ADDED = 1 << 14  # names that are repeated where objects are closed around several schemas
 
 
-def prepared(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+def prepare_schema(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     """The schema to enforce; objects that name properties have no others, unless they say so.
     Raises `RequestError` that names what cannot be enforced.
     """
@@ -63,16 +63,18 @@ def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     top = {} if isinstance(schema, bool) else schema
     check_schema(top)
     _check_shapes(top)
-    plain = not (_has(top, "$id") or _has(top, "$anchor"))
-    alone = plain or not any(_has(part, "$id") or _has(part, "$anchor") for part in top.values())
+    plain = not (_has_keyword(top, "$id") or _has_keyword(top, "$anchor"))
+    alone = plain or not any(
+        _has_keyword(part, "$id") or _has_keyword(part, "$anchor") for part in top.values()
+    )
     rewriting = Rewriting(top, plain=alone)
-    whole = rewriting.whole()
+    whole = rewriting.rewrite()
     if isinstance(whole, bool):
         refuse("", "nothing is valid")
     top = whole
     check_schema(top)
     closing = Closing(top, on=plain)
-    reader = _SchemaReader(closing, rewriting.places, exactly=_has(top, "oneOf"))
+    reader = _SchemaReader(closing, rewriting.places, exactly=_has_keyword(top, "oneOf"))
     found = reader.read(top, Spot("", ""))
     check_refs(reader)
     assert isinstance(found, dict)
@@ -80,7 +82,7 @@ def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     while made < len(closing.variants):  # reading one may call for others
         (pointer, deep), name = list(closing.variants.items())[made]
         mode = Mode.DEEP if deep else Mode.OPEN
-        given = closing.at(pointer)
+        given = closing.find_at(pointer)
         if isinstance(given, Mapping):  # what is defined within it is there already
             given = {key: value for key, value in given.items() if key not in DEFINITIONS}
         one = reader.read(given, Spot(pointer, pointer), mode)
@@ -113,7 +115,7 @@ class Spot(NamedTuple):
     place: str
 
     def __truediv__(self, key: object) -> "Spot":
-        step = f"/{token(str(key))}"
+        step = f"/{escape(str(key))}"
         return Spot(self.pointer + step, self.place + step)
 
 
@@ -148,33 +150,33 @@ class _SchemaReader:
             refuse(place, f"{shown(schema)} is not a schema; allowed: an object, true or false")
         if isinstance(schema, Opposite) and mode is Mode.CLOSED:
             mode = Mode.OPEN
-        inner = self._inner(schema, mode)
+        inner = self._choose_mode(schema, mode)
         found: dict[str, Any] = {}
         for name, value in schema.items():
             if name in ENFORCED:
-                found[name] = self._keyword(name, value, spot / name, inner)
+                found[name] = self._read_keyword(name, value, spot / name, inner)
             elif name not in ANNOTATIONS:
                 _check_known(name, place)
         _check_ends(found, place)
         if mode is Mode.CLOSED and (inner is not mode or OWN & schema.keys()):
             self._close(found, schema, place)
-        if "oneOf" in found and self.closing.divided(schema):
-            _as_any_of(found)
+        if "oneOf" in found and self.closing.is_divided(schema):
+            _replace_one_of(found)
         _tighten_format(found, place)
         tighten_range(found, place, exactly=self.exactly)
         return found
 
-    def _inner(self, schema: Mapping[str, Any], mode: Mode) -> Mode:
+    def _choose_mode(self, schema: Mapping[str, Any], mode: Mode) -> Mode:
         """Of the schemas that describe the same object."""
         if mode is Mode.DEEP or not self.closing.on:
             return mode
-        if self.closing.undivided(schema):
+        if self.closing.is_undivided(schema):
             return Mode.DEEP
-        return Mode.OPEN if self.closing.composed(schema) else mode
+        return Mode.OPEN if self.closing.is_composed(schema) else mode
 
     def _close(self, found: dict[str, Any], schema: Mapping[str, Any], place: str) -> None:
         """Leaves no properties but those that are named."""
-        around = self.closing.names(schema) if self.closing.on else None
+        around = self.closing.list_names(schema) if self.closing.on else None
         if around is None:
             return
         properties, patterns = found.get("properties", {}), found.get("patternProperties", {})
@@ -190,7 +192,7 @@ class _SchemaReader:
             found["patternProperties"] = {**known, **patterns}
         found["additionalProperties"] = False
 
-    def _keyword(self, name: str, value: Any, spot: Spot, inner: Mode) -> Any:
+    def _read_keyword(self, name: str, value: Any, spot: Spot, inner: Mode) -> Any:
         """A keyword's value; `inner` is the mode of schemas of the same object."""
         place = spot.place
         below = Mode.DEEP if inner is Mode.DEEP else Mode.CLOSED
@@ -215,9 +217,9 @@ class _SchemaReader:
         if name == "$ref":
             self.refs.append((spot, value))
             if inner is not Mode.CLOSED and isinstance(
-                self.closing.resolved({"$ref": value}), Mapping
+                self.closing.resolve({"$ref": value}), Mapping
             ):
-                return self.closing.opened(value, deep=inner is Mode.DEEP)
+                return self.closing.open_reference(value, deep=inner is Mode.DEEP)
         elif name in NAMES:
             self.named.add(value if name == "$id" else f"#{value}")
         if name == "type":
@@ -274,7 +276,7 @@ def _check_ends(schema: Mapping[str, Any], place: str) -> None:
         raise UnsupportedSchema(place, problem, "minProperties")
 
 
-def _as_any_of(schema: dict[str, Any]) -> None:
+def _replace_one_of(schema: dict[str, Any]) -> None:
     """Of branches that exclude each other; the grammar engine sees it only where none is a $ref."""
     branches = schema.pop("oneOf")
     if "anyOf" in schema:
@@ -293,7 +295,7 @@ def _tighten_format(schema: dict[str, Any], place: str) -> None:
         return
     if not isinstance(name, str) or name not in (*TIGHT, *KEPT):
         known = sorted((*TIGHT, *KEPT))
-        likely = meant_format(name) if isinstance(name, str) else ""
+        likely = find_meant_format(name) if isinstance(name, str) else ""
         hint = f" (did you mean {likely!r}?)" if likely in known else ""
         problem = f"format = {shown(name)} is not supported{hint}; supported: {known}"
         if name in LACKING_FORMATS:
@@ -311,7 +313,7 @@ def _tighten_format(schema: dict[str, Any], place: str) -> None:
         schema.update(own)
 
 
-def _has(schema: object, keyword: str) -> bool:
+def _has_keyword(schema: object, keyword: str) -> bool:
     """Whether a keyword is anywhere in a schema."""
     left = [schema]
     while left:
@@ -327,7 +329,7 @@ def _has(schema: object, keyword: str) -> bool:
 
 def _check_known(name: str, place: str) -> None:
     """Raises `RequestError` of what would constrain a value, or is meant to."""
-    known = meant(name)
+    known = find_meant(name)
     if name in LACKING or (known and not name.startswith("x-")):
         problem = f"the keyword {shown(name)} is not supported"
         if name in LACKING:

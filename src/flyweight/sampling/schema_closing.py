@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from flyweight.sampling.schema_keywords import Opposite, at
+from flyweight.sampling.schema_keywords import Opposite, find_at
 
 NAMING = ("properties", "patternProperties")
 OWN = {*NAMING, "required", "additionalProperties"}
@@ -39,48 +39,50 @@ class Closing:
     on: bool
     variants: dict[tuple[str, bool], str] = field(default_factory=dict)
 
-    def composed(self, schema: Mapping[str, Any]) -> bool:
+    def is_composed(self, schema: Mapping[str, Any]) -> bool:
         """Whether several schemas describe the same object here."""
         parts = bool(OWN & schema.keys()) + ("$ref" in schema)
-        parts += len(_branches(schema, "allOf"))
-        parts += bool(_branches(schema, "anyOf")) + bool(_branches(schema, "oneOf"))
-        return parts > 1 or self.undivided(schema)
+        parts += len(_list_branches(schema, "allOf"))
+        parts += bool(_list_branches(schema, "anyOf")) + bool(_list_branches(schema, "oneOf"))
+        return parts > 1 or self.is_undivided(schema)
 
-    def undivided(self, schema: Mapping[str, Any]) -> bool:
+    def is_undivided(self, schema: Mapping[str, Any]) -> bool:
         """Whether only objects as they were given show that no two branches of a `oneOf` meet."""
-        found = [self.resolved(one) for one in _branches(schema, "oneOf")]
-        objects = [one for one in found if not _no_object(one)]
+        found = [self.resolve(one) for one in _list_branches(schema, "oneOf")]
+        objects = [one for one in found if not _excludes_objects(one)]
         if len(objects) < 2:
             return False
-        return not any(_divides(name, objects) for name in _required(objects[0]))
+        return not any(_divides(name, objects) for name in _list_required(objects[0]))
 
-    def divided(self, schema: Mapping[str, Any]) -> bool:
+    def is_divided(self, schema: Mapping[str, Any]) -> bool:
         """Whether the branches of a `oneOf` exclude each other: all are objects that differ in the
         constants of a required property, but for one at most, which is no object.
         """
-        found = [self.resolved(one) for one in _branches(schema, "oneOf")]
-        objects = [one for one in found if _object(one)]
-        others = [one for one in found if not _object(one)]
-        if not self.on or not found or len(others) > 1 or not all(map(_no_object, others)):
+        found = [self.resolve(one) for one in _list_branches(schema, "oneOf")]
+        objects = [one for one in found if _requires_object(one)]
+        others = [one for one in found if not _requires_object(one)]
+        if not self.on or not found or len(others) > 1 or not all(map(_excludes_objects, others)):
             return False
-        return len(objects) < 2 or any(_divides(name, objects) for name in _required(objects[0]))
+        return len(objects) < 2 or any(
+            _divides(name, objects) for name in _list_required(objects[0])
+        )
 
-    def names(self, schema: Mapping[str, Any]) -> ClosedNames | None:
+    def list_names(self, schema: Mapping[str, Any]) -> ClosedNames | None:
         """Around which the object is closed; None where it stays as it is."""
         found, named = ClosedNames({}, {}), False
-        for one in self._parts(schema):
+        for one in self._list_parts(schema):
             if one is None or "additionalProperties" in one or FIXED & one.keys():
                 return None
             for name, into in zip(NAMING, found, strict=True):
                 given = one.get(name)
                 named = named or name in one
                 into.update(dict.fromkeys(given if isinstance(given, Mapping) else ()))
-            found.names.update(dict.fromkeys(_required(one)))
+            found.names.update(dict.fromkeys(_list_required(one)))
         least = schema.get("minProperties", 0)
         wide = isinstance(least, int) and least > len(found.names) and not found.patterns
         return found if named and not wide else None
 
-    def opened(self, target: str, *, deep: bool) -> str:
+    def open_reference(self, target: str, *, deep: bool) -> str:
         """A $ref to the same with its object open."""
         key = (unquote(target)[1:], deep)
         if key not in self.variants:
@@ -90,7 +92,7 @@ class Closing:
             self.variants[key] = name
         return f"#/$defs/{self.variants[key]}"
 
-    def resolved(self, schema: object) -> object:
+    def resolve(self, schema: object) -> object:
         """A schema, or what its $ref leads to where it is nothing but that."""
         passed = set[str]()
         while isinstance(schema, Mapping) and "$ref" in schema and not OWN & schema.keys():
@@ -98,14 +100,14 @@ class Closing:
             if not isinstance(target, str) or target in passed:
                 return None
             passed.add(target)
-            schema = self.at(unquote(target)[1:]) if target.startswith("#") else None
+            schema = self.find_at(unquote(target)[1:]) if target.startswith("#") else None
         return schema
 
-    def at(self, pointer: str) -> object:
+    def find_at(self, pointer: str) -> object:
         """The schema at a place; None where there is nothing."""
-        return at(self.top, pointer)
+        return find_at(self.top, pointer)
 
-    def _parts(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
+    def _list_parts(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | None]:
         """All schemas that describe this object; None for one that is not known."""
         left: list[object] = [schema]
         passed = set[str]()
@@ -117,31 +119,31 @@ class Closing:
             target = one.get("$ref")
             if isinstance(target, str) and target not in passed:
                 passed.add(target)
-                found = self.at(unquote(target)[1:]) if target.startswith("#") else None
+                found = self.find_at(unquote(target)[1:]) if target.startswith("#") else None
                 if found is None:
                     yield None
                 left.append(found)
             for name in COMPOSING:
-                left += _branches(one, name)
+                left += _list_branches(one, name)
 
 
-def _branches(schema: Mapping[str, Any], name: str) -> list[Any]:
+def _list_branches(schema: Mapping[str, Any], name: str) -> list[Any]:
     given = schema.get(name)
     return given if isinstance(given, list) else []
 
 
-def _required(schema: object) -> list[str]:
+def _list_required(schema: object) -> list[str]:
     given = schema.get("required") if isinstance(schema, Mapping) else None
     return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
 
 
-def _no_object(schema: object) -> bool:
+def _excludes_objects(schema: object) -> bool:
     """Whether no object satisfies a schema, as its type says."""
     kinds = schema.get("type") if isinstance(schema, Mapping) else None
     return kinds is not None and "object" not in (kinds if isinstance(kinds, list) else [kinds])
 
 
-def _object(schema: object) -> bool:
+def _requires_object(schema: object) -> bool:
     """Whether nothing but an object satisfies a schema, as its type says."""
     if not isinstance(schema, Mapping) or schema.get("nullable", False):
         return False
@@ -152,14 +154,14 @@ def _divides(name: str, objects: list[Any]) -> bool:
     """Whether each of some objects must have a property, with values that no other has."""
     seen = set[str]()
     for one in objects:
-        values = _values(one, name) if name in _required(one) else None
+        values = _list_values(one, name) if name in _list_required(one) else None
         if values is None or seen & values:
             return False
         seen |= values
     return True
 
 
-def _values(schema: Mapping[str, Any], name: str) -> set[str] | None:
+def _list_values(schema: Mapping[str, Any], name: str) -> set[str] | None:
     """The values that a property may have, as texts; None where they are not listed."""
     properties = schema.get("properties")
     given = properties.get(name) if isinstance(properties, Mapping) else None

@@ -101,14 +101,14 @@ def list_within(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The schemas directly within one, each with the JSON pointer that leads to it."""
     for name, value in schema.items():
         if name in ALL_MAPS and isinstance(value, Mapping):
-            yield from ((f"/{name}/{token(key)}", one) for key, one in value.items())
+            yield from ((f"/{name}/{escape(key)}", one) for key, one in value.items())
         elif isinstance(value, list) and name in (*LISTS, "items"):
             yield from ((f"/{name}/{i}", one) for i, one in enumerate(value))
         elif name in ALL_SINGLE:
             yield f"/{name}", value
 
 
-def at(top: object, pointer: str) -> object:
+def find_at(top: object, pointer: str) -> object:
     """What is at a place of a schema; None where there is nothing."""
     found: Any = top
     for part in pointer.split("/")[1:]:
@@ -122,22 +122,37 @@ def at(top: object, pointer: str) -> object:
     return found
 
 
-def token(key: str) -> str:
+def find_anchors(top: Mapping[str, Any]) -> dict[str, str]:
+    """Where each `$dynamicRef` leads: in one document, to the only anchor of its name."""
+    found: dict[str, list[str]] = {}
+    left: list[tuple[object, str]] = [(top, "#")]
+    while left:
+        one, place = left.pop()
+        if isinstance(one, Mapping):
+            if isinstance(one.get("$dynamicAnchor"), str):
+                found.setdefault(f"#{one['$dynamicAnchor']}", []).append(place)
+            left += [(value, f"{place}/{escape(name)}") for name, value in one.items()]
+        elif isinstance(one, list):
+            left += [(value, f"{place}/{i}") for i, value in enumerate(one)]
+    return {name: places[0] for name, places in found.items() if len(places) == 1}
+
+
+def escape(key: str) -> str:
     """A key as a JSON pointer spells it."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def meant(name: str) -> str:
+def find_meant(name: str) -> str:
     """The keyword that an unknown name is a misspelling of; empty where it is of none."""
     if name in HARMLESS:
         return ""
-    bare = _bare(name[:40])
-    found = ((_wrong(bare, _bare(known)), known) for known in ENFORCED | LACKING)
+    bare = _simplify(name[:40])
+    found = ((_count_wrong(bare, _simplify(known)), known) for known in ENFORCED | LACKING)
     wrong, known = min(found)
     return known if wrong < 3 else ""
 
 
-def _wrong(name: str, word: str) -> int:
+def _count_wrong(name: str, word: str) -> int:
     """Letters in which a name differs from a keyword; 3 where it is another name."""
     if name == word or abs(len(name) - len(word)) > 2:
         return 0 if name == word else 3
@@ -146,7 +161,7 @@ def _wrong(name: str, word: str) -> int:
     return found if found <= most and name[:1] == word[:1] else 3
 
 
-def _bare(name: str) -> str:
+def _simplify(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "").strip("$")
 
 
@@ -154,10 +169,10 @@ def is_ignored(name: str) -> bool:
     """Whether an unknown name has no effect.  Those that begin with `x-` are meant to have none."""
     if name in ENFORCED or name in ANNOTATIONS or name in LACKING:
         return False
-    return not name.startswith("x-") and not meant(name)
+    return not name.startswith("x-") and not find_meant(name)
 
 
-def current(schema: Mapping[str, Any]) -> dict[str, Any]:
+def modernise(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema as the newest draft has it: OpenAPI 3.0's `nullable` adds null to a `type`, and
     draft 4's `exclusiveMinimum: true` opens the end that `minimum` has.
     """
@@ -171,7 +186,7 @@ def current(schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def ignored_keywords(schema: object) -> list[str]:
+def list_ignored_keywords(schema: object) -> list[str]:
     """Names within a schema that have no effect, in order, each once: those that no draft knows,
     `nullable` where there is no type that it adds null to, and formats (`format=int32`).
     """
@@ -186,11 +201,11 @@ def ignored_keywords(schema: object) -> list[str]:
                 found[name] = None
         if "format" in one and is_ignored_format(one["format"]):
             found[f"format={one['format']}"] = None
-        left += reversed(list(_within(one)))
+        left += reversed(list(_list_within(one)))
     return list(found)
 
 
-def _within(schema: Mapping[str, Any]) -> Iterator[object]:
+def _list_within(schema: Mapping[str, Any]) -> Iterator[object]:
     """The schemas directly within one."""
     for name, value in schema.items():
         if name in MAPS and isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from flyweight.errors import RequestError
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema import prepare_schema
 from flyweight.sampling.schema_keywords import (
     ALL_MAPS,
     ALL_SINGLE,
@@ -21,9 +21,9 @@ from flyweight.sampling.schema_keywords import (
     LISTS,
     Schema,
     UnsupportedSchema,
-    current,
+    escape,
     map_within,
-    token,
+    modernise,
 )
 
 MOST_DROPPED = 32  # keywords of one schema that are dropped one by one
@@ -53,7 +53,7 @@ def list_looser(schema: Mapping[str, Any] | bool) -> Iterator[dict[str, Any]]:
             found = _prepare(_map_schemas(schema, partial(_drop_all, names=names)))
             if found is not None:
                 yield found
-    yield prepared(_keep_type(schema))
+    yield prepare_schema(_keep_type(schema))
 
 
 def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any] | None:
@@ -61,13 +61,13 @@ def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any] | None:
     reference leads into one.  After `MOST_DROPPED` they are dropped wherever they are.
     """
     try:
-        return prepared(schema)
+        return prepare_schema(schema)
     except UnsupportedSchema:
         given = _map_schemas(schema, _drop_dependent)
     names: dict[str, None] = {}
     for count in range(2 * MOST_DROPPED):
         try:
-            return prepared(given)
+            return prepare_schema(given)
         except UnsupportedSchema as error:
             spot = _find(given, error.place, error.keyword)
         if spot is None:
@@ -98,7 +98,7 @@ def _find(top: Any, place: str, keyword: str) -> Unsupported | None:
         length = _count_steps(schema, name)
         if _is_negative(schema, name) or not length or len(steps) < length:
             break
-        pointer += "".join(f"/{token(step)}" for step in steps[:length])
+        pointer += "".join(f"/{escape(step)}" for step in steps[:length])
         schema = schema[name] if length == 1 else _pick(schema[name], steps[1])
         if not isinstance(schema, Mapping):
             return None
@@ -191,7 +191,7 @@ def _map_schemas(schema: Any, change: Callable[[Mapping[str, Any]], dict[str, An
 
 def _keep_type(schema: Mapping[str, Any] | bool) -> Schema:
     """The type of a schema and nothing else."""
-    kinds = None if isinstance(schema, bool) else current(schema).get("type")
+    kinds = None if isinstance(schema, bool) else modernise(schema).get("type")
     return {} if kinds is None else {"type": kinds}
 
 

@@ -14,8 +14,8 @@ from flyweight.sampling.schema_keywords import (
     Schema,
     all_of,
     any_of,
-    current,
     is_ignored,
+    modernise,
 )
 from flyweight.sampling.schema_values import MOST, TYPES
 
@@ -45,66 +45,66 @@ class Negation:
         self._resolve = resolve
         self._left = MOST_PARTS
 
-    def of(self, schema: object, depth: int = 0) -> Schema:
+    def negate(self, schema: object, depth: int = 0) -> Schema:
         """Raises `NotExpressible`."""
         if isinstance(schema, bool):
             return not schema
         self._left -= 1
         if not isinstance(schema, Mapping) or depth > DEEPEST or self._left < 0:
             raise NotExpressible("this")
-        return any_of(self._each(current(schema), depth + 1))
+        return any_of(self._negate_each(modernise(schema), depth + 1))
 
-    def _each(self, schema: Mapping[str, Any], depth: int) -> Iterator[Schema]:
+    def _negate_each(self, schema: Mapping[str, Any], depth: int) -> Iterator[Schema]:
         """What each keyword does not hold."""
         if "$id" in schema:
             raise NotExpressible("$id")
         if "if" in schema:
-            yield from self._condition(schema, depth)
+            yield from self._negate_condition(schema, depth)
         for name, value in schema.items():
             own = name in ANNOTATIONS | DEFINITIONS or name.startswith("x-") or is_ignored(name)
             if own or name in ("if", "then", "else", "nullable", "$anchor"):
                 continue
-            yield from self._keyword(name, value, schema, depth)
+            yield from self._negate_keyword(name, value, schema, depth)
 
-    def _keyword(
+    def _negate_keyword(
         self, name: str, value: Any, schema: Mapping[str, Any], depth: int
     ) -> Iterator[Schema]:
         part = name[3:]
         if name == "type":
-            yield _other_types(value)
+            yield _negate_types(value)
         elif name in ("const", "enum"):
-            yield from _other_values([value] if name == "const" else value)
+            yield from _negate_values([value] if name == "const" else value)
         elif name in OPPOSITE and isinstance(value, int | float) and abs(value) <= MOST:
             yield Opposite({"type": "number", OPPOSITE[name]: value})
         elif part in SIZES and isinstance(value, int):
-            yield from _other_size(name[:3], part, value)
+            yield from _negate_size(name[:3], part, value)
         elif name == "required" and isinstance(value, list):
-            yield from (absent(one) for one in value)
+            yield from (forbid_property(one) for one in value)
         elif name == "properties" and isinstance(value, Mapping):
             for key, one in value.items():
-                other = self.of(one, depth)
+                other = self.negate(one, depth)
                 if other is not False:
                     yield Opposite(type="object", required=[key], properties={key: other})
         elif name == "contains" and not schema.keys() & {"minContains", "maxContains"}:
-            yield Opposite(type="array", items=self.of(value, depth))
+            yield Opposite(type="array", items=self.negate(value, depth))
         elif name == "$ref" and isinstance(value, str):
-            yield self.of(self._resolve(value), depth)
+            yield self.negate(self._resolve(value), depth)
         elif name == "not":
             yield value
         elif name == "allOf" and isinstance(value, list):
-            yield from (self.of(one, depth) for one in value)
+            yield from (self.negate(one, depth) for one in value)
         elif name == "anyOf" and isinstance(value, list):
-            yield all_of(self.of(one, depth) for one in value)
+            yield all_of(self.negate(one, depth) for one in value)
         elif not _holds_all(name, value):
             raise NotExpressible(name)
 
-    def _condition(self, schema: Mapping[str, Any], depth: int) -> Iterator[Schema]:
+    def _negate_condition(self, schema: Mapping[str, Any], depth: int) -> Iterator[Schema]:
         for name, given in (("then", schema["if"]), ("else", {"not": schema["if"]})):
             if name in schema:
-                yield all_of([given, self.of(schema[name], depth)])
+                yield all_of([given, self.negate(schema[name], depth)])
 
 
-def absent(name: str) -> Opposite:
+def forbid_property(name: str) -> Opposite:
     """Objects without a property."""
     return Opposite(type="object", properties={name: False})
 
@@ -120,7 +120,7 @@ def _holds_all(name: str, value: Any) -> bool:
     return name == "uniqueItems" and value is False
 
 
-def _other_types(given: Any) -> Schema:
+def _negate_types(given: Any) -> Schema:
     kinds = given if isinstance(given, list) else [given]
     if "integer" in kinds and "number" not in kinds:
         raise NotExpressible("type integer")
@@ -128,7 +128,7 @@ def _other_types(given: Any) -> Schema:
     return Opposite(type=left) if left else False
 
 
-def _other_values(given: Any) -> Iterator[Schema]:
+def _negate_values(given: Any) -> Iterator[Schema]:
     """All values but these; of numbers one at most can be left out."""
     values = given if isinstance(given, list) else [given]
     texts = [one for one in values if isinstance(one, str)]
@@ -143,7 +143,7 @@ def _other_values(given: Any) -> Iterator[Schema]:
         kinds += [] if known else [kind]
     yield Opposite(type=kinds + ([] if None in values else ["null"]))
     if texts:
-        yield Opposite(type="string", pattern=f"^(?:{_other_text(sorted(set(texts)))})$")
+        yield Opposite(type="string", pattern=f"^(?:{_negate_texts(sorted(set(texts)))})$")
     if len(truths) == 1:
         yield Opposite(const=True not in truths)
     for number in numbers:
@@ -151,22 +151,22 @@ def _other_values(given: Any) -> Iterator[Schema]:
         yield Opposite(type="number", exclusiveMinimum=number)
 
 
-def _other_text(words: list[str]) -> str:
+def _negate_texts(words: list[str]) -> str:
     """A regex of all texts but these, which are sorted."""
     heads = sorted({word[0] for word in words if word})
     found = [] if "" in words else [""]
-    found.append((f"[^{''.join(map(_escaped, heads))}]" if heads else ANY) + f"{ANY}*")
+    found.append((f"[^{''.join(map(_escape, heads))}]" if heads else ANY) + f"{ANY}*")
     for head in heads:
         tails = [word[1:] for word in words if word[:1] == head]
-        found.append(f"{_escaped(head)}(?:{_other_text(tails)})")
+        found.append(f"{_escape(head)}(?:{_negate_texts(tails)})")
     return "|".join(found)
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return char if char.isalnum() and char.isascii() else rf"\u{{{ord(char):X}}}"
 
 
-def _other_size(end: str, part: str, value: int) -> Iterator[Schema]:
+def _negate_size(end: str, part: str, value: int) -> Iterator[Schema]:
     if end == "max":
         yield Opposite({"type": SIZES[part], f"min{part}": value + 1})
     elif value > 0:

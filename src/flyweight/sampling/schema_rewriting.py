@@ -23,10 +23,11 @@ from flyweight.sampling.schema_keywords import (
     UnsupportedSchema,
     all_of,
     any_of,
-    at,
-    current,
+    escape,
+    find_anchors,
+    find_at,
+    modernise,
     refuse,
-    token,
 )
 from flyweight.sampling.schema_negation import DEEPEST, Negation, NotExpressible
 from flyweight.sampling.schema_unevaluated import Unevaluated
@@ -64,20 +65,22 @@ class Rewriting:
         self._negation = Negation(self._resolve)
         self._evaluated = Unevaluated(self._resolve, self._negation)
         self._closing = Closing(top, on=True)
-        self._anchors = _anchors(top) if plain else {}
+        self._anchors = find_anchors(top) if plain else {}
 
-    def whole(self) -> Schema:
+    def rewrite(self) -> Schema:
         """Raises `RequestError`."""
-        found: Schema = self.schema(self.top, "")
+        found: Schema = self.rewrite_schema(self.top, "")
         made = 0
         while made < len(self._moved):  # reading one may call for others
             pointer, name = list(self._moved.items())[made]
             if isinstance(found, dict):
-                found.setdefault("$defs", {})[name] = self._move(at(self.top, pointer), pointer)
+                found.setdefault("$defs", {})[name] = self._move(
+                    find_at(self.top, pointer), pointer
+                )
             made += 1
         return found
 
-    def schema(self, given: Any, place: str) -> Any:
+    def rewrite_schema(self, given: Any, place: str) -> Any:
         """A schema rewritten, with all within it."""
         if not isinstance(given, Mapping):
             return given
@@ -86,17 +89,17 @@ class Rewriting:
             raise UnsupportedSchema(place, "it has too many alternatives")
         if not isinstance(given.get("nullable", False), bool):
             refuse(f"{place}/nullable", f"{shown(given['nullable'])}; allowed: true or false")
-        one = current(given)
+        one = modernise(given)
         if one.get("$dynamicRef") in self._anchors and "$ref" not in one:
             one["$ref"] = self._anchors[one.pop("$dynamicRef")]
         found: dict[str, Any] = Opposite() if isinstance(given, Opposite) else {}
         for name, value in one.items():
             if name not in REPLACED:
-                found[name] = self._keyword(name, value, f"{place}/{token(name)}")
+                found[name] = self._rewrite_value(name, value, f"{place}/{escape(name)}")
         _name_literals(found)
         if not one.keys() & (REPLACED | {"oneOf"}):
             return found
-        more = [*self._more(one, found, place)]
+        more = [*self._list_replacements(one, found, place)]
         if False in more:
             return False
         more = [part for part in more if part is not True]
@@ -104,39 +107,42 @@ class Rewriting:
             found["allOf"] = [*found.get("allOf", ()), *more]
         return found
 
-    def _keyword(self, name: str, value: Any, place: str) -> Any:
+    def _rewrite_value(self, name: str, value: Any, place: str) -> Any:
         if name in MAPS and isinstance(value, Mapping):
-            return {key: self.schema(one, f"{place}/{token(key)}") for key, one in value.items()}
+            return {
+                key: self.rewrite_schema(one, f"{place}/{escape(key)}")
+                for key, one in value.items()
+            }
         if isinstance(value, list) and name in (*LISTS, "items"):
-            return [self.schema(one, f"{place}/{i}") for i, one in enumerate(value)]
+            return [self.rewrite_schema(one, f"{place}/{i}") for i, one in enumerate(value)]
         if name in SINGLE:
-            return self.schema(value, place)
+            return self.rewrite_schema(value, place)
         if name == "$ref" and isinstance(value, str):
-            return self._target(value)
+            return self._rewrite_target(value)
         return value
 
-    def _target(self, target: str) -> str:
+    def _rewrite_target(self, target: str) -> str:
         """A $ref to where the schema is now."""
         pointer = unquote(target)
         if not pointer.startswith("#/"):
             return target
-        if self._plain and at(self.top, pointer[1:]) is not None and not _stays(pointer):
+        if self._plain and find_at(self.top, pointer[1:]) is not None and not _stays(pointer):
             name = self._moved.setdefault(pointer[1:], f"{MOVED}{len(self._moved)}")
             return f"#/$defs/{name}"
         return "#" + quote(pointer[1:], safe="/~!$&'()*+,;=:@?")
 
     def _move(self, given: Any, place: str) -> Schema:
         """A schema that comes to stand elsewhere."""
-        found: Schema = self.schema(given, place)
+        found: Schema = self.rewrite_schema(given, place)
         self.places[id(found)] = place
         self._kept.append(found)
         return found
 
     def _resolve(self, target: str) -> object:
         inside = self._plain and target.startswith("#")
-        return at(self.top, unquote(target)[1:]) if inside else None
+        return find_at(self.top, unquote(target)[1:]) if inside else None
 
-    def _followed(self, given: Any) -> Any:
+    def _follow(self, given: Any) -> Any:
         """A schema, or what it leads to where it is nothing but a reference."""
         for _ in range(DEEPEST):
             if not isinstance(given, Mapping) or given.keys() - ANNOTATIONS != {"$ref"}:
@@ -144,37 +150,39 @@ class Rewriting:
             given = self._resolve(str(given["$ref"]))
         return None
 
-    def _not(self, given: Any, name: str, place: str) -> Schema:
+    def _negate(self, given: Any, name: str, place: str) -> Schema:
         """What a schema does not hold; `name` is the keyword that wants it."""
         try:
-            return self._move(self._negation.of(given), f"{place}/{name}")
+            return self._move(self._negation.negate(given), f"{place}/{name}")
         except NotExpressible as error:
             what = f"the keyword {name!r} is not supported of a schema with {error}"
             raise UnsupportedSchema(place, what, name) from None
 
-    def _more(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Iterator[Schema]:
+    def _list_replacements(
+        self, one: Mapping[str, Any], found: dict[str, Any], place: str
+    ) -> Iterator[Schema]:
         """Schemas that stand for the keywords that were left out."""
         if "not" in one:
-            yield self._not(one["not"], "not", place)
+            yield self._negate(one["not"], "not", place)
         if "if" in one and one.keys() & {"then", "else"}:
-            yield self._condition(one, place)
+            yield self._rewrite_condition(one, place)
         for name in DEPENDENT & one.keys():
-            yield from self._dependent(one[name], f"{place}/{name}")
+            yield from self._rewrite_dependent(one[name], f"{place}/{name}")
         if "propertyNames" in one:
-            yield self._names(one["propertyNames"], place)
+            yield self._rewrite_names(one["propertyNames"], place)
         if "contains" in one:
-            yield self._contains(one, place)
+            yield self._rewrite_contains(one, place)
         if one.get("uniqueItems", False) is not False:
-            yield self._distinct(one, found, place)
+            yield self._rewrite_distinct(one, found, place)
         if "unevaluatedProperties" in one:
-            yield self._unevaluated(one, place)
+            yield self._rewrite_unevaluated(one, place)
         if "unevaluatedItems" in one:
-            self._unevaluated_items(one, found, place)
+            self._rewrite_items(one, found, place)
         if isinstance(one.get("oneOf"), list):
-            yield self._exclusive(one, found, place)
+            yield self._rewrite_exclusive(one, found, place)
 
-    def _condition(self, one: Mapping[str, Any], place: str) -> Schema:
-        other = self._not(one["if"], "if", place)
+    def _rewrite_condition(self, one: Mapping[str, Any], place: str) -> Schema:
+        other = self._negate(one["if"], "if", place)
         then, otherwise = one.get("then", True), one.get("else", True)
         yes = self._move(then, f"{place}/then")
         if "else" not in one:
@@ -183,7 +191,7 @@ class Rewriting:
         no = self._move(otherwise, f"{place}/else")
         return any_of([all_of([held, yes]), all_of([other, no])])
 
-    def _dependent(self, given: Any, place: str) -> Iterator[Schema]:
+    def _rewrite_dependent(self, given: Any, place: str) -> Iterator[Schema]:
         if not isinstance(given, Mapping):
             refuse(place, f"{shown(given)} is not an object")
         for name, value in given.items():
@@ -192,13 +200,13 @@ class Rewriting:
             if isinstance(value, list):
                 there = {"required": [name, *value]}
             elif value is not True:
-                there["allOf"] = [self._move(value, f"{place}/{token(name)}")]
+                there["allOf"] = [self._move(value, f"{place}/{escape(name)}")]
             yield any_of([Opposite(properties={name: False}), there])
 
-    def _names(self, given: Any, place: str) -> Schema:
+    def _rewrite_names(self, given: Any, place: str) -> Schema:
         """Objects whose properties' names satisfy a schema."""
         at_names = f"{place}/propertyNames"
-        given = self._followed(given)
+        given = self._follow(given)
         if isinstance(given, bool):
             return given or Opposite(additionalProperties=False)
         if not isinstance(given, Mapping):
@@ -215,37 +223,39 @@ class Rewriting:
             return Opposite(properties=names, additionalProperties=False)
         found: list[Schema] = [
             Opposite(patternProperties={pattern: True}, additionalProperties=False)
-            for pattern in _name_patterns(given, at_names)
+            for pattern in _list_name_patterns(given, at_names)
         ]
         return all_of(found)
 
-    def _contains(self, one: Mapping[str, Any], place: str) -> Schema:
+    def _rewrite_contains(self, one: Mapping[str, Any], place: str) -> Schema:
         """Arrays of few places: the first item that satisfies the schema is at one of them."""
         given, least, most = one["contains"], one.get("minContains", 1), one.get("maxContains")
         if least == 0 and most is None:
             return True
         if most == 0 and least == 0:
-            return Opposite(items=self._not(given, "contains", place))
+            return Opposite(items=self._negate(given, "contains", place))
         longest = one.get("maxItems")
         bounded = isinstance(longest, int) and longest <= MOST_PLACES
         if least != 1 or most is not None or not bounded:
             what = f"up to {MOST_PLACES} items (maxItems)"
             problem = f"the keyword 'contains' is supported once, in arrays of {what}"
             raise UnsupportedSchema(place, problem, "contains")
-        before = self._not(given, "contains", place)
+        before = self._negate(given, "contains", place)
         it = self._move(given, f"{place}/contains")
         found: list[Schema] = [{"type": OTHERS}]
         for i in range(int(longest or 0)):
             found.append({"type": "array", "prefixItems": [*[before] * i, it], "minItems": i + 1})
         return any_of(found)
 
-    def _distinct(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Schema:
+    def _rewrite_distinct(
+        self, one: Mapping[str, Any], found: dict[str, Any], place: str
+    ) -> Schema:
         """Arrays whose items differ: those of a short `enum` are listed."""
         most, least = one.get("maxItems"), one.get("minItems", 0)
         if isinstance(most, int) and most < 2:
             return True
-        items = self._followed(one.get("items"))
-        values = _values(items) if "prefixItems" not in one else None
+        items = self._follow(one.get("items"))
+        values = _list_values(items) if "prefixItems" not in one else None
         said = one.keys() - ANNOTATIONS - {"type", "items", "uniqueItems", "minItems", "maxItems"}
         if values is None or len(values) > MOST_DISTINCT or said or one.get("type") != "array":
             what = f"arrays of up to one item, or of an enum of up to {MOST_DISTINCT}"
@@ -258,10 +268,10 @@ class Rewriting:
             found.pop(name, None)
         return {"enum": [list(some) for count in counts for some in orders(values, count)]}
 
-    def _unevaluated(self, one: Mapping[str, Any], place: str) -> Schema:
+    def _rewrite_unevaluated(self, one: Mapping[str, Any], place: str) -> Schema:
         rest = self._move(one["unevaluatedProperties"], f"{place}/unevaluatedProperties")
         try:
-            cases = self._evaluated.cases(one)
+            cases = self._evaluated.list_cases(one)
         except NotExpressible as error:
             problem = f"the keyword 'unevaluatedProperties' is not supported with {error}"
             raise UnsupportedSchema(place, problem, "unevaluatedProperties") from None
@@ -277,7 +287,7 @@ class Rewriting:
             found.append(all_of([*(self._move(part, place) for part in case.held), closed]))
         return any_of(found)
 
-    def _unevaluated_items(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> None:
+    def _rewrite_items(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> None:
         rest = one["unevaluatedItems"]
         if rest in (True, {}) or "items" in one:
             return
@@ -287,16 +297,18 @@ class Rewriting:
             raise UnsupportedSchema(place, problem, "unevaluatedItems")
         found["items"] = self._move(rest, f"{place}/unevaluatedItems")
 
-    def _exclusive(self, one: Mapping[str, Any], found: dict[str, Any], place: str) -> Schema:
+    def _rewrite_exclusive(
+        self, one: Mapping[str, Any], found: dict[str, Any], place: str
+    ) -> Schema:
         """The branches of a oneOf, each without what the others hold; where the negations cannot
         be expressed it is left to the grammar engine.
         """
         branches = one["oneOf"]
-        known = len(branches) > MOST_EXCLUSIVE or self._closing.divided(one)
-        if known or _types_differ([self._closing.resolved(branch) for branch in branches]):
+        known = len(branches) > MOST_EXCLUSIVE or self._closing.is_divided(one)
+        if known or _types_differ([self._closing.resolve(branch) for branch in branches]):
             return True
         try:
-            others = [self._negation.of(branch) for branch in branches]
+            others = [self._negation.negate(branch) for branch in branches]
         except NotExpressible:
             return True
         del found["oneOf"]
@@ -325,21 +337,6 @@ def _name_literals(schema: dict[str, Any]) -> None:
             schema["properties"] = {**known, name: both}
 
 
-def _anchors(top: Mapping[str, Any]) -> dict[str, str]:
-    """Where each `$dynamicRef` leads: in one document, to the only anchor of its name."""
-    found: dict[str, list[str]] = {}
-    left: list[tuple[object, str]] = [(top, "#")]
-    while left:
-        one, place = left.pop()
-        if isinstance(one, Mapping):
-            if isinstance(one.get("$dynamicAnchor"), str):
-                found.setdefault(f"#{one['$dynamicAnchor']}", []).append(place)
-            left += [(value, f"{place}/{token(name)}") for name, value in one.items()]
-        elif isinstance(one, list):
-            left += [(value, f"{place}/{i}") for i, value in enumerate(one)]
-    return {name: places[0] for name, places in found.items() if len(places) == 1}
-
-
 def _stays(pointer: str) -> bool:
     """Whether a place is that of a schema, and none that moves."""
     steps = iter(pointer.split("/")[1:])
@@ -352,7 +349,7 @@ def _stays(pointer: str) -> bool:
     return True
 
 
-def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
+def _list_name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
     if "pattern" in given:
         if not isinstance(given["pattern"], str):
             refuse(f"{place}/pattern", f"{shown(given['pattern'])} is not text")
@@ -370,7 +367,7 @@ def _name_patterns(given: Mapping[str, Any], place: str) -> Iterator[str]:
         yield rf"^[\s\S]{{{least},{most}}}$"
 
 
-def _values(items: object) -> list[Any] | None:
+def _list_values(items: object) -> list[Any] | None:
     """All values that an item may have; None where they are not listed, or equal in JSON."""
     if not isinstance(items, Mapping) or items.keys() - ANNOTATIONS - {"type", "enum"}:
         return None

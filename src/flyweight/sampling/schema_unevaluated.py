@@ -47,13 +47,13 @@ class Unevaluated:
         self._resolve, self._negation = resolve, negation
         self._left = MOST_PARTS
 
-    def cases(self, schema: Mapping[str, Any]) -> list[Case]:
+    def list_cases(self, schema: Mapping[str, Any]) -> list[Case]:
         """Of a schema without its own `unevaluatedProperties`.  Raises `NotExpressible`."""
         given = {name: one for name, one in schema.items() if name != "unevaluatedProperties"}
-        always, choices = self._of(given, ())
-        return _product([[always], *(cases for cases in choices if not always.covers(cases))])
+        always, choices = self._read(given, ())
+        return _combine([[always], *(cases for cases in choices if not always.covers(cases))])
 
-    def _of(self, schema: object, passed: tuple[str, ...]) -> tuple[Case, list[list[Case]]]:
+    def _read(self, schema: object, passed: tuple[str, ...]) -> tuple[Case, list[list[Case]]]:
         """What a schema always evaluates, and choices: of each, one case holds."""
         self._left -= 1
         if self._left < 0 or len(passed) > DEEPEST:
@@ -66,52 +66,54 @@ class Unevaluated:
         if not all(isinstance(one, Mapping | None) for one in (names, patterns)):
             raise NotExpressible("properties that are not an object")
         always, choices = Case(frozenset(names or ()), frozenset(patterns or ())), []
-        parts = [self._of(one, passed) for one in _listed(schema, "allOf")]
+        parts = [self._read(one, passed) for one in _list(schema, "allOf")]
         target = schema.get("$ref")
         if isinstance(target, str):
             if target in passed:
                 raise NotExpressible("a $ref that leads back to itself")
-            parts.append(self._of(self._resolve(target), (*passed, target)))
+            parts.append(self._read(self._resolve(target), (*passed, target)))
         for own, more in parts:
             always += own
             choices += more
         for name in ("anyOf", "oneOf"):
-            branches = _listed(schema, name)
+            branches = _list(schema, name)
             if branches:
-                choices.append([case for one in branches for case in self._held(one, passed)])
-        return always, [*choices, *self._conditions(schema, passed)]
+                choices.append([case for one in branches for case in self._list_held(one, passed)])
+        return always, [*choices, *self._list_conditions(schema, passed)]
 
-    def _held(self, schema: Any, passed: tuple[str, ...], *more: Schema) -> list[Case]:
+    def _list_held(self, schema: Any, passed: tuple[str, ...], *more: Schema) -> list[Case]:
         """The cases of a schema that a value satisfies where the case is its own."""
-        always, choices = self._of(schema, passed)
-        found = _product([[always], *(cases for cases in choices if not always.covers(cases))])
+        always, choices = self._read(schema, passed)
+        found = _combine([[always], *(cases for cases in choices if not always.covers(cases))])
         return [replace(one, held=(*more, schema, *one.held)) for one in found]
 
-    def _conditions(self, schema: Mapping[str, Any], passed: tuple[str, ...]) -> list[list[Case]]:
+    def _list_conditions(
+        self, schema: Mapping[str, Any], passed: tuple[str, ...]
+    ) -> list[list[Case]]:
         found: list[list[Case]] = []
         for kind in ("dependentSchemas", "dependencies"):
             given = schema.get(kind, {})
             for name, one in given.items() if isinstance(given, Mapping) else ():
                 if isinstance(one, Mapping):
                     away = Case(held=({"properties": {name: False}},))
-                    found.append([away, *self._held(one, passed, {"required": [name]})])
+                    found.append([away, *self._list_held(one, passed, {"required": [name]})])
         if "if" in schema:
-            then = self._held(schema.get("then", True), passed)
-            yes = _product([self._held(schema["if"], passed), then])
-            no = self._held(schema.get("else", True), passed)
+            then = self._list_held(schema.get("then", True), passed)
+            yes = _combine([self._list_held(schema["if"], passed), then])
+            no = self._list_held(schema.get("else", True), passed)
             if not Case().covers([*yes, *no]):
-                other = self._negation.of(schema["if"])
+                other = self._negation.negate(schema["if"])
                 no = [replace(one, held=(other, *one.held)) for one in no]
                 found.append([*yes, *no])
         return found
 
 
-def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
     given = schema.get(name)
     return given if isinstance(given, list) else []
 
 
-def _product(factors: list[list[Case]]) -> list[Case]:
+def _combine(factors: list[list[Case]]) -> list[Case]:
     """Raises `NotExpressible` where there are too many."""
     found = [Case()]
     for cases in factors:

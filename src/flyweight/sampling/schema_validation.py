@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, StructuredOutputs
-from flyweight.sampling.schema_keywords import current, map_within
+from flyweight.sampling.schema_keywords import map_within, modernise
 from flyweight.validation.untrusted import one_line
 
 BACKTRACKS = 100_000
@@ -74,7 +74,7 @@ def _update(schema: Any) -> Any:
     """A schema in the words of draft 2020-12, which is read as nothing else."""
     if not isinstance(schema, Mapping):
         return schema
-    found = map_within(current(schema), lambda name, one: _update(one))
+    found = map_within(modernise(schema), lambda name, one: _update(one))
     found.pop("$schema", None)
     if isinstance(found.get("items"), list):
         found["prefixItems"] = found.pop("items")

@@ -63,12 +63,12 @@ def tighten_range(schema: dict[str, Any], place: str, *, exactly: bool) -> None:
         if name in schema:
             _check_values(schema[name], f"{place}/{name}")
     low, high = (
-        [_end(schema, name, place, exactly) for name in names if name in schema]
+        [_read_end(schema, name, place, exactly) for name in names if name in schema]
         for names in (LOWER, UPPER)
     )
-    ends = ([max(low)] if low else []) + ([min(high, key=_tightness)] if high else [])
+    ends = ([max(low)] if low else []) + ([min(high, key=_rank_end)] if high else [])
     if low and high:
-        _check_meet(max(low), min(high, key=_tightness), place)
+        _check_meet(max(low), min(high, key=_rank_end), place)
     for name in (*LOWER, *UPPER):
         schema.pop(name, None)
     for end, is_open, plain in ends:
@@ -76,7 +76,7 @@ def tighten_range(schema: dict[str, Any], place: str, *, exactly: bool) -> None:
         schema[name] = int(end) if end == end.to_integral_value() else float(end)
 
 
-def _tightness(end: End) -> tuple[Decimal, bool]:
+def _rank_end(end: End) -> tuple[Decimal, bool]:
     """Of upper ends: an open one is tighter."""
     return end[0], not end[1]
 
@@ -87,11 +87,11 @@ def _check_meet(low: End, high: End, place: str) -> None:
         raise UnsupportedSchema(place, f"no number can be written from {low[0]:f} to {high[0]:f}")
 
 
-def _end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
+def _read_end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> End:
     """The nearest number within that has digits enough.  An open end goes by a last place where
     that leads away from 0: there the engine may take it for a closed one.
     """
-    given = _number(schema[name], f"{place}/{name}")
+    given = _read_number(schema[name], f"{place}/{name}")
     up = name in LOWER
     plain = "minimum" if up else "maximum"
     if abs(given) > MOST:
@@ -118,7 +118,7 @@ def _check_each(schema: dict[str, Any], place: str) -> None:
     if "multipleOf" not in schema:
         return
     at, value = f"{place}/multipleOf", schema["multipleOf"]
-    each = _number(value, at).normalize()
+    each = _read_number(value, at).normalize()
     exponent = int(each.as_tuple().exponent)
     if not (each > 0 and exponent >= -PLACES and each.scaleb(max(0, -exponent)) <= MOST_EACH):
         allowed = f"above 0, up to {MOST_EACH}, of up to {PLACES} digits"
@@ -127,7 +127,7 @@ def _check_each(schema: dict[str, Any], place: str) -> None:
 
 def _check_values(given: object, place: str) -> None:
     """Raises `RequestError` where a number's neighbour would be written in its place."""
-    for value in _within(given):
+    for value in _list_within(given):
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
@@ -141,7 +141,7 @@ def _check_values(given: object, place: str) -> None:
             )
 
 
-def _within(value: object) -> Iterator[object]:
+def _list_within(value: object) -> Iterator[object]:
     """All values, to any depth."""
     left = [value]
     while left:
@@ -153,7 +153,7 @@ def _within(value: object) -> Iterator[object]:
             left += one
 
 
-def _number(value: object, place: str) -> Decimal:
+def _read_number(value: object, place: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(place, f"{shown(value)} is not a number")
     if not -FLOAT <= value <= FLOAT:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from flyweight.errors import RequestError
 from flyweight.params.structured import NAME, StructuredOutputs
 from flyweight.sampling.gbnf import is_gbnf
-from flyweight.sampling.gbnf_lark import lark
+from flyweight.sampling.gbnf_lark import translate_gbnf
 from flyweight.sampling.levels import check_rules
 from flyweight.sampling.patterns import find_long_count
-from flyweight.sampling.schema import prepared
+from flyweight.sampling.schema import prepare_schema
 from flyweight.sampling.schema_loosening import list_looser
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def list_sources(outputs: StructuredOutputs) -> Iterator[str]:
     kind = outputs.kind
     if kind == "grammar":
         text = str(outputs.grammar)
-        text = lark(text) if is_gbnf(text) else text
+        text = translate_gbnf(text) if is_gbnf(text) else text
         check_rules(text)
         yield str(LLMatcher.grammar_from_lark(text))
     elif kind == "regex":
@@ -45,7 +45,7 @@ def list_sources(outputs: StructuredOutputs) -> Iterator[str]:
             raise RequestError(f": {problem}", f"{NAME}.regex")
         yield str(LLMatcher.grammar_from_regex(str(outputs.regex)))
     elif kind == "choice":
-        listed = "|".join(_literal(one) for one in outputs.choice or ())
+        listed = "|".join(_spell_literal(one) for one in outputs.choice or ())
         yield str(LLMatcher.grammar_from_regex(f"(?:{listed})"))
     else:
         yield from _list_schema_sources(outputs)
@@ -54,8 +54,8 @@ def list_sources(outputs: StructuredOutputs) -> Iterator[str]:
 def _list_schema_sources(outputs: StructuredOutputs) -> Iterator[str]:
     from llguidance import LLMatcher
 
-    schema, options = _schema(outputs), _separators(outputs)
-    for one in list_looser(schema) if outputs.validated else [prepared(schema)]:
+    schema, options = _read_schema(outputs), _make_options(outputs)
+    for one in list_looser(schema) if outputs.validated else [prepare_schema(schema)]:
         try:
             text = json.dumps(one, allow_nan=False)
         except ValueError:
@@ -68,24 +68,24 @@ def embed_schema(schema: dict[str, Any] | bool) -> str:
     schemas are.  Raises `RequestError`.
     """
     outputs = StructuredOutputs(json=schema)
-    return _embed(prepared(schema), outputs)
+    return _embed(prepare_schema(schema), outputs)
 
 
 def embed_constraint(outputs: StructuredOutputs) -> str:
     """The same of a constraint whose kind is JSON, with the options that it has."""
-    return _embed(prepared(_schema(outputs)), outputs)
+    return _embed(prepare_schema(_read_schema(outputs)), outputs)
 
 
 def _embed(schema: dict[str, Any], outputs: StructuredOutputs) -> str:
-    options = _separators(outputs)
+    options = _make_options(outputs)
     return "%json " + json.dumps({**schema, "x-guidance": options}, allow_nan=False)
 
 
-def _schema(outputs: StructuredOutputs) -> Any:
+def _read_schema(outputs: StructuredOutputs) -> Any:
     return {"type": "object"} if outputs.json is None else json.loads(str(outputs.json))
 
 
-def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
+def _make_options(outputs: StructuredOutputs) -> "JsonCompileOptions":
     """White space stands after a comma or a colon only, and never without end: a text whose values
     are finite is.
     """
@@ -98,11 +98,11 @@ def _separators(outputs: StructuredOutputs) -> "JsonCompileOptions":
         "key_separator": f":{blank}",
         "coerce_one_of": False,
         "lenient": False,
-        "json_allowed_escapes": _escapes(outputs),
+        "json_allowed_escapes": _choose_escapes(outputs),
     }
 
 
-def _escapes(outputs: StructuredOutputs) -> str:
+def _choose_escapes(outputs: StructuredOutputs) -> str:
     """The escapes that keep to a schema.  Raises `RequestError` where none do."""
     if outputs.json is None:
         return PLAIN_ESCAPES
@@ -117,6 +117,6 @@ def _escapes(outputs: StructuredOutputs) -> str:
     return ALL_ESCAPES
 
 
-def _literal(text: str) -> str:
+def _spell_literal(text: str) -> str:
     """A regex that matches the text alone."""
     return re.sub(r"[^A-Za-z0-9_ ]", lambda found: rf"\x{{{ord(found.group()):X}}}", text)

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 
 from flyweight.errors import RequestError, field_names
 from flyweight.params.structured import EXACT, LONGEST, MOST_CHOICES, NAME, StructuredOutputs
-from flyweight.sampling.schema_keywords import ignored_keywords
+from flyweight.sampling.schema_keywords import list_ignored_keywords
 from flyweight.server.apis.fields import Fields
 from flyweight.server.constraints.validator import map_constraint_names
 
@@ -160,4 +160,8 @@ def place_of(format: Format | None) -> str:
 
 def form_keywords(form: StructuredOutputs | None) -> list[str]:
     """Names in a form's JSON schema that have no effect."""
-    return [] if form is None or form.json is None else ignored_keywords(json.loads(str(form.json)))
+    return (
+        []
+        if form is None or form.json is None
+        else list_ignored_keywords(json.loads(str(form.json)))
+    )

@@ -13,7 +13,7 @@ from pydantic import Field
 from flyweight.errors import RequestError, field_names, nearest
 from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.fields import fields
-from flyweight.sampling.schema_keywords import ignored_keywords
+from flyweight.sampling.schema_keywords import list_ignored_keywords
 from flyweight.sampling.sources import embed_constraint, embed_schema
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
@@ -143,7 +143,7 @@ class Tools:
     def ignored_keywords(self) -> list[str]:
         """Names in the schemas that calls keep to that have no effect."""
         kept = [one.parameters for one in self._offered if self.required or one.strict]
-        return [name for schema in kept for name in ignored_keywords(schema)]
+        return [name for schema in kept for name in list_ignored_keywords(schema)]
 
     def list_schemas(self) -> Iterator[tuple[str, StructuredOutputs]]:
         """Each tool's schema by itself, with its path: to find which one cannot be compiled."""
