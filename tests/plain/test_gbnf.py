@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flyweight.errors import RequestError
 from flyweight.params.structured import StructuredOutputs
-from flyweight.sampling.gbnf_lark import translate_gbnf
+from flyweight.sampling.sources import translate_gbnf
 from flyweight.testing import make_acceptor
 
 LETTERS, LENGTH = "abc", 5

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from flyweight.errors import RequestError
 from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.gbnf import DEEPEST, MOST_REPEATS, MOST_RULES, is_gbnf, read_gbnf
-from flyweight.sampling.gbnf_lark import translate_gbnf
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
+from flyweight.sampling.sources import translate_gbnf
 from flyweight.testing import make_acceptor
 
 JSON = r"""

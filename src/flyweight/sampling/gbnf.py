@@ -2,7 +2,7 @@
 
 Invariant: what comes out is a grammar whose every name is defined and whose size and depth are
 bounded; anything else is a `RequestError` with the line, the piece and what is allowed there.  The
-text is read once.  Does not know how a grammar is matched: that is for `sampling.gbnf_lark`.
+text is read once.  Does not know how a grammar is matched: that is for `sampling.sources`.
 """
 
 import re
