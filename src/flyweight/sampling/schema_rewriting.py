@@ -29,8 +29,7 @@ from flyweight.sampling.schema_keywords import (
     modernise,
     refuse,
 )
-from flyweight.sampling.schema_negation import DEEPEST, Negation, NotExpressible
-from flyweight.sampling.schema_unevaluated import Unevaluated
+from flyweight.sampling.schema_negation import DEEPEST, Negation, NotExpressible, Unevaluated
 from flyweight.validation.untrusted import shown
 
 MOST_MADE = 20_000  # schemas in what comes out
