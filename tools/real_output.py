@@ -1,10 +1,10 @@
 """Runs the commands shown in the documents again and writes down what they say now.
 
-    python tools/real_output.py [PAGE ...]
+    python tools/real_output.py [--only TEXT] [PAGE ...]
 
 A fenced block marked `console` holds one command after `$ ` and its output; the output is replaced.
 Commands run at the root, with the interpreter that runs this file; nothing but `flyweight` and
-`python` may be shown.
+`python` may be shown.  With --only, commands without TEXT keep their output.
 """
 
 import os
@@ -22,7 +22,7 @@ COMMANDS = {
 }
 
 
-def said(command: str) -> str:
+def run_command(command: str) -> str:
     """What a command prints on both streams, without trailing blanks."""
     name, *words = shlex.split(command)
     width = os.environ | {"COLUMNS": "100"}
@@ -40,18 +40,28 @@ def said(command: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def refresh(page: Path) -> int:
+def refresh(page: Path, only: str = "") -> int:
     """Writes a page's outputs anew; how many there were."""
-    text = page.read_text(encoding="utf-8")
-    text, count = BLOCK.subn(lambda m: f"```console\n$ {m[1]}\n{said(m[1])}\n```", text)
+    count = 0
+
+    def write(found: re.Match[str]) -> str:
+        nonlocal count
+        if only not in found[1]:
+            return found[0]
+        count += 1
+        return f"```console\n$ {found[1]}\n{run_command(found[1])}\n```"
+
+    text = BLOCK.sub(write, page.read_text(encoding="utf-8"))
     page.write_text(text, encoding="utf-8")
     return count
 
 
 def main() -> None:
-    pages = [Path(p) for p in sys.argv[1:]] or [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    for page in pages:
-        print(f"{page.name}: {refresh(page)} commands")
+    words = sys.argv[1:]
+    only = words[1] if words[:1] == ["--only"] else ""
+    given = [Path(page) for page in words[2 if only else 0 :]]
+    for page in given or [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        print(f"{page.name}: {refresh(page, only)} commands")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What is made from the declared sampling options: docs/sampling.md, and columns of a step."""
+"""What is made from declared options and settings: tables of the docs, and columns of a step."""
 
 import importlib.util
 import re
+from dataclasses import fields
 from pathlib import Path
 
+from flyweight.config import Settings
 from flyweight.sampling.arrays import RECORD
 from flyweight.sampling.options import LAYOUT, UNPACKED
 from flyweight.sampling.options import RECORD as PACKED
@@ -29,3 +31,10 @@ def test_columns_are_those_of_the_declarations() -> None:
     assert RECORD.itemsize == PACKED.size and LAYOUT.keys() <= set(SampleBatch.__slots__)
     columns = {one.column for one in OPTIONS.values()} - {""}
     assert columns <= set(SampleBatch.__slots__)
+
+
+def test_every_engine_setting_is_in_the_page_about_python() -> None:
+    page = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+    assert [known.name for known in fields(Settings) if f"`{known.name}`" not in page] == [
+        "model"  # the first argument
+    ]

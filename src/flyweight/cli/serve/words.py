@@ -5,7 +5,7 @@ line wins over the file.  What an option means is not known here.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from flyweight.arguments.options import NEGATIVE, Flag, Value
 from flyweight.cli.parameters import OptionTable, Values, expand, make_row
 from flyweight.cli.serve.file import Parts, merge_parts, put_part, read_config, read_part
-from flyweight.cli.serve.options import GROUPS, OPTIONS
+from flyweight.cli.serve.options import GROUPS, OPTIONS, SUPPORTS
 from flyweight.errors import ConfigError, nearest
 from flyweight.validation.untrusted import shown
 
@@ -45,7 +45,7 @@ class ParsedOptions:
 def read(words: Sequence[str]) -> ParsedOptions:
     """The options of a command line and of its file; `--help` prints and exits."""
     found = WordReader().read(words)
-    command = make_command()
+    command = make_command(None if found.asks_help else found.given)
     with command.make_context(PROGRAM, found.canonical, max_content_width=100) as context:
         values: Values = command.invoke(context)
     models = list(values.pop("models") or ())
@@ -63,12 +63,14 @@ def read(words: Sequence[str]) -> ParsedOptions:
 
 
 class WordReader:
-    """Words as click reads them: `canonical`, where an option is `--name=value` or a switch.
-    `parts` are keys of options that are objects.
+    """Words as click reads them: `canonical`, where an option is `--name=value` or a switch, and
+    the names of the `given` options.  `parts` are keys of options that are objects.
     """
 
     def __init__(self) -> None:
         self.canonical: list[str] = []
+        self.given: set[str] = set()
+        self.asks_help = False
         self.parts: Parts = {}
         self.refusals: list[str] = []
         self.known: Mapping[str, Flag] = index_spellings()
@@ -84,6 +86,7 @@ class WordReader:
             if is_value(word):
                 models.append(word)
             elif word in HELP:
+                self.asks_help = True
                 self.canonical.append(word)
             else:
                 self._read_option(word, waiting)
@@ -115,9 +118,11 @@ class WordReader:
             refusal = f"{shown(word)}: {name} takes no value; allowed: {name}, {other}"
             self.refusals.append(refusal)
         else:
+            self.given.add(flag.name)
             self.canonical.append(name)
 
     def _read_values(self, flag: Flag, name: str, values: Sequence[str]) -> None:
+        self.given.add(flag.name)
         self.canonical += [f"--{flag.name}={value}" for value in values]
         if not values:
             count = "at least one argument" if flag.kind == "words" else "one argument"
@@ -190,12 +195,15 @@ class GroupedHelp(TyperCommand):
                 formatter.write_dl(rows)
 
 
-@cache
-def make_command() -> Any:
-    """The command of click that has all options."""
-    rows = [make_option(flag, group) for group, flags in GROUPS.items() for flag in flags]
-    shown_names = {row.name for row in rows}
-    rows += [make_option(f) for f in OPTIONS.values() if f.key not in shown_names]
+def make_command(names: Collection[str] | None = None) -> Any:
+    """The command of click that has these options, or all: an option costs a millisecond."""
+    rows = [
+        make_option(flag, group)
+        for group, flags in GROUPS.items()
+        for flag in flags
+        if names is None or flag.name in names
+    ]
+    rows += [make_option(SUPPORTS[name].flag) for name in SUPPORTS if names and name in names]
 
     def serve(
         models: Annotated[
