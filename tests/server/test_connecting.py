@@ -9,7 +9,7 @@ import pytest
 
 from flyweight.errors import ConfigError
 from flyweight.server import pipe
-from flyweight.server.engine_client.client import EngineClient
+from flyweight.server.engine_client import EngineClient
 
 
 def client() -> EngineClient:

@@ -170,7 +170,7 @@ def test_a_mistake_of_ours_is_noted_with_the_id_its_client_knows(
     entry = ApiRoute("GET", "/broken", broken, "")
     visit = RequestRecord(0.0, id="findme-1")
     request = Request(
-        {"type": "http", "visit": visit, "headers": [], "path": "/broken", "secret": "xyzzy"}
+        {"type": "http", "record": visit, "headers": [], "path": "/broken", "secret": "xyzzy"}
     )
     server: Any = None
     got = asyncio.run(_endpoint(server, entry)(request))  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_a_large_reply_is_written_aside(tokens: int, aside: bool) -> None:
         model: Any = None
         request: Any = SimpleNamespace(state=None, scope={}, receive=asyncio.Event().wait)
         writer: Any = Whole()
-        got = await answer(server, model, request, [], lambda bundle: writer, stream=False)
+        got = await answer(server, model, request, [], lambda group: writer, stream=False)
         assert got.body == b'{"written":true}'
         assert (writer.thread != threading.get_ident()) is aside
         server._writers.shutdown()

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector
-from flyweight.server.engine_client.client import EngineClient, EngineStream
+from flyweight.server.engine_client import EngineClient, EngineStream
 from flyweight.server.observability.counters import (
     ITL,
     TTFT,

@@ -10,7 +10,7 @@ import pytest
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.errors import CheckpointError
 from flyweight.server import pipe
-from flyweight.server.engine_client.client import EngineClient, EngineStream
+from flyweight.server.engine_client import EngineClient, EngineStream
 from flyweight.types import Event
 
 

@@ -29,7 +29,7 @@ class Stream:
     """What a stream tells of the content."""
 
     def __init__(self, collector: Collector) -> None:
-        self.telling = ContentBlocks(READING)
+        self.blocks = ContentBlocks(READING)
         self.scores = PartScores(collector, 0, TokenSpelling(TOKENIZER))
         self.deltas: list[tuple[str, list[int]]] = []
         self.parts: list[tuple[str, list[int]]] = []
@@ -37,7 +37,7 @@ class Stream:
     def take(self, collector: Collector) -> None:
         for piece in collector.take_pieces():
             for one in self.scores.split_tokens(piece):
-                for step in self.telling.read_piece(one):
+                for step in self.blocks.read_piece(one):
                     found = places(self.scores.step(step))
                     if step.kind is DeltaKind.CONTENT and step.what == "delta":
                         self.deltas.append((step.text, found))

@@ -39,7 +39,7 @@ class Client:
 
     def request(self, came: float | None = None) -> Request:
         visit = RequestRecord(time.monotonic() if came is None else came)
-        return Request({"type": "http", "headers": [], "visit": visit}, self.receive)
+        return Request({"type": "http", "headers": [], "record": visit}, self.receive)
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

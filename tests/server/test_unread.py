@@ -9,7 +9,7 @@ import pytest
 from flyweight import LLM
 from flyweight.requests.collector import Collector
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.engine_client.client import EngineClient, EngineStream
+from flyweight.server.engine_client import EngineClient, EngineStream
 from flyweight.server.pipe import StepEvents
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
@@ -28,7 +28,11 @@ class Under:
         self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
-            preparer=SimpleNamespace(collector=self._collector, id=lambda: str(len(self.streams))),
+            preparer=SimpleNamespace(
+                collector=self._collector,
+                id=lambda: str(len(self.streams)),
+                attempts=lambda *given: None,
+            ),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
             observer=SimpleNamespace(observe_end=lambda stream: None),
         )
@@ -37,8 +41,8 @@ class Under:
         params = SamplingParams(n=n)
         asked: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
         now = asyncio.get_running_loop().time()
-        self.bundle = RequestGroup(model, queue, set(), [asked] * prompts, place, now)
-        self.bundle.limit_buffer()
+        self.group = RequestGroup(model, queue, set(), [asked] * prompts, place, now)
+        self.group.limit_buffer()
 
     def _collector(self, asked: Any, id: str) -> Collector:
         request = Request(id, (5,), asked.params, max_tokens=99)
@@ -64,7 +68,7 @@ def test_a_stream_far_ahead_of_its_reader_is_ended() -> None:
         under.feed(1)
         assert len(under.left) == 1
         with pytest.raises(HttpError, match="--max-stream-buffer-tokens") as caught:
-            await anext(under.bundle.read_pieces())
+            await anext(under.group.read_pieces())
         assert caught.value.status == 408 and caught.value.code == "slow_client"
 
     asyncio.run(work())
@@ -75,7 +79,7 @@ def test_who_reads_is_left_alone() -> None:
 
     async def work() -> None:
         under = Under()
-        reading = under.bundle.read_pieces()
+        reading = under.group.read_pieces()
         for _ in range(5 * MOST):
             under.feed(MOST // 2)
             await anext(reading)
@@ -104,7 +108,7 @@ def test_the_end_of_an_answer_is_kept() -> None:
         under = Under()
         under.feed(9 * MOST, finish="length")
         assert not under.left
-        ((_, piece),) = await anext(under.bundle.read_pieces())
+        ((_, piece),) = await anext(under.group.read_pieces())
         assert len(piece.tokens) == 9 * MOST
 
     asyncio.run(work())

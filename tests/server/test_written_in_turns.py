@@ -16,7 +16,7 @@ from flyweight.server.api_server import ApiServer
 from flyweight.server.apis import answer as answers
 from flyweight.server.apis import logprobs as scores
 from flyweight.server.apis.usage import RunningUsage, count_usage
-from flyweight.server.engine_client.client import EngineStream
+from flyweight.server.engine_client import EngineStream
 from flyweight.server.settings import ServerSettings
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 from http_server import Running, served
@@ -47,7 +47,9 @@ class Under:
 
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0),
-            preparer=SimpleNamespace(collector=lambda asked, id: own, id=lambda: "r"),
+            preparer=SimpleNamespace(
+                collector=lambda asked, id: own, id=lambda: "r", attempts=lambda *given: None
+            ),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             observer=SimpleNamespace(observe_end=lambda stream: None),
         )
@@ -57,7 +59,7 @@ class Under:
         server: Any = SimpleNamespace(_writers=ThreadPoolExecutor(1))
         server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
         self.server, now = server, asyncio.get_running_loop().time()
-        self.bundle = RequestGroup(model, queue, set(), [asked], place, now)
+        self.group = RequestGroup(model, queue, set(), [asked], place, now)
 
 
 class Told:
@@ -85,7 +87,7 @@ class Told:
 
 
 async def parts(under: Under, writer: Any) -> list[bytes]:
-    return [one async for one in answers._write_parts(under.server, under.bundle, writer, "")]
+    return [one async for one in answers._write_parts(under.server, under.group, writer, "")]
 
 
 def test_what_comes_while_something_is_written_is_told_as_well() -> None:
@@ -95,7 +97,7 @@ def test_what_comes_while_something_is_written_is_told_as_well() -> None:
         under = Under(collector())
         feed(under.stream, Event("r", 0, (5,), (SCORED,)))
         told: list[int] = []
-        async for found in under.bundle.read_pieces():
+        async for found in under.group.read_pieces():
             told += [token for _, piece in found for token in piece.tokens]
             if len(told) == 1:
                 feed(under.stream, Event("r", 0, (6, 7), (SCORED,) * 2, finish=Finish.LENGTH))

@@ -1,6 +1,6 @@
 """What all APIs and all models share: the admission queue, the log, the metrics.
 
-Invariant: whatever becomes of a client, what it began is ended.  Knows no API.
+Invariant: whatever happens to a client, the requests it started are ended.  Knows no API.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ WRITERS = 2  # threads that write long replies
 
 
 class ApiServer:
-    """What there is one of per process; `models` are at least one, the default first."""
+    """There is one per process; `models` is not empty, the default is the first."""
 
     def __init__(
         self, settings: ServerSettings, models: Sequence[ServedModel], log: ServerLog
@@ -59,7 +59,7 @@ class ApiServer:
         return any(model.serves(name) for model in self.models)
 
     async def write_in_thread(self, work: Callable[[], T]) -> T:
-        """Makes a long reply off the event loop."""
+        """Writes a long reply outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
     def begin(
@@ -72,11 +72,11 @@ class ApiServer:
                 replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
             ]
         choices = sum(count_sequences(one) for one in prompts)
-        place = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
+        reservation = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
         preparation = request.scope.get("preparation")
         if isinstance(preparation, Preparation):
             preparation.end()
-        visit = get_record(request.scope)
-        group = RequestGroup(model, self.queue, self.groups, prompts, place, visit.began)
-        visit.collectors = group.collectors
+        record = get_record(request.scope)
+        group = RequestGroup(model, self.queue, self.groups, prompts, reservation, record.began)
+        record.collectors = group.collectors
         return group

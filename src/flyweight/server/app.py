@@ -1,6 +1,6 @@
-"""The routes behind the guard, and what becomes of an error in one.
+"""Joins the routes to the guard, reads bodies, and answers errors.
 
-Invariant: whatever a route raises is answered in the shape of its dialect, and its words are ours.
+Invariant: an error of a route is answered in the format of its API, with a text of this server.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from flyweight.errors import nearest
 from flyweight.server.admission.queue import prepare_and_run
 from flyweight.server.api_server import ApiServer
+from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openapi import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
@@ -49,7 +50,7 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
         get_record(request.scope).route = entry.path
         if entry.body is not None and entry not in OLLAMA and not _is_json(request):
             return reply(entry.errors(NOT_JSON), NOT_JSON.status)
-        work = entry.handler(server, request)
+        work = _handle(server, entry, request)
         try:
             if entry.body is None:
                 return add_headers(request, await work)
@@ -66,9 +67,16 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
     return endpoint
 
 
+async def _handle(server: ApiServer, entry: ApiRoute, request: Request) -> Response:
+    if entry.body is None:
+        return await entry.handler(server, request)
+    body = read_body(server.settings, request, await request.body(), entry.body)
+    return await entry.handler(server, request, body)
+
+
 def _is_json(request: Request) -> bool:
-    """Whether the body is declared as JSON, or not declared.  Ollama's own documentation posts
-    with curl's default type, so its routes do not ask.
+    """Whether the body is declared as JSON, or not declared.  Ollama's routes do not check it, as
+    its documentation uses curl's default type.
     """
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))

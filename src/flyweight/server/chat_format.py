@@ -1,7 +1,6 @@
-"""How the served model writes its calls and its reasoning, and how one answer is therefore read.
+"""The formats of the model's tool calls and reasoning, and the format of one answer.
 
-Invariant: decided once for a server, from its settings and the model's chat template.  Knows no
-dialect.
+Invariant: decided once per server, from its settings and the model's chat template.  Knows no API.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,9 +21,9 @@ from flyweight.validation.untrusted import shown
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """`special`: the marks that are special tokens, by their ids; no text shows them unless it is
-    asked for.  `plain` where the model was taught no conversation; `reads` is what the template
-    does beside it (None: not known), with tools.
+    """`special`: marks that are special tokens, by their ids; text only shows them if special
+    tokens are included.  `plain`: the model has no chat template.  `reads`: the variables that the
+    template with tools reads (None: not known).
     """
 
     calls: CallFormat | None
@@ -48,13 +47,13 @@ class ChatFormat:
 
     @property
     def shows_tools(self) -> bool:
-        """Whether the model is shown the tools it may call."""
+        """Whether the template shows tools to the model."""
         return self.reads is None or "tools" in self.reads
 
     def make_answer_format(
         self, prompt: str | None, continued: str | None, tools: Collection[str], most: int | None
     ) -> AnswerFormat:
-        """How the answer to `prompt` is read; `continued` is what it goes on with."""
+        """The format of the answer to `prompt`, which continues the text `continued`."""
         marks = self.reasoning
         opened = (
             marks is not None and marks.find_open_reasoning(prompt or "", continued) is not None
@@ -63,8 +62,8 @@ class ChatFormat:
         return AnswerFormat(calls, frozenset(tools), most, marks, opened)
 
     def apply_constraint(self, reading: AnswerFormat, outputs: StructuredOutputs) -> AnswerFormat:
-        """How an answer is read that is held to a form from its first token: it has reasoning only
-        where the form names a mark of it, which JSON cannot.
+        """The format of an answer that is constrained from its first token: it has reasoning only
+        if the constraint names its marks, which JSON cannot.
         """
         if reading.reasoning is None or self._names_reasoning(reading.reasoning, outputs):
             return reading
@@ -79,7 +78,7 @@ class ChatFormat:
         return any(mark in given.replace("\\", "") for mark in both)
 
     def needs_special_tokens(self, reading: AnswerFormat) -> bool:
-        """Whether the text of special tokens is needed to read an answer so."""
+        """Whether parsing the answer needs the text of special tokens."""
         marks = reading.reasoning
         named = {marks.opening, marks.closing} if marks else set()
         if reading.calls is not None:
@@ -94,8 +93,8 @@ class ChatFormat:
         demanded: bool,
         thought: int | None = None,
     ) -> str:
-        """What an answer may be that is to be read so: calls of these tools alone, after about
-        `thought` characters of reasoning at most, or anything that calls nothing else.
+        """The grammar of an answer: calls of these tools if `demanded`, after about `thought`
+        characters of reasoning at most; otherwise any text with no other calls.
         """
         assert reading.calls is not None
         made = CallGrammar(
@@ -105,7 +104,7 @@ class ChatFormat:
         return made.require_calls(offers) if demanded else made.allow_calls(offers)
 
     def either(self, reading: AnswerFormat, offers: Sequence[OfferedTools], other: str) -> str:
-        """What an answer may be that calls these tools, or has the `other` form."""
+        """The grammar of an answer that calls these tools or matches `other`."""
         assert reading.calls is not None
         made = CallGrammar(reading.calls, self.special, most=reading.most)
         return made.allow_either(offers, other)
@@ -114,8 +113,8 @@ class ChatFormat:
 def check_template_defaults(
     given: Mapping[str, Any], reads: Collection[frozenset[str] | None]
 ) -> None:
-    """Raises `ConfigError` where none of the templates, which read these, reads a variable that is
-    set for them; None: it is not known what one reads.
+    """Raises `ConfigError` if no template reads a variable that is set; `reads` are the variables
+    of each template (None: not known).
     """
     seen = {name for one in reads for name in one or ()}
     strays = [name for name in given if name not in seen]

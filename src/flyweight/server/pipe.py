@@ -1,7 +1,7 @@
-"""What the front end and the engine's process say to each other, and how it is framed.
+"""The messages between the API server and the engine process, and their framing.
 
-Invariant: numbers, text and bytes in msgpack, each frame after its length in four bytes; no object
-of either side travels, and what does not decode as one of these messages ends the pipe.
+Invariant: numbers, text and bytes in msgpack, each frame after its length in four bytes.  An
+invalid message ends the pipe.
 """
 
 import struct
@@ -39,7 +39,7 @@ LOCAL = ("logits_processors",)  # functions; they stay in their process
 
 
 class EngineSetup(msgspec.Struct, array_like=True, tag=0):
-    """To the engine, once: the `Settings` it is to be built with, and how it is to be run."""
+    """To the engine, once: the `Settings` to build it with, and how to run it."""
 
     settings: dict[str, Any]
     target_step_time: float
@@ -48,7 +48,7 @@ class EngineSetup(msgspec.Struct, array_like=True, tag=0):
 
 
 class Submit(msgspec.Struct, array_like=True, tag=1):
-    """A request; `params` are the options that are not default."""
+    """A request; `params` are the options that are not the default."""
 
     id: str
     tokens: bytes  # int32, as they lie in memory
@@ -95,7 +95,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
         )
 
     def request(self) -> Request:
-        """The request again, checked again.  Raises `RequestError`."""
+        """The request, validated again.  Raises `RequestError`."""
         params = dict(self.params)
         if FORM in params:
             params[FORM] = StructuredOutputs(**params[FORM])
@@ -120,7 +120,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
 
 
 class Abort(msgspec.Struct, array_like=True, tag=2):
-    """Ends a request, or one choice of it; `stopped` where its reader has found its end."""
+    """Ends a request, or one choice of it; `stopped`: a stop string was found."""
 
     id: str
     index: int | None = None
@@ -135,13 +135,13 @@ class EngineQuestion(msgspec.Struct, array_like=True, tag=3):
 
 
 class Ready(msgspec.Struct, array_like=True, tag=0):
-    """The engine is built; `facts` are what it was built as."""
+    """The engine is built; `facts` describe it."""
 
     facts: dict[str, Any]
 
 
 class Failed(msgspec.Struct, array_like=True, tag=1):
-    """The engine cannot be built: the line a user is shown."""
+    """The engine cannot be built: the message for the user."""
 
     message: str
 
@@ -207,7 +207,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
 
 
 def pack_error(error: FlyweightError) -> dict[str, Any]:
-    """An error as its data; `ours` where the request is not to blame."""
+    """An error as its data; `ours`: the request is not the cause."""
     return {**error.data, "ours": not isinstance(error, RequestError)}
 
 
@@ -217,7 +217,7 @@ def unpack_error(data: dict[str, Any]) -> FlyweightError:
 
 
 class Gauges(msgspec.Struct, array_like=True):
-    """The engine after a step."""
+    """The engine's state after a step."""
 
     running: int
     waiting: int
@@ -231,8 +231,8 @@ class Gauges(msgspec.Struct, array_like=True):
 
 
 class StepReport(msgspec.Struct, array_like=True, tag=3):
-    """A step: what it produced `at` that time, the requests that were scheduled for the first
-    time.
+    """A step: its events, which were produced `at` that time, and the requests that it scheduled
+    for the first time.
     """
 
     news: list[StepEvents]
@@ -243,7 +243,7 @@ class StepReport(msgspec.Struct, array_like=True, tag=3):
 
 
 class RequestRefused(msgspec.Struct, array_like=True, tag=4):
-    """A request that cannot be served after all."""
+    """A request that cannot be served."""
 
     id: str
     error: dict[str, Any]
@@ -254,14 +254,14 @@ class RequestRefused(msgspec.Struct, array_like=True, tag=4):
 
 
 class EngineAnswer(msgspec.Struct, array_like=True, tag=5):
-    """To a `EngineQuestion`."""
+    """The answer to an `EngineQuestion`."""
 
     number: int
     value: dict[str, Any]
 
 
 class LoadingProgress(msgspec.Struct, array_like=True, tag=6):
-    """How loading goes: `what` the text is; for progress the bytes done of a total."""
+    """The progress of loading: `what` the text is; for "progress", the bytes done of a total."""
 
     what: Literal["plan", "progress", "warning", "note"]
     text: str
@@ -281,14 +281,14 @@ def encode_frame(message: ToEngine | ToFront) -> bytes:
 
 
 class PipeFrames:
-    """Messages out of a stream of bytes, however it was cut."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._held = bytearray()
 
     def push(self, data: bytes) -> list[Any]:
-        """The messages that are whole now.  Raises `msgspec.DecodeError` or `ValueError`."""
+        """The messages that are complete now.  Raises `msgspec.DecodeError` or `ValueError`."""
         self._held += data
         found: list[Any] = []
         at = 0
@@ -310,5 +310,5 @@ def _flatten(scored: TokenLogprobs) -> tuple[float, int, tuple[int, ...], tuple[
 
 
 def to_portable(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they can travel: paths as text."""
+    """Settings as messages have them: paths as text."""
     return {name: str(v) if hasattr(v, "__fspath__") else v for name, v in given.items()}

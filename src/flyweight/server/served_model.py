@@ -20,7 +20,7 @@ from flyweight.requests.preparing import Params, RequestPreparer, list_special_t
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import ConstraintValidator, map_constraint_names
-from flyweight.server.engine_client.client import EngineClient
+from flyweight.server.engine_client import EngineClient
 from flyweight.server.observability.counters import ServerCounters, StepObserver
 from flyweight.server.observability.effective_config import EffectiveConfiguration
 from flyweight.server.observability.log import ServerLog
@@ -58,8 +58,8 @@ def check_options(limits: ServerSettings, prompts: int, params: Params) -> None:
 
 
 class RequestTotals:
-    """What the prompts of one request, and their choices, may cost together.  Log-probabilities of
-    a prompt are returned `copies` times.
+    """The cost of all prompts of one request, and of their choices.  Log-probabilities of a prompt
+    are returned `copies` times.
     """
 
     def __init__(self, limits: ServerSettings, max_model_len: int, copies: int = 1) -> None:
@@ -81,7 +81,7 @@ class RequestTotals:
             self._check_answer_scores(params)
 
     def _longest_answer(self, prompt: PreparedPrompt) -> int:
-        """The most tokens of a choice."""
+        """The maximum tokens of a choice."""
         most = (prompt.beam or prompt.params).max_tokens
         room = self.max_model_len - len(prompt.tokens)
         return room if most is None else min(room, most)
@@ -104,7 +104,7 @@ class RequestTotals:
         )
 
     def _check_answer_scores(self, params: SamplingParams) -> None:
-        """Log-probabilities are kept until an answer has ended, streamed or not."""
+        """Log-probabilities are kept until an answer has ended, even if it is streamed."""
         found, most = self.max_response_logprobs, self.limits.max_response_logprobs
         if found <= most:
             return
@@ -137,8 +137,8 @@ def check_range(name: str, found: int, most: int, what: str, least: int = 1) -> 
 
 
 class ServedModel:
-    """What there is one of per model.  Requests name the model by one of `names`, which clients are
-    shown, or of `aliases`, which they are not.
+    """One model.  Requests name it by one of `names`, which clients are shown, or of `aliases`,
+    which they are not.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ServedModel:
 
     @cached_property
     def infill(self) -> Infill | None:
-        """How the tokenizer marks text to fill in; looked for at the first request for it."""
+        """The tokenizer's marks for text to fill in; searched at the first request for it."""
         return Infill.of(self.tokenizer)
 
     @property
@@ -192,19 +192,20 @@ class ServedModel:
         """Whether a request for `name` runs here; an adapter is a model of its own name."""
         return name in self.aliases or name in self.all_names
 
-    def context(
+    def make_context(
         self,
-        name: str | None,
-        salt: str | None,
+        model: str | None,
+        cache_salt: str | None,
         priority: int | None,
-        explain: bool | None = None,
+        return_cache_explanation: bool | None = None,
     ) -> RequestContext:
-        """How a request for `name` runs, which is a name that this model `serves`."""
-        adapter = name if name in self.preparer.facts.adapters else ""
-        return RequestContext(salt or "", priority or 0, adapter, bool(explain))
+        """How a request for `model`, a name that this model `serves`, is run."""
+        adapter = model if model in self.preparer.facts.adapters else ""
+        explain = bool(return_cache_explanation)
+        return RequestContext(cache_salt or "", priority or 0, adapter, explain)
 
     async def run_in_thread(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs what takes long for a long prompt, off the event loop."""
+        """Runs work that a long prompt makes slow, outside the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, work, *args)
 
@@ -216,7 +217,7 @@ class ServedModel:
         schema: str = "",
         copies: int = 1,
     ) -> list[PreparedPrompt]:
-        """Tokenizes and checks prompts and output constraints; a prompt that takes work to make is
+        """Tokenizes and checks prompts and output constraints; a prompt that takes time to make is
         a function, called in a thread.  `schema` is the field of the client's schema, if that is
         not structured_outputs; log-probabilities of a prompt are returned `copies` times.
         """
@@ -251,8 +252,8 @@ class ServedModel:
         return prepared
 
     async def constrain(self, outputs: StructuredOutputs, schema: str) -> None:
-        """Raises `RequestError` where the constraint does not compile, `HttpError` where too many
-        wait for that.
+        """Raises `RequestError` if the constraint does not compile, `HttpError` if too many wait
+        for that.
         """
         with field_names(map_constraint_names(schema)):
             check(outputs, self.settings.max_schema_bytes, self.settings.max_schema_depth)

@@ -1,1 +1,1 @@
-"""Which requests run: the queue, and the choices of one HTTP request."""
+"""Admission: the queue, and the group of requests that one HTTP request runs."""

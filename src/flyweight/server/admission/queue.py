@@ -30,7 +30,7 @@ PACE_OVER = 10.0  # seconds over which the pace of admissions is measured
 
 @dataclass(slots=True)
 class Reservation:
-    """Requests of one HTTP request that wait to be computed."""
+    """The requests of one HTTP request that wait to be scheduled."""
 
     requests: int
     tokens: int
@@ -38,8 +38,8 @@ class Reservation:
 
 @dataclass(slots=True)
 class AdmissionQueue:
-    """`requests` and `tokens` have come in and were not scheduled yet; `preparing` requests are
-    before that.
+    """`requests` and `tokens` were accepted and not scheduled yet; `preparing` are requests before
+    that.
     """
 
     limits: ServerSettings
@@ -68,7 +68,7 @@ class AdmissionQueue:
         self.preparing += 1
 
     def end_preparation(self) -> None:
-        """One of them runs, or was given up."""
+        """One request runs now, or was cancelled."""
         self.preparing -= 1
 
     def enter(self, requests: int, tokens: int) -> Reservation:
@@ -92,7 +92,9 @@ class AdmissionQueue:
         return Reservation(requests, tokens)
 
     def make_draining_error(self) -> HttpError:
-        """Of a server that is being shut down: another may be there once it has drained."""
+        """The error while the server shuts down; another server may be there once it has
+        drained.
+        """
         away = max(1, math.ceil(min(LONGEST_WAIT, self.limits.shutdown_timeout)))
         return HttpError(
             503,
@@ -102,7 +104,7 @@ class AdmissionQueue:
         )
 
     def make_timeout_error(self) -> HttpError:
-        """Of a request that has waited too long."""
+        """The error of a request that has waited too long."""
         return HttpError(
             429,
             f"not started within {self.limits.queue_timeout:g} seconds (--queue-timeout)",
@@ -110,11 +112,11 @@ class AdmissionQueue:
             headers={"retry-after": str(self.estimate_wait())},
         )
 
-    def leave(self, place: Reservation, requests: int, tokens: int) -> None:
-        """Some of a place's requests wait no longer."""
-        requests, tokens = min(requests, place.requests), min(tokens, place.tokens)
-        place.requests -= requests
-        place.tokens -= tokens
+    def leave(self, reservation: Reservation, requests: int, tokens: int) -> None:
+        """Some of a reservation's requests do not wait any more."""
+        requests, tokens = min(requests, reservation.requests), min(tokens, reservation.tokens)
+        reservation.requests -= requests
+        reservation.tokens -= tokens
         self.requests -= requests
         self.tokens -= tokens
         if tokens:
@@ -131,14 +133,14 @@ class AdmissionQueue:
         return max(1, min(LONGEST_WAIT, math.ceil(seconds)))
 
     def _forget(self) -> None:
-        """What is too long ago to count; each is looked at once, however many there are."""
+        """Drops what left the queue too long ago to count."""
         oldest = self.clock() - PACE_OVER
         while self._left and self._left[0][0] <= oldest:
             self._lately -= self._left.popleft()[1]
 
 
 class Preparation:
-    """One request's; `end` where it begins to run."""
+    """One request's preparation; `end` is called when it starts to run."""
 
     def __init__(self, queue: AdmissionQueue) -> None:
         """Raises `HttpError` where too many prepare."""
@@ -158,8 +160,9 @@ class Preparation:
 async def prepare_and_run(
     queue: AdmissionQueue, seconds: float, request: Request, work: Coroutine[Any, Any, Response]
 ) -> Response:
-    """What `work` answers.  Until it runs (`Preparation.end`) it has `seconds` since the request
-    came, and is given up where its client goes; from then on others see to that.
+    """The response of `work`.  Until it runs (`Preparation.end`) it has `seconds` since the request
+    arrived, and is cancelled when its client disconnects; after that the request group handles
+    both.
     """
     try:
         await request.body()  # before somebody else listens

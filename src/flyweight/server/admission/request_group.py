@@ -1,7 +1,7 @@
-"""The requests of one HTTP request: under way as one, heard as one, ended as one.
+"""The requests of one HTTP request: submitted, read and ended together.
 
-Invariant: whatever becomes of a client, what it began is ended, and its place at the door is given
-back once.  Knows no dialect.
+Invariant: whatever happens to the client, its requests are ended, and its reservation is returned
+once.  Knows no API.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from flyweight.requests.attempts import Attempts
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
-from flyweight.server.engine_client.client import EngineStream
+from flyweight.server.engine_client import EngineStream
 from flyweight.server.served_model import ServedModel, count_sequences
 from flyweight.server.transport.errors import HttpError, make_timeout_error
 
 
 class RequestGroup:
-    """The requests of one HTTP request that `came` then, and what they bring.  They are under way
-    once it exists, and in `groups`; `close` ends what is left of them.
+    """The requests of one HTTP request, which `arrived` then.  They run once this exists, and it is
+    in `groups`; `close` ends those that still run.
     """
 
     def __init__(
@@ -29,29 +29,29 @@ class RequestGroup:
         model: ServedModel,
         queue: AdmissionQueue,
         groups: set["RequestGroup"],
-        asked: Sequence[PreparedPrompt],
-        place: Reservation,
-        came: float,
+        prompts: Sequence[PreparedPrompt],
+        reservation: Reservation,
+        arrived: float,
     ) -> None:
-        self.model, self.queue, self.groups, self.place = model, queue, groups, place
+        self.model, self.queue, self.groups, self.reservation = model, queue, groups, reservation
         self.collectors: list[Collector | VectorCollector] = []
         self._news = asyncio.Event()
         self._streams: list[EngineStream] = []
         self._attempts: list[Attempts] = []  # at answers that are checked
         self._retries: list[EngineStream] = []
-        self._given_up: HttpError | None = None
+        self._error: HttpError | None = None
         self._closed = False
         self._ahead = 0  # tokens that came since somebody looked
-        self._choices = sum(count_sequences(one) for one in asked)
+        self._choices = sum(count_sequences(one) for one in prompts)
         seconds = model.settings.request_timeout
-        gone = time.monotonic() - came
+        gone = time.monotonic() - arrived
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(max(0.0, seconds - gone), self._time_out)
         waiting = max(0.0, model.settings.queue_timeout - gone)
         self._waiting = loop.call_later(waiting, self._leave_queue_late)
         groups.add(self)
         try:
-            for one in asked:
+            for one in prompts:
                 self._submit(one)
         except BaseException:
             self.close()
@@ -75,24 +75,24 @@ class RequestGroup:
             self.model.observer.observe_end(stream)
         for stream in self._retries:
             self.model.client.leave(stream)
-        self.queue.leave(self.place, self.place.requests, self.place.tokens)
+        self.queue.leave(self.reservation, self.reservation.requests, self.reservation.tokens)
 
     def give_up(self, error: HttpError) -> None:
         """Ends the response with an error: an error event where it is streamed."""
-        self._given_up = error
+        self._error = error
         self._news.set()
 
     def limit_buffer(self) -> None:
-        """Its news are read as they come; where they are not, it is ended: nobody would stop it
-        from filling the memory for a reader who takes nothing.
+        """Ends the group if its client falls too far behind.  Without this, a client that does not
+        read would let a stream fill the memory.
         """
         for stream in self._streams:
             if stream.collector.request.beam is None and not self._attempts:  # all at their end
                 stream.on_tokens = self._count_unread
 
     async def read_pieces(self) -> AsyncGenerator[list[tuple[int, TextPiece]]]:
-        """What is new, with the number of the prompt it belongs to, until all has come.  Raises
-        what ended a request.  Answers that are checked come at once, when all are final.
+        """New pieces, with the number of their prompt, until all are there.  Raises the error that
+        ended a request.  Answers that are checked come at once, when all are final.
         """
         if self._attempts:
             await self.wait_for_all()
@@ -116,7 +116,9 @@ class RequestGroup:
                 yield found
 
     async def wait_for_all(self) -> list[Collector | VectorCollector]:
-        """Waits for everything."""
+        """Waits until all requests have ended and all checked answers are final; returns the
+        collectors.
+        """
         await self._finish(self._streams)
         await self._retry()
         for collector in self.collectors:
@@ -155,35 +157,35 @@ class RequestGroup:
     async def _wait_for_news(self) -> None:
         await self._news.wait()
         self._news.clear()
-        if self._given_up is not None:
-            raise self._given_up
+        if self._error is not None:
+            raise self._error
 
-    def _submit(self, asked: PreparedPrompt) -> None:
+    def _submit(self, prompt: PreparedPrompt) -> None:
         preparer = self.model.preparer
-        make = preparer.collector if asked.pooling is None else preparer.make_vector_collector
-        collector = make(asked, preparer.id())
+        make = preparer.collector if prompt.pooling is None else preparer.make_vector_collector
+        collector = make(prompt, preparer.id())
         if isinstance(collector, Collector):
             collector.interval = self.model.settings.stream_interval
-            if attempts := preparer.attempts(asked, collector):
+            if attempts := preparer.attempts(prompt, collector):
                 self._attempts.append(attempts)
         stream = self.model.client.submit(collector, self._news)
-        choices, tokens = count_sequences(asked), len(asked.tokens)
-        stream.on_start = lambda: self.queue.leave(self.place, choices, tokens)
+        choices, tokens = count_sequences(prompt), len(prompt.tokens)
+        stream.on_start = lambda: self.queue.leave(self.reservation, choices, tokens)
         self.collectors.append(collector)
         self._streams.append(stream)
 
     def _time_out(self) -> None:
-        self._given_up = make_timeout_error(self.model.settings.request_timeout)
+        self._error = make_timeout_error(self.model.settings.request_timeout)
         self._news.set()
 
     def _leave_queue_late(self) -> None:
-        """Whose turn has not come by now is told to come back, while it has some time left."""
+        """Refuses the request if it was not scheduled in time, so that the client can retry."""
         if not any(stream.running or stream.over for stream in self._streams):
-            self._given_up = self.queue.make_timeout_error()
+            self._error = self.queue.make_timeout_error()
             self._news.set()
 
     def _count_unread(self, tokens: int) -> None:
-        """So many came for one of its prompts."""
+        """Counts tokens that arrived and were not read yet."""
         self._ahead += tokens
         most = self.model.settings.max_stream_buffer_tokens
         if self._ahead <= most * self._choices or self._closed:
@@ -191,7 +193,7 @@ class RequestGroup:
         if all(stream.over for stream in self._streams):
             return
         self.close()
-        self._given_up = HttpError(
+        self._error = HttpError(
             408,
             f"the stream was ended: the client was more than {most} tokens per choice behind; "
             "read faster, or ask for fewer tokens (--max-stream-buffer-tokens)",

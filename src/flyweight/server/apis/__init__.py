@@ -1,1 +1,1 @@
-"""One file a dialect: what its bodies are, and what is answered."""
+"""The APIs: for each the types of its bodies, its handlers and its replies."""

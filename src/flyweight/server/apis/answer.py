@@ -1,7 +1,7 @@
-"""From checked prompts to a reply, whole or streamed: the one loop that all dialects share.
+"""From checked prompts to a reply, whole or streamed: the one loop that all APIs share.
 
-Invariant: an error after the first byte is written as the dialect writes errors; whatever becomes
-of the client, what was begun is ended.  Knows no dialect: a `Writer` does.
+Invariant: an error after the first byte is written as the API writes errors; whatever happens to
+the client, its requests are ended.  Knows no API: a `Writer` does.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ TURN = 64 << 10  # bytes of a stream that are written before others have their t
 
 
 class Writer(Protocol):
-    """How a dialect writes what a bundle brings: `whole` once all is there, or a stream of `begin`,
-    a `piece` for each piece of each prompt, and `end` or `failed`.  Anything but `whole` may be
-    empty; `id` is, where the dialect's replies have none, and `ping`, what a stream says while
-    there is nothing to say, where it has nothing that means nothing.
+    """How an API writes the result of a request group: `write_reply` once all is there, or a stream
+    of `begin`, `write_piece` for each piece of each prompt, and `end` or `write_error`.  All but
+    `write_reply` may return nothing.  `id` is empty if the API's replies have none; `ping` is what
+    an idle stream sends, empty if the API has nothing without a meaning.
     """
 
     @property
@@ -55,34 +55,34 @@ async def answer(
     server: ApiServer,
     model: ServedModel,
     request: Request,
-    asked: Sequence[PreparedPrompt],
+    prepared: Sequence[PreparedPrompt],
     make: Callable[[RequestGroup], Writer],
     *,
     stream: bool,
 ) -> Response:
-    """Runs checked prompts, and writes what they bring."""
-    for form in {one.params.structured_outputs for one in asked} - {None}:
+    """Runs checked prompts, and writes the result."""
+    for form in {one.params.structured_outputs for one in prepared} - {None}:
         ignore_keywords(request, form_keywords(form))
-    bundle = server.begin(model, asked, request)
-    writer = make(bundle)
-    visit = get_record(request.scope)
-    visit.reply = writer.id
+    group = server.begin(model, prepared, request)
+    writer = make(group)
+    record = get_record(request.scope)
+    record.reply = writer.id
     if stream:
-        bundle.limit_buffer()
-        parts = _write_parts(server, bundle, writer, visit.id)
+        group.limit_buffer()
+        parts = _write_parts(server, group, writer, record.id)
         seconds = server.settings.ping_interval
-        return EventStream(parts, bundle.close, writer.media, writer.ping, seconds)
-    with bundle:
-        await run_while_connected(request, bundle.wait_for_all())
-        if measure_reply(bundle) > LARGE:
+        return EventStream(parts, group.close, writer.media, writer.ping, seconds)
+    with group:
+        await run_while_connected(request, group.wait_for_all())
+        if measure_reply(group) > LARGE:
             return await server.write_in_thread(lambda: reply(writer.write_reply()))
         return reply(writer.write_reply())
 
 
-def measure_reply(bundle: RequestGroup) -> int:
-    """About how many tokens and log-probabilities a reply tells of."""
+def measure_reply(group: RequestGroup) -> int:
+    """About the number of tokens and log-probabilities in a reply."""
     total = 0
-    for one in get_collectors(bundle):
+    for one in get_collectors(group):
         params = one.request.params
         total += one.produced * (1 + (params.scored or 0))
         total += len(one.request.tokens) * (1 + (params.prompt_logprobs or 0))
@@ -90,7 +90,7 @@ def measure_reply(bundle: RequestGroup) -> int:
 
 
 def measure_piece(collector: Collector, piece: TextPiece) -> int:
-    """The same of one piece: the first of a choice may tell of its prompt."""
+    """The same for one piece; the first piece of a choice may include its prompt."""
     params = collector.request.params
     found = len(piece.tokens) * (1 + (params.scored or 0))
     begins = collector.choices[piece.choice].shown == len(piece.tokens)
@@ -99,21 +99,21 @@ def measure_piece(collector: Collector, piece: TextPiece) -> int:
     return found
 
 
-def get_collectors(bundle: RequestGroup) -> list[Collector]:
-    """The collectors of a bundle that asked for text."""
-    found = [one for one in bundle.collectors if isinstance(one, Collector)]
-    assert len(found) == len(bundle.collectors), "a vector among texts"
+def get_collectors(group: RequestGroup) -> list[Collector]:
+    """The collectors of a group, all of which return text."""
+    found = [one for one in group.collectors if isinstance(one, Collector)]
+    assert len(found) == len(group.collectors), "a vector among texts"
     return found
 
 
 async def _write_parts(
-    server: ApiServer, bundle: RequestGroup, writer: Writer, id: str
+    server: ApiServer, group: RequestGroup, writer: Writer, id: str
 ) -> AsyncGenerator[bytes]:
     try:
         if begun := writer.begin():
             yield begun
-        async for found in bundle.read_pieces():
-            async for part in _write_pieces(server, bundle, writer, found):
+        async for found in group.read_pieces():
+            async for part in _write_pieces(server, group, writer, found):
                 yield part
         if part := writer.end():
             yield part
@@ -123,17 +123,17 @@ async def _write_parts(
             print_failure(f"a stream {id}", error)
         yield writer.write_error(known)
     finally:
-        bundle.close()
+        group.close()
 
 
 async def _write_pieces(
-    server: ApiServer, bundle: RequestGroup, writer: Writer, found: Sequence[tuple[int, TextPiece]]
+    server: ApiServer, group: RequestGroup, writer: Writer, found: Sequence[tuple[int, TextPiece]]
 ) -> AsyncGenerator[bytes]:
-    """What is new, written in turns so short that whoever else is served notices nothing."""
+    """New pieces, written in portions so short that other requests are not delayed."""
     parts: list[bytes] = []
     size = 0
     for i, piece in found:
-        collector = bundle.collectors[i]
+        collector = group.collectors[i]
         if isinstance(collector, Collector) and measure_piece(collector, piece) > LARGE:
             part = await server.write_in_thread(partial(writer.write_piece, i, piece))
         else:

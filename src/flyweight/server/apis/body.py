@@ -1,8 +1,8 @@
-"""A request's body as what its route takes, or what is wrong with it in our words.
+"""Reads a request's body as the type that its route takes, or explains what is wrong with it.
 
-Invariant: what is refused costs little, however it is written: its size is judged before it is
-decoded, its values before they are checked.  A field that is null is as good as absent.  Knows no
-dialect.
+Invariant: a refusal is cheap, whatever the body is: its size is checked before it is decoded, the
+number of its values before they are validated.  A null field is the same as an absent one.  Knows
+no API.
 """
 
 import json
@@ -33,7 +33,7 @@ MOST_ITEMS = 1 << 15  # of a body, ids left out: what is wrong with each of them
 
 
 def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type[Body]) -> Body:
-    """A body as what its route takes.  Raises `RequestError`."""
+    """A body as the type that its route takes.  Raises `RequestError`."""
     most = settings.max_body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
         raise RequestError(f"the body has {most} or more commas (--max-body-values)")
@@ -67,8 +67,8 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
 
 
 def count_items(given: dict[str, Any], kind: type[BaseModel]) -> int:
-    """How many values are in lists and objects; a list of ids counts as one in a field that takes
-    them, as no more than one mistake is looked for in it.
+    """The number of values in lists and objects.  A list of ids counts as one in a field that takes
+    ids, as at most one error is reported for it.
     """
     schemas = _get_schemas(kind)
     taking = {name for name in given if TOKEN in str(schemas.get(name))}
@@ -89,22 +89,24 @@ def _count_values(value: Any, ids: bool) -> int:
 
 
 def limited(limit: str, *, both: bool = False) -> dict[str, Any]:
-    """What a field says in its schema so that it may be no larger, or longer, than a limit; of
-    numbers below 0, too, where it counts `both` ways.
+    """The schema mark of a field whose value or length has a limit of the server; `both`: the limit
+    is also that of negative numbers.
     """
     return {LIMIT: limit, BOTH: True} if both else {LIMIT: limit}
 
 
 @cache
 def _find_limits(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
-    """Fields, the limits they name, and whether those count both ways."""
+    """Fields with a limit: name, limit, and whether it is also that of negative numbers."""
     extra = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
     marked = [(n, e) for n, e in extra.items() if isinstance(e, dict) and LIMIT in e]
     return [(name, str(e[LIMIT]), BOTH in e) for name, e in marked]
 
 
 def _check_limits(settings: ServerSettings, body: BaseModel, before: str = "") -> None:
-    """A body, or (`before` its fields' names) a part of one.  Raises `RequestError`."""
+    """Checks a body, or a part of one, whose field names start with `before`.  Raises
+    `RequestError`.
+    """
     for part in type(body).model_fields:
         if isinstance(getattr(body, part), BaseModel):
             _check_limits(settings, getattr(body, part), f"{before}{part}.")
@@ -126,8 +128,8 @@ def _check_limits(settings: ServerSettings, body: BaseModel, before: str = "") -
 
 
 def _read_leniently(request: Request, given: dict[str, Any], kind: type[Body]) -> Body:
-    """A body without what its route does not know, which is noted; what would constrain the answer
-    is refused all the same.  Raises `ValidationError`.
+    """The body without unknown fields, which are noted; a field that would constrain the answer is
+    refused nevertheless.  Raises `ValidationError`.
     """
     taken = list_names(kind)
     unknown = [n for n, v in given.items() if n not in taken and not constrains(n, v)]
@@ -146,20 +148,20 @@ def _read_leniently(request: Request, given: dict[str, Any], kind: type[Body]) -
 
 
 def list_names(kind: type[BaseModel]) -> set[str]:
-    """Names a body may have."""
+    """The names that a body's fields may have."""
     fields = kind.model_fields
     return {*fields, *(f.alias for f in fields.values() if f.alias)}
 
 
 @cache
 def _get_schemas(kind: type[BaseModel]) -> dict[str, Any]:
-    """Fields, and what each may be."""
+    """Each field's JSON schema."""
     found: dict[str, Any] = kind.model_json_schema()["properties"]
     return found
 
 
 def _narrow_schemas(kind: type[BaseModel], settings: ServerSettings) -> dict[str, Any]:
-    """The same, where numbers end at this server's limits."""
+    """Each field's JSON schema, with this server's limits as maxima."""
     found = dict(_get_schemas(kind))
     for name, limit, both in _find_limits(kind):
         most = getattr(settings, limit)
@@ -174,13 +176,13 @@ def _narrow_schemas(kind: type[BaseModel], settings: ServerSettings) -> dict[str
 def make_refusal(
     error: ValidationError, kind: type[BaseModel], settings: ServerSettings | None = None
 ) -> RequestError:
-    """The first mistake of a body, in our words; of a client's own, with the server's limits."""
+    """The first error of a body; with settings, the allowed values include the server's limits."""
     fields = _get_schemas(kind) if settings is None else _narrow_schemas(kind, settings)
     return explain_errors(error.errors(include_url=False), fields, partial(_find_names, kind))
 
 
 def _find_names(kind: type[BaseModel], place: Place) -> list[str]:
-    """Names that an object of a body may have; none where it may be of several kinds."""
+    """The names that an object within a body may have; none if it may be of several kinds."""
     for part in place:
         fields = (f for name, f in kind.model_fields.items() if part in (name, f.alias))
         may_be = [
@@ -194,7 +196,7 @@ def _find_names(kind: type[BaseModel], place: Place) -> list[str]:
 
 
 def _explain_malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
-    """Why a body cannot be read: a number that JSON or a float does not have is named by its
+    """Why a body cannot be decoded.  A number that JSON or a float cannot hold is named by its
     field.
     """
     place = _find_no_number(raw)
@@ -217,7 +219,7 @@ def _explain_malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
 
 
 def _has_lone_surrogates(raw: bytes) -> bool:
-    """Whether all that is wrong are halves of characters, which clients cut emoji into."""
+    """Whether the only errors are lone surrogates: some clients cut emoji in two."""
     if SURROGATE.search(raw) is None:
         return False
     try:
@@ -230,11 +232,11 @@ def _has_lone_surrogates(raw: bytes) -> bool:
 
 
 class _NoNumber(str):
-    """What Python's json writes for a float that is none: NaN, Infinity or -Infinity."""
+    """A float that JSON does not have, as Python writes it: NaN, Infinity or -Infinity."""
 
 
 def _find_no_number(raw: bytes) -> list[str] | None:
-    """The keys that lead to the first of them, and itself; none where all else is wrong too."""
+    """The keys that lead to the first of them, and its text; None if something else is wrong."""
     if b"NaN" not in raw and b"Infinity" not in raw:
         return None
     try:

@@ -38,9 +38,7 @@ class Fields(BaseModel):
 
 
 def list_ineffective(body: BaseModel, before: str = "") -> Iterator[str]:
-    """Dotted names of the fields that were given and have no effect; `before` is where the object
-    is.
-    """
+    """Dotted names of the given fields that have no effect; `before` is the object's place."""
     for name, shown, unless_false in _find_ignored(type(body)):
         value = getattr(body, name)
         if name in body.model_fields_set and not (unless_false and value is False):
@@ -53,7 +51,7 @@ def list_ineffective(body: BaseModel, before: str = "") -> Iterator[str]:
 
 @cache
 def _find_ignored(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
-    """Fields without effect: name, name in a body, and whether false is honoured."""
+    """Fields without effect: name, name in a body, and whether false is not reported."""
     extra = {name: (f.alias, f.json_schema_extra) for name, f in kind.model_fields.items()}
     return [
         (name, alias or name, more[IGNORED] == UNLESS_FALSE[IGNORED])
@@ -63,7 +61,9 @@ def _find_ignored(kind: type[BaseModel]) -> list[tuple[str, str, bool]]:
 
 
 def remove_unknown(given: dict[str, Any], error: ValidationError) -> list[str]:
-    """Takes fields out of a body that was refused for `error`; their dotted names."""
+    """Removes unknown fields from a body that was refused with `error`, and returns their dotted
+    names.
+    """
     if error.error_count() > MOST:
         return []
     found = error.errors(include_url=False, include_context=False)
@@ -82,8 +82,8 @@ def remove_unknown(given: dict[str, Any], error: ValidationError) -> list[str]:
 
 
 def constrains(name: int | str, value: Any = None) -> bool:
-    """Whether a field, or one within it, would say what the answer must look like: without it, the
-    answer is none to what was asked.
+    """Whether a field, or one within it, would constrain the answer.  Without it, the answer would
+    not be what the client wants.
     """
     plain = str(name)[:100].lower().replace("_", "").replace("-", "")
     if plain.startswith("guided") or plain.removesuffix("s") in CONSTRAINING:
@@ -92,12 +92,12 @@ def constrains(name: int | str, value: Any = None) -> bool:
 
 
 def _list_parents(place: Place) -> list[Place]:
-    """A place, and all that it is part of."""
+    """A place and all places that contain it."""
     return [place[:i] for i in range(len(place) + 1)]
 
 
 def _find_path(value: Any, place: Place) -> Place | None:
-    """An error's place as keys of the body: it names kinds, too, that were tried there."""
+    """An error's place as keys of the body; the place also names the kinds that were tried."""
     if not place:
         return ()
     head, rest = place[0], place[1:]
@@ -111,7 +111,7 @@ def _find_path(value: Any, place: Place) -> Place | None:
 
 
 def _remove(given: Any, path: Place) -> bool:
-    """Whether it was there: several kinds may have missed the same field."""
+    """Whether the field was there: several kinds may have reported the same one."""
     for key in path[:-1]:
         given = given[key]
     return given.pop(path[-1], UNKNOWN) is not UNKNOWN

@@ -1,7 +1,7 @@
-"""Log-probabilities as OpenAI's two dialects, vLLM's and llama-server's write them.
+"""Log-probabilities in the formats of OpenAI's two APIs, vLLM and llama-server.
 
-Invariant: one entry a token, the chosen one first; a token's bytes are its own, though its text may
-be half a character; places in a text are those of the reply, whole or streamed.
+Invariant: one entry per token, the chosen one first.  A token's bytes are its own, though its text
+may be an incomplete character.  Offsets are those in the reply's text, whole or streamed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ Lists = dict[str, list[Any]]
 
 
 def encode_list(items: Iterable[object]) -> msgspec.Raw:
-    """A JSON list, encoded as its items are made: they are never all there as objects."""
+    """A JSON list, encoded as its items are made, so that they are never all in memory."""
     left = iter(items)
     runs: list[bytes] = []
     while run := list(islice(left, RUN)):
@@ -53,8 +53,8 @@ class TokenSpelling:
 
 
 class PromptScores:
-    """A prompt's log-probabilities, `most` alternatives each where it is repeated: the same for all
-    its choices, so they are written once.
+    """A prompt's log-probabilities, with `most` alternatives where it is echoed.  They are the same
+    for all its choices, so they are encoded once.
     """
 
     def __init__(self, collector: Collector, most: int, spelling: TokenSpelling) -> None:
@@ -67,7 +67,7 @@ class PromptScores:
 
     @cached_property
     def echoed(self) -> dict[str, bytes]:
-        """What the lists of a choice that repeats the prompt begin with."""
+        """The beginnings of the lists of a choice that echoes the prompt."""
         ids = self.collector.request.tokens
         places = find_offsets(self.collector.echo, [self.spelling.get_bytes(one) for one in ids])
         entries = self.collector.read_prompt_logprobs() or ()
@@ -83,8 +83,8 @@ class PromptScores:
 
 
 class TextScores:
-    """A choice's log-probabilities of /v1/completions as they come, `most` alternatives each; those
-    of the prompt first, where it is repeated.
+    """A choice's log-probabilities for /v1/completions as they arrive, with `most` alternatives;
+    those of the prompt first, if it is echoed.
     """
 
     def __init__(self, collector: Collector, prompt: PromptScores) -> None:
@@ -97,7 +97,7 @@ class TextScores:
         self.listed = bool(params.logprob_token_ids)
 
     def write(self, fresh: Sequence[Entry]) -> dict[str, Any]:
-        """Of what is new."""
+        """The lists of new tokens."""
         lists: Lists = {name: [] for name in LISTS}
         for entry in fresh:
             token = next(iter(entry))
@@ -126,7 +126,7 @@ def _add(
     at: int,
     most: int | None,
 ) -> None:
-    """`entry` is none of the prompt's first token, which nothing foretells."""
+    """Adds a token to the lists; `entry` is None for the first token of a prompt."""
     chosen = entry[token] if entry else None
     unknown = spelling.get_bytes(token).decode("utf-8", "replace")
     text = spelling.spell(token, chosen.decoded_token if chosen else unknown)
@@ -143,13 +143,13 @@ def _add(
 def encode_chat_scores(
     found: Sequence[Entry], most: int | None, spelling: TokenSpelling
 ) -> dict[str, Any]:
-    """Of /v1/chat/completions, `most` alternatives each, or all there are."""
+    """For /v1/chat/completions, with `most` alternatives, or all (None)."""
     positions = encode_list(_make_position(entry, most, spelling) for entry in found)
     return {"content": positions, "refusal": None}
 
 
 def encode_token_scores(found: Sequence[Entry], spelling: TokenSpelling) -> msgspec.Raw:
-    """Of llama-server's /completion, with each token's id."""
+    """For llama-server's /completion, with each token's id."""
     return encode_list(_make_token(entry, spelling) for entry in found)
 
 
@@ -162,7 +162,7 @@ def _make_token(entry: Entry, spelling: TokenSpelling) -> dict[str, Any]:
 
 
 def encode_prompt_scores(collector: Collector) -> msgspec.Raw:
-    """vLLM's `prompt_logprobs`: none for the first token, then candidates by their ids."""
+    """vLLM's `prompt_logprobs`: null for the first token, then candidates by their ids."""
     return encode_list(_make_candidates(entry) for entry in collector.read_prompt_logprobs() or ())
 
 
@@ -180,7 +180,7 @@ def _make_candidates(entry: Entry | None) -> dict[str, dict[str, Any]] | None:
 
 
 def find_offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
-    """Where each token of a prompt begins in its text; one that is not there takes no room."""
+    """The offset of each token in a prompt's text; one that is not in it has no length."""
     raw, at, characters = text.encode("utf-8", "replace"), 0, 0
     found = []
     for piece in pieces:
@@ -194,7 +194,7 @@ def find_offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
 
 
 def count_characters(raw: bytes) -> int:
-    """Characters that begin in these bytes."""
+    """The number of characters that begin in these bytes."""
     return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
@@ -206,7 +206,7 @@ def _make_position(entry: Entry, most: int | None, spelling: TokenSpelling) -> d
 
 
 def _is_listed(one: Logprob, most: int | None) -> bool:
-    """Whether a candidate is among the `most` likely, or all are told of."""
+    """Whether a candidate is one of the `most` likely; None: all are listed."""
     return most is None or (one.rank is not None and 0 < one.rank <= most)
 
 

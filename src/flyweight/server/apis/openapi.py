@@ -40,7 +40,8 @@ KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-Handler = Callable[[ApiServer, Request], Coroutine[Any, Any, Response]]
+# Takes the server, the request, and the body if the route has one.
+Handler = Callable[..., Coroutine[Any, Any, Response]]
 JSON = "application/json"
 FOLDER = files("flyweight.server") / "swagger"
 KINDS = {"js": "text/javascript", "css": "text/css"}
@@ -82,7 +83,7 @@ ApiTables = Mapping[str, ApiTable]  # by the name of the API
 def make_document(
     tables: ApiTables, vocab: int, width: int, settings: ServerSettings
 ) -> dict[str, Any]:
-    """For a model of `vocab` pieces and vectors of `width` numbers."""
+    """The document for a vocabulary of `vocab` tokens and vectors of `width` numbers."""
     routes = [route for table in tables.values() for route in table.routes]
     found, definitions = _make_schemas(routes)
     paths: dict[str, Any] = {}
@@ -111,7 +112,7 @@ def make_document(
 
 
 def _make_schemas(routes: Iterable[ApiRoute]) -> tuple[dict[Any, Any], dict[str, Any]]:
-    """Schemas by (what it is, "body", "reply" or "error"), and what they refer to."""
+    """Schemas by (route, "body", "reply" or "error"), and their shared definitions."""
     wanted: list[tuple[Any, Any, TypeAdapter[Any]]] = []
     for i, entry in enumerate(routes):
         if entry.body is not None:
@@ -157,7 +158,7 @@ def _find_by_path(table: dict[str, Any], path: str) -> Any:
 
 
 def _make_nullable(body: dict[str, Any]) -> None:
-    """A field that may be left out may be null, whether it is known or not."""
+    """A field that may be absent may also be null, even if it is unknown."""
     body["additionalProperties"] = {"type": "null"}
     for name, field in body.get("properties", {}).items():
         kinds = [one.get("type") for one in field.get("anyOf", [field])]
@@ -172,7 +173,7 @@ def _make_nullable(body: dict[str, Any]) -> None:
 
 
 def _narrow(node: Any, ends: dict[str, int], settings: ServerSettings) -> None:
-    """Puts the model's ranges and the server's limits where their marks are."""
+    """Replaces marks by the model's ranges and the server's limits."""
     for one in node.values() if isinstance(node, dict) else node:
         if isinstance(one, dict | list):
             _narrow(one, ends, settings)
@@ -188,8 +189,8 @@ def _narrow(node: Any, ends: dict[str, int], settings: ServerSettings) -> None:
 
 
 def make_openapi_handler(tables: Callable[[], ApiTables]) -> Handler:
-    """Serves the document of all routes, which the first request makes; requests that arrive
-    meanwhile wait for it.  `tables` is called then, as this route is in them.
+    """Serves the document of all routes, made at the first request; requests that arrive meanwhile
+    wait for it.  `tables` is called then, as this route is in them.
     """
 
     async def openapi(server: ApiServer, request: Request) -> Response:
@@ -211,7 +212,7 @@ async def get_page(server: ApiServer, request: Request) -> Response:
 
 
 async def get_file(server: ApiServer, request: Request) -> Response:
-    """A file of the page; Swagger UI's are kept packed."""
+    """A file of the page; Swagger UI's are stored compressed."""
     name = request.url.path.rsplit("/", 1)[1]
     head = {**HEADERS, "cache-control": "max-age=3600"}
     media = KINDS[name.rsplit(".", 1)[1]]
@@ -225,20 +226,20 @@ async def get_file(server: ApiServer, request: Request) -> Response:
 
 @cache
 def read_plain(name: str) -> bytes:
-    """A file that is small enough to be kept as it is."""
+    """A file that is stored uncompressed."""
     return (FOLDER / name).read_bytes()
 
 
 @cache
 def read_packed(name: str) -> bytes | None:
-    """A file that is kept packed, as it lies there."""
+    """A compressed file, or None."""
     found = FOLDER / f"{name}.gz"
     return found.read_bytes() if found.is_file() else None
 
 
 @cache
 def unpack(name: str) -> bytes:
-    """The same for who cannot unpack: made once, in milliseconds, whoever asks and how often."""
+    """The file for clients that do not accept gzip, decompressed once."""
     packed = read_packed(name)
     assert packed is not None, "not one of those that are kept packed"
     return gzip.decompress(packed)

@@ -16,7 +16,7 @@ from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.body import FIRST, read_body
+from flyweight.server.apis.body import FIRST
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
@@ -37,7 +37,7 @@ BESIDE = {  # fields that are no sampling options
 
 
 async def get_health(server: ApiServer, request: Request) -> Response:
-    """200 while the engine lives and, where it has work, gets on with it."""
+    """200 if the engine runs and, while it has work, makes progress."""
     model = server.find()
     if not model.client.ready:
         raise HttpError(503, "the engine is restarting; retry later", code="engine_down")
@@ -51,14 +51,14 @@ async def get_health(server: ApiServer, request: Request) -> Response:
 
 
 async def get_ready(server: ApiServer, request: Request) -> Response:
-    """200 while new requests are taken."""
+    """200 if new requests are accepted."""
     if server.queue.draining:
         raise server.queue.make_draining_error()
     return await get_health(server, request)
 
 
 async def get_load(server: ApiServer, request: Request) -> Response:
-    """Under vLLM's name: HTTP requests under way, this one left out."""
+    """vLLM's: running HTTP requests, this one not counted."""
     return reply({"server_load": server.http.active - 1})
 
 
@@ -82,7 +82,7 @@ async def get_server_info(server: ApiServer, request: Request) -> Response:
 
 
 async def get_effective(server: ApiServer, request: Request) -> Response:
-    """Each feature: what was asked for, what is active, why, and what it has done so far."""
+    """Each feature: what was requested, what is in effect, why, and what it has done so far."""
     model = server.find()
     return reply(model.effective.document(model.counts))
 
@@ -92,7 +92,7 @@ async def reset_prefix_cache(server: ApiServer, request: Request) -> Response:
 
 
 async def get_metrics(server: ApiServer, request: Request) -> Response:
-    """Prometheus' text, or OpenMetrics where it is asked for; packed for who can unpack."""
+    """Prometheus' text, or OpenMetrics if accepted; compressed if accepted."""
     page, media = server.metrics.page(request.headers.get("accept", ""))
     head = {"content-type": media, "vary": "accept, accept-encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
@@ -109,7 +109,7 @@ async def get_kv(server: ApiServer, request: Request) -> Response:
 
 
 def find_parent(model: ServedModel, name: str) -> str:
-    """What an adapter's base model is called; "" for the model itself."""
+    """The name of an adapter's base model; "" for the model itself."""
     adapter = name in model.preparer.facts.adapters
     return model.settings.parents.get(name, model.names[0]) if adapter else ""
 
@@ -143,15 +143,16 @@ class GenerateBody(Fields):
     return_cache_explanation: Explain = None
 
 
-async def generate(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), GenerateBody)
+async def generate(server: ApiServer, request: Request, body: GenerateBody) -> Response:
     model = server.find()
     every = body.model_dump(exclude=BESIDE, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
     params = params_of({**every, **model.defaults, **given})
-    lane = model.context(None, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await model.prepare([body.prompt], params, lane)
-    return await answer(server, model, request, asked, GenerateWriter, stream=body.stream)
+    context = model.make_context(
+        None, body.cache_salt, body.priority, body.return_cache_explanation
+    )
+    prepared = await model.prepare([body.prompt], params, context)
+    return await answer(server, model, request, prepared, GenerateWriter, stream=body.stream)
 
 
 class GenerateWriter:
@@ -161,9 +162,9 @@ class GenerateWriter:
     ping = PING
     id = ""
 
-    def __init__(self, bundle: RequestGroup) -> None:
-        self.model = bundle.model
-        (self.collector,) = get_collectors(bundle)
+    def __init__(self, group: RequestGroup) -> None:
+        self.model = group.model
+        (self.collector,) = get_collectors(group)
 
     def write_reply(self) -> dict[str, Any]:
         return {"text": self.collector.output().outputs[0].text, **self._report_usage()}

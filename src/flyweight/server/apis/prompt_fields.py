@@ -4,6 +4,7 @@ Invariant: what a body calls one prompt is one prompt; its first item shows whic
 Options that have no effect in a beam search are refused by name.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol
@@ -27,13 +28,31 @@ UNDRAWN = (0.0, 1.0)  # temperatures that change nothing where nothing is drawn
 
 
 def split_prompts(given: Any) -> list[Any]:
-    """Each prompt by itself."""
+    """The separate prompts."""
     single = isinstance(given, str) or isinstance(given[0], int)
     return [given] if single else list(given)
 
 
+def choose_source(body: object, sources: Sequence[str]) -> str:
+    """The only one of these fields that a body has.  Raises `RequestError`."""
+    given = [name for name in sources if getattr(body, name) is not None]
+    if len(given) == 1:
+        return given[0]
+    raise RequestError(
+        f"and {' and '.join(given[:-1])} exclude each other" if given else "is missing",
+        given[-1] if given else sources[0],
+        allowed=f"exactly one of {', '.join(sources)}",
+    )
+
+
+def require_source(source: str, excluded: Iterable[str]) -> dict[str, Any]:
+    """The JSON schema of a body that has `source`, and none of the excluded fields."""
+    nulls = {name: {"type": "null"} for name in excluded}
+    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **nulls}}
+
+
 class PromptFit(Protocol):
-    """A body that says how its prompts become ids."""
+    """A body with fields for the encoding of its prompts."""
 
     add_special_tokens: bool | None
     truncate_prompt_tokens: int | None
@@ -43,8 +62,8 @@ class PromptFit(Protocol):
 def fit_prompts(
     prompts: list[Any], body: PromptFit, model: ServedModel, answer: int = 1
 ) -> list[Any]:
-    """Prompts with BOS and the like or without, as many of their ids as are wanted, and `answer`
-    more of the context left; those that take work are functions.
+    """Prompts with or without special tokens, cut as the body says, with `answer` more tokens of
+    the context left; those that take time to encode are functions.
     """
     special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
     if special and not cuts:
@@ -67,7 +86,7 @@ def _fit_prompt(one: Any, body: PromptFit, model: ServedModel, answer: int) -> d
 
 
 def get_max_bytes(model: ServedModel) -> int:
-    """Of a text that is read to its end though it may not fit."""
+    """The size limit of a text that is read completely even if it does not fit."""
     return max(model.settings.max_tokenize_bytes, PIECE * model.max_model_len)
 
 
@@ -81,7 +100,7 @@ def check_size(name: str, text: str, most: int) -> None:
 
 
 def truncate_ids(ids: list[int], body: PromptFit, room: int) -> list[int]:
-    """The last ids, or the first (`right` is cut off); -1: as many as there is room for."""
+    """The last ids, or the first (if the `right` is cut off); -1: as many as fit."""
     most = body.truncate_prompt_tokens
     most = room if most == -1 else most
     if most is None or len(ids) <= most:
@@ -90,7 +109,7 @@ def truncate_ids(ids: list[int], body: PromptFit, room: int) -> list[int]:
 
 
 class BeamOptions(Protocol):
-    """A body that may ask for a search."""
+    """A body that may request a beam search."""
 
     use_beam_search: bool | None
     length_penalty: float | None
@@ -99,7 +118,9 @@ class BeamOptions(Protocol):
 
 
 def make_params(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | BeamSearchParams:
-    """What a body asks for, `options` being its own and the server's.  Raises `RequestError`."""
+    """The parameters of a body, whose `options` include the server's defaults.  Raises
+    `RequestError`.
+    """
     params = params_of(options)
     if body.use_beam_search:
         return make_beam_params(body, params_of(body.to_options({})))
@@ -114,7 +135,7 @@ def make_params(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | 
 
 
 def make_beam_params(body: BeamOptions, given: SamplingParams) -> BeamSearchParams:
-    """Of a body whose own options are `given`."""
+    """The parameters of a beam search, from the body's own options.  Raises `RequestError`."""
     usual = SamplingParams()
     for field in fields(SamplingParams):
         if field.name not in OWN and getattr(given, field.name) != getattr(usual, field.name):

@@ -1,7 +1,6 @@
-"""What the routes answer, as types: the server's OpenAPI document is made of them.
+"""The types of replies, of which the OpenAPI document is made.
 
-Invariant: a reply has at least these fields, with these types; it may have more.  Knows how nothing
-is answered.
+Invariant: a reply has at least these fields, with these types; it may have more.
 """
 
 from typing import Any, Literal, NotRequired

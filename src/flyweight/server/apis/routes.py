@@ -1,6 +1,6 @@
-"""Every route there is: its body, its reply, the shape of its errors.
+"""All routes, each with its body, its reply and its error format.
 
-Invariant: what the server answers, its OpenAPI document describes: both are made from `ROUTES`.
+Invariant: the app and its OpenAPI document are both made from `ROUTES`.
 """
 
 from flyweight.server.apis import openapi, own_routes, replies, tokens
@@ -122,5 +122,5 @@ PREFIXES = (("/v1/messages", messages_stream.make_error), ("/api/", ollama.make_
 
 
 def find_error_format(path: str) -> Shape:
-    """How errors are written on a path, whether it is served or not."""
+    """The error format of a path, whether there is such a route or not."""
     return next((shape for start, shape in PREFIXES if path.startswith(start)), HttpError.body)

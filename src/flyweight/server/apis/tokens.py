@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight import __version__
-from flyweight.errors import RequestError, field_names
+from flyweight.errors import OWN_NAMES, FieldNames, RequestError, field_names
 from flyweight.requests.prompts import check_id_range
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import limited, read_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.llamacpp.completion import DEFAULTS, make_settings
 from flyweight.server.apis.openai.chat import render_prompt
@@ -27,11 +26,15 @@ from flyweight.server.apis.openai.chat_schema import (
 )
 from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.openai.responses import NAMES, ResponseBody
-from flyweight.server.apis.prompt_fields import check_size, get_max_bytes
+from flyweight.server.apis.prompt_fields import (
+    check_size,
+    choose_source,
+    get_max_bytes,
+    require_source,
+)
 from flyweight.server.apis.sampling_fields import Id, params_of
-from flyweight.server.apis.tools import Tool
+from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
-from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
 SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
@@ -40,20 +43,15 @@ OF_MESSAGES = (
     "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "documents",
     "tools",
 )  # fmt: skip
-
-
-def require_source(source: str) -> dict[str, Any]:
-    """The schema of a body with this source, and nothing that has no meaning beside it."""
-    other = OF_TEXT if source == "messages" else OF_MESSAGES
-    kinds = {name: {"type": "null"} for name in other}
-    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **kinds}}
+# Fields that cannot be combined with a source.
+EXCLUDED = {"prompt": OF_MESSAGES, "content": OF_MESSAGES, "messages": OF_TEXT}
 
 
 class TokenizeBody(Fields):
-    """Text (`prompt` in vLLM's dialect, `content` in llama-server's) or messages."""
+    """Text (`prompt` in vLLM's API, `content` in llama-server's) or messages."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [require_source(name) for name in SOURCES]},
+        json_schema_extra={"oneOf": [require_source(name, EXCLUDED[name]) for name in SOURCES]}
     )
 
     model: str | None = None
@@ -69,23 +67,14 @@ class TokenizeBody(Fields):
     continue_final_message: bool | None = None
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
-    tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
-    )
+    tools: list[Tool] | None = TOOLS
 
     def read_ids(self, model: ServedModel, request: Request) -> list[int]:
         """Raises `RequestError`."""
-        given = [name for name in SOURCES if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise RequestError(
-                "is missing" if not given else f"and {' and '.join(given[:-1])} exclude each other",
-                given[-1] if given else SOURCES[0],
-                allowed=f"exactly one of {', '.join(SOURCES)}",
-            )
-        other = OF_TEXT if self.messages is not None else OF_MESSAGES
-        stray = next((name for name in other if getattr(self, name) is not None), None)
+        source = choose_source(self, SOURCES)
+        stray = next((name for name in EXCLUDED[source] if getattr(self, name) is not None), None)
         if stray is not None:
-            raise RequestError(f"cannot be combined with {given[0]}; leave it out", stray)
+            raise RequestError(f"cannot be combined with {source}; leave it out", stray)
         if self.messages is not None:
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}
@@ -93,7 +82,7 @@ class TokenizeBody(Fields):
             found: list[int] = render_prompt(model, body)["prompt_token_ids"]
             return found
         text = self.prompt if self.content is None else self.content
-        check_size(given[0], text or "", model.settings.max_tokenize_bytes)
+        check_size(source, text or "", model.settings.max_tokenize_bytes)
         special = (self.add_special_tokens, self.add_special, self.content is None)
         return model.tokenizer.encode(
             text or "",
@@ -103,14 +92,13 @@ class TokenizeBody(Fields):
 
 
 class DetokenizeBody(Fields):
-    """Ids whose text is wanted."""
+    """Ids whose text is requested."""
 
     model: str | None = None
     tokens: list[Id] = Field(fail_fast=True)
 
 
-async def tokenize(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), TokenizeBody)
+async def tokenize(server: ApiServer, request: Request, body: TokenizeBody) -> Response:
     model = server.find(body.model)
     return await model.run_in_thread(lambda: reply(make_tokenize_reply(model, request, body)))
 
@@ -130,42 +118,45 @@ def make_tokenize_reply(model: ServedModel, request: Request, body: TokenizeBody
     return found
 
 
-async def detokenize(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), DetokenizeBody)
+async def detokenize(server: ApiServer, request: Request, body: DetokenizeBody) -> Response:
     model = server.find(body.model)
     check_id_range("tokens", body.tokens, model.preparer.facts.vocab)
     return await model.run_in_thread(lambda: reply(make_detokenize_reply(model, body.tokens)))
 
 
 def make_detokenize_reply(model: ServedModel, ids: list[int]) -> dict[str, Any]:
-    """Raises `RequestError` where they are more text than may be asked about: ids are short, and
-    what one stands for can be long.
-    """
+    """Raises `RequestError` if their text is too long: a single id may stand for much text."""
     text = model.tokenizer.decode(ids, False)
     check_size("tokens", text, get_max_bytes(model))
     return {"prompt": text, "content": text}
 
 
-async def apply_template(server: ApiServer, request: Request) -> Response:
-    """llama-server's: what the model would be given for a conversation."""
-    return reply({"prompt": (await _render_conversation(server, request))["prompt"]})
+async def apply_template(server: ApiServer, request: Request, body: ChatBody) -> Response:
+    """llama-server's: the prompt that the template makes of a conversation."""
+    prompt = await _render(server.find(body.model), request, body)
+    return reply({"prompt": prompt["prompt"]})
 
 
-async def count_chat_tokens(server: ApiServer, request: Request) -> Response:
-    """How many tokens a conversation has, as the model's template writes it."""
-    return _reply_count(await _render_conversation(server, request))
+async def count_chat_tokens(server: ApiServer, request: Request, body: ChatBody) -> Response:
+    """The tokens of a conversation, as the model's template writes it."""
+    return _reply_count(await _render(server.find(body.model), request, body))
 
 
-async def count_response_tokens(server: ApiServer, request: Request) -> Response:
-    """The same of what /v1/responses would respond to."""
-    body = read_body(server.settings, request, await request.body(), ResponseBody)
-    model = server.find(body.model)
+async def count_response_tokens(
+    server: ApiServer, request: Request, body: ResponseBody
+) -> Response:
+    """The tokens of a prompt of /v1/responses."""
     with field_names(NAMES):
-        same = make_chat_body(body.to_chat())
-        model.preparer.reader.check_ids(params_of(same.to_options(model.defaults)))
-        same = check_template_fields(model, request, same, NAMES)
-        prompt = await model.run_in_thread(render_prompt, model, same)
-    return _reply_count(prompt)
+        chat_body = make_chat_body(body.to_chat())
+        return _reply_count(await _render(server.find(body.model), request, chat_body, NAMES))
+
+
+async def _render(
+    model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
+) -> dict[str, Any]:
+    model.preparer.reader.check_ids(params_of(body.to_options(model.defaults)))
+    body = check_template_fields(model, request, body, names)
+    return await model.run_in_thread(render_prompt, model, body)
 
 
 def _reply_count(prompt: dict[str, Any]) -> Response:
@@ -174,17 +165,8 @@ def _reply_count(prompt: dict[str, Any]) -> Response:
     )
 
 
-async def _render_conversation(server: ApiServer, request: Request) -> dict[str, Any]:
-    body = read_body(server.settings, request, await request.body(), ChatBody)
-    model = server.find(body.model)
-    model.preparer.reader.check_ids(params_of(body.to_options(model.defaults)))
-    return await model.run_in_thread(
-        render_prompt, model, check_template_fields(model, request, body)
-    )
-
-
 def _spell_token(model: ServedModel, token: int) -> str | list[int]:
-    """A token's text, or its bytes where they are no text by themselves."""
+    """A token's text, or its bytes if they are not valid UTF-8."""
     raw = model.tokenizer.token_bytes(token, special=True)
     try:
         return raw.decode()
@@ -193,7 +175,7 @@ def _spell_token(model: ServedModel, token: int) -> str | list[int]:
 
 
 async def get_props(server: ApiServer, request: Request) -> Response:
-    """The defaults of /completion, the context, and what the model's template is."""
+    """The defaults of /completion, the context, and the chat template."""
     model = server.find()
     settings = make_settings(params_of({**DEFAULTS, **model.defaults}))
     context = model.max_model_len
@@ -213,7 +195,7 @@ async def get_props(server: ApiServer, request: Request) -> Response:
 
 
 async def get_tokenizer_info(server: ApiServer, request: Request) -> Response:
-    """The vocabulary as a tokenizer_config.json would describe it."""
+    """The vocabulary as in a tokenizer_config.json."""
     model = server.find()
     return reply(
         {
@@ -229,7 +211,7 @@ async def get_tokenizer_info(server: ApiServer, request: Request) -> Response:
 
 
 def _spell_marks(model: ServedModel) -> dict[str, Any]:
-    """The spelling of the tokens that begin and end a sequence."""
+    """The text of the tokens that begin and end a sequence."""
     ids = {"bos_token": model.tokenizer.bos_id, "eos_token": model.tokenizer.eos_id}
     return {
         name: None if token is None else model.tokenizer.piece(token) for name, token in ids.items()

@@ -1,7 +1,7 @@
-"""Tools as OpenAI's bodies declare them, and what is asked of their use.
+"""Tools and tool choices as OpenAI's bodies have them, and the constraints they put on an answer.
 
-Invariant: `Tools` that exist have names of their own, schemas of bounded size and depth, and a
-choice that is one of them.  Knows no model but the way it writes.
+Invariant: the tools of `Tools` have distinct names, and schemas of bounded size and depth; its
+choice is one of them.
 """
 
 import json
@@ -15,6 +15,7 @@ from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.fields import fields
 from flyweight.sampling.schema_keywords import list_ignored_keywords
 from flyweight.sampling.sources import embed_constraint, embed_schema
+from flyweight.server.apis.body import limited
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import map_constraint_names
@@ -26,6 +27,7 @@ from flyweight.text.tools.parser import AnswerFormat
 from flyweight.validation.untrusted import shown
 
 LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
+TOOLS = Field(None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools"))
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
@@ -48,14 +50,14 @@ class NamedTool(Fields):
 
 
 class NamedChoice(Fields):
-    """One tool that is to be called."""
+    """One tool that must be called."""
 
     type: Literal["function"]
     function: NamedTool
 
 
 class AllowedTools(Fields):
-    """The tools that may be called (`auto`), or one of which is to be (`required`)."""
+    """The tools that may be called (`auto`), or one of which must be (`required`)."""
 
     mode: Literal["auto", "required"]
     tools: list[NamedChoice] = Field(min_length=1, max_length=MOST_TOOLS)
@@ -72,15 +74,15 @@ Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
 def demands_call(choice: Choice | None) -> bool:
-    """Whether a call is to be made, whatever the model was shown."""
+    """Whether a call is required."""
     if isinstance(choice, AllowedChoice):
         return choice.allowed_tools.mode == "required"
     return choice == "required" or isinstance(choice, NamedChoice)
 
 
 class Tools:
-    """The tools a model is shown (`all`), those it may call (`allowed`), and those one of which is
-    to be called (`wanted`), or none.
+    """The tools that the model is shown (`all`), those that it may call (`allowed`), and those one
+    of which it must call (`required`), if any.
     """
 
     def __init__(
@@ -141,12 +143,12 @@ class Tools:
 
     @property
     def ignored_keywords(self) -> list[str]:
-        """Names in the schemas that calls keep to that have no effect."""
+        """Names in the enforced schemas that have no effect."""
         kept = [one.parameters for one in self._offered if self.required or one.strict]
         return [name for schema in kept for name in list_ignored_keywords(schema)]
 
     def list_schemas(self) -> Iterator[tuple[str, StructuredOutputs]]:
-        """Each tool's schema by itself, with its path: to find which one cannot be compiled."""
+        """Each tool's schema, with its path: to find the one that does not compile."""
         places = {name: i for i, name in enumerate(self.all)}
         for one in self._offered:
             schema = {"type": "object", **(one.parameters or {})}
@@ -154,11 +156,11 @@ class Tools:
             yield path, StructuredOutputs(json=schema)
 
     def make_constraint(
-        self, speech: ChatFormat, reading: AnswerFormat, room: int | None = None
+        self, chat_format: ChatFormat, reading: AnswerFormat, room: int | None = None
     ) -> StructuredOutputs | None:
-        """What the answer must be: a call where one is wanted, calls that keep to the schemas where
-        a strict tool may be called, and of no others where not all may.  Of `room` tokens a share
-        may be reasoning before a call that is wanted.  Raises `RequestError`.
+        """The answer's constraint: a call if one is required, arguments that satisfy the schemas of
+        strict tools, and only allowed tools.  A share of `room` tokens may be reasoning before a
+        required call.  Raises `RequestError`.
         """
         offered = self._offered
         strict = any(function.strict for function in offered)
@@ -171,19 +173,21 @@ class Tools:
             )
         thought = None if room is None else room * LETTERS * self.share // 100
         offers, demanded = self._make_offers(reading.calls), bool(self.required)
-        return _make_constraint(speech.grammar(reading, offers, demanded=demanded, thought=thought))
+        return _make_constraint(
+            chat_format.grammar(reading, offers, demanded=demanded, thought=thought)
+        )
 
     def may_call_instead(self, form: StructuredOutputs, reading: AnswerFormat) -> bool:
-        """Whether the answer may be calls instead of this form.  One that is not JSON says itself
-        whether there are any.
+        """Whether the answer may be calls instead of this format.  A format that is not JSON has
+        its own place for calls.
         """
         return bool(reading.calls and self.all) and form.kind in ("json", "json_object")
 
     def either(
-        self, speech: ChatFormat, reading: AnswerFormat, form: StructuredOutputs
+        self, chat_format: ChatFormat, reading: AnswerFormat, form: StructuredOutputs
     ) -> StructuredOutputs | None:
-        """What the answer must be where calls have a place beside a form of JSON; none where the
-        form has them in it.  Raises `RequestError`.
+        """The constraint of an answer that may be calls or JSON of this format; None if the format
+        itself allows calls.  Raises `RequestError`.
         """
         assert reading.calls is not None
         if reading.calls.bare and not _excludes_calls(form):
@@ -197,11 +201,11 @@ class Tools:
                 "tools",
             )
         return _make_constraint(
-            speech.either(reading, self._make_offers(reading.calls), embed_constraint(form))
+            chat_format.either(reading, self._make_offers(reading.calls), embed_constraint(form))
         )
 
     def _make_offers(self, form: CallFormat) -> list[OfferedTools]:
-        """Those that may be called, as a grammar has them.  Raises `RequestError`."""
+        """The tools that may be called, as a grammar has them.  Raises `RequestError`."""
         places = {name: i for i, name in enumerate(self.all)}
         demanded = bool(self.required)
         return [
@@ -211,7 +215,7 @@ class Tools:
 
 
 def _make_constraint(made: str) -> StructuredOutputs:
-    """A grammar of calls.  Raises `RequestError` where it is too long."""
+    """The constraint of a grammar of calls.  Raises `RequestError` if it is too long."""
     if len(made) > LONGEST:
         raise RequestError(
             f": the grammar of the calls has {len(made)} characters",
@@ -222,8 +226,8 @@ def _make_constraint(made: str) -> StructuredOutputs:
 
 
 def _excludes_calls(form: StructuredOutputs) -> bool:
-    """Whether nothing of this form reads as a call that is bare JSON: a field that must be there is
-    none of a call's.
+    """Whether no answer of this format can be read as a call in bare JSON: it requires a field that
+    calls do not have.
     """
     schema = {} if form.json is None else json.loads(str(form.json))
     if not isinstance(schema, dict) or schema.get("type") != "object":
@@ -233,8 +237,8 @@ def _excludes_calls(form: StructuredOutputs) -> bool:
 
 
 def _make_offer(function: Function, form: CallFormat, keeps: bool, i: int) -> OfferedTools:
-    """A tool and the schema of its arguments, ready to be enforced; any arguments where it `keeps`
-    to none.  Without a word of other arguments there are none.
+    """A tool and the schema of its arguments as a grammar has them; without `keeps`, any arguments.
+    A tool without parameters has no arguments.
     """
     place = f"tools.{i}.function.parameters"
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
@@ -265,7 +269,7 @@ def _check_schema_size(place: str, schema: dict[str, Any] | None, settings: Serv
 
 
 def _measure_depth(value: object) -> int:
-    """Levels of objects and lists; no recursion on what somebody sent."""
+    """Levels of objects and lists, without recursion."""
     level: list[object] = [value]
     depth = 0
     while level:

@@ -1,6 +1,6 @@
-"""What an answer cost: tokens, where the time went, what the prefix cache gave.
+"""What an answer cost: tokens, times, and what the prefix cache saved.
 
-Invariant: numbers of the request itself; nobody else's are in them.
+Invariant: all numbers are those of the request itself.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,7 @@ def report_attempts(report: AttemptReport | None) -> dict[str, Any]:
 
 
 class RunningUsage:
-    """The same as a stream goes on, of what it has told: a piece costs the same however many
-    prompts there are.
-    """
+    """The usage of a stream so far; a piece costs the same however many prompts there are."""
 
     def __init__(self, collectors: Sequence[Collector]) -> None:
         self.collectors = collectors
@@ -53,7 +51,7 @@ class RunningUsage:
             self.cached += self.collectors[prompt].cached
 
     def report(self, less: int = 0) -> dict[str, Any]:
-        """`less`: tokens that were noted and are told later."""
+        """`less`: noted tokens that are reported later."""
         return _make_usage(self.prompt, self.made - less, self.cached)
 
 
@@ -67,8 +65,8 @@ def _make_usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
 
 
 def measure_timings(*collectors: Collector) -> dict[str, float | None]:
-    """vLLM's `metrics`, in milliseconds, with prefill beside them.  Of several prompts: the time to
-    the first token of any, with the queue before it, then to the last of all.
+    """vLLM's `metrics` in milliseconds, and the prefill time.  Of several prompts: up to the first
+    token of any, with the queue time before it, then up to the last token of all.
     """
     arrival, queued, first, last = find_times(collectors)
     seconds, gaps = _sum_gaps(collectors)
@@ -84,7 +82,7 @@ def measure_timings(*collectors: Collector) -> dict[str, float | None]:
 
 
 def measure_llama_timings(*collectors: Collector) -> dict[str, float]:
-    """llama-server's `timings`; `prompt_n` are tokens computed, `cache_n` those that were found."""
+    """llama-server's `timings`; `prompt_n` are computed tokens, `cache_n` cached ones."""
     arrival, queued, first, last = find_times(collectors)
     found = sum(c.cached for c in collectors)
     asked = sum(len(c.request.tokens) for c in collectors) - found
@@ -103,19 +101,17 @@ def measure_llama_timings(*collectors: Collector) -> dict[str, float]:
 
 
 def report_usage(model: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
-    """Everything of this room that a reply of OpenAI's carries."""
+    """The fields of a reply of OpenAI about usage and times."""
     return {"usage": count_usage(collectors), **report_timings(model, *collectors)}
 
 
 def report_timings(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
-    """Timings, the same in every dialect, and the cache explanation where it was asked for."""
+    """Timings, the same in every API, and the cache explanation if it was requested."""
     return {"metrics": measure_timings(*collectors), **report_reuse(model, *collectors)}
 
 
 def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:
-    """The same of vectors, which have no tokens to come: from the first prompt to be computed to
-    the last vector.
-    """
+    """The same for vectors: from the first prompt that is computed to the last vector."""
     timed = [(c, c.event.timings) for c in collectors if c.event and c.event.timings]
     if not timed:
         return {}
@@ -126,7 +122,7 @@ def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:
 
 
 def report_reuse(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
-    """The cache explanation, where it was asked for."""
+    """The cache explanation, if it was requested."""
     if not any(c.request.explain for c in collectors):
         return {}
     return {"cache_explanation": explain_reuse(model, collectors)}
@@ -135,9 +131,10 @@ def report_reuse(model: ServedModel, *collectors: Collector | VectorCollector) -
 def explain_reuse(
     model: ServedModel, collectors: Sequence[Collector | VectorCollector]
 ) -> list[dict[str, Any]]:
-    """The cache explanation of each prompt that asked for one.  Where strangers may share a cache
-    (several keys, and no salt) the place where prompts part is told to the block, as the number of
-    cached tokens tells it anyway: to the token, another's prompt could be guessed one by one.
+    """The cache explanation of each prompt that requested one.  If clients with different keys may
+    share a cache without a salt, the place where prompts diverge is rounded to a block, which the
+    number of cached tokens reveals anyway: an exact place would let a client guess another's prompt
+    token by token.
     """
     size = model.client.facts["block_size"]
     told = []
@@ -163,8 +160,8 @@ def explain_reuse(
 
 
 def find_times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:
-    """When the first prompt arrived, how long the first to be answered waited, when its first token
-    came, when the last token of all came; zeros before there is one.
+    """When the first prompt arrived, how long the first answered one was queued, when its first
+    token was computed, and the last token of all; zeros before that.
     """
     begun = [(c, m) for c in collectors if (m := c.metrics()).total]
     if not begun:

@@ -1,7 +1,7 @@
-"""What is wrong with a body, in our words: pydantic's list of mistakes as one refusal.
+"""Turns pydantic's list of errors into one refusal.
 
-Invariant: what is told is the first mistake, or, where a value may be of several kinds, the first
-of the kind it comes nearest to; no word of the library's is in it.  Knows no dialect.
+Invariant: the reported error is the first, or, if a value may be of several kinds, the first of the
+kind that matches best; its text contains none of the library's.  Knows no API.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,7 +59,9 @@ WORDS = {
 def explain_errors(
     errors: Sequence[ErrorDetails], fields: Mapping[str, Any], inside: Callable[[Place], Names]
 ) -> RequestError:
-    """Of a body that has `fields`, each with its schema, and objects of names `inside` it."""
+    """The error of a body with these `fields` and their schemas; `inside` lists the names of an
+    object's fields.
+    """
     told = _choose_errors(errors, 1)
     first = told[0]
     kind, loc, given = first["type"], first["loc"], first.get("ctx", {})
@@ -88,7 +90,7 @@ def explain_errors(
 
 
 def _choose_errors(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:
-    """The first mistake; several where a value is of none of the kinds it might have."""
+    """The first error; several if a value matches none of its possible kinds."""
     loc = errors[0]["loc"]
     fork = next((i for i in range(start, len(loc)) if _is_kind(loc[i])), None)
     if fork is None:
@@ -105,9 +107,7 @@ def _choose_errors(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDeta
 
 
 def _measure_match(found: Sequence[ErrorDetails], start: int) -> tuple[int, bool, bool, int, int]:
-    """How far a kind agrees with the value: entries of a list, its type, its own mark, depth,
-    mistakes.
-    """
+    """How well a value matches a kind: entries of a list, its type, its own mark, depth, errors."""
     place = [part for part in found[0]["loc"][start:] if not _is_kind(part)]
     entry = place[0] if place and isinstance(place[0], int) else -1
     other = any(e["type"] == "literal_error" and e["loc"][start:] == ("type",) for e in found)
@@ -116,7 +116,7 @@ def _measure_match(found: Sequence[ErrorDetails], start: int) -> tuple[int, bool
 
 
 def _is_alien(error: ErrorDetails) -> bool:
-    """Whether a value is of another type than is wanted."""
+    """Whether a value has a wrong type."""
     if error["type"] == "literal_error":
         texts = str(error["ctx"]["expected"]).startswith("'")
         return texts is not isinstance(error["input"], str)
@@ -124,21 +124,23 @@ def _is_alien(error: ErrorDetails) -> bool:
 
 
 def _is_kind(part: int | str) -> bool:
-    """Whether a part of a mistake's place is a kind that a union has tried, not the client's."""
+    """Whether a part of an error's place is a kind that a union tried, not a key of the client."""
     if isinstance(part, int):
         return False
     return part[:1].isupper() or "[" in part or part.rsplit("-")[-1] in KINDS
 
 
 def _join_name(loc: Place, *, whole: bool) -> str:
-    """A place as the client writes it; of a `whole` one the last part is a field's name."""
+    """An error's place as the client writes it; if it is `whole`, its last part is a field's
+    name.
+    """
     kept = {0, len(loc) - 1} if whole else {0}
     parts = [str(part) for i, part in enumerate(loc) if i in kept or not _is_kind(part)]
     return ".".join(parts)[:200] or "body"
 
 
 def _describe_allowed(error: ErrorDetails) -> str:
-    """What is allowed."""
+    """The allowed values."""
     if error["type"] not in WORDS:
         return error["msg"].removeprefix("Input should be ")
     given = {name: _format_number(value) for name, value in error.get("ctx", {}).items()}
@@ -150,7 +152,7 @@ def _describe_allowed(error: ErrorDetails) -> str:
 
 
 def _describe_range(schema: Mapping[str, Any]) -> str:
-    """Both ends of a number, where it has two that no server or model narrows."""
+    """The range of a number, if it has two ends and no server or model narrows it."""
     for one in schema.get("anyOf", [schema]):
         if any(name.startswith("x-") for name in (*schema, *one)):
             continue
@@ -171,7 +173,7 @@ def _format_number(value: object) -> str:
 
 
 def _is_media(value: Any, field: int | str) -> bool:
-    """Whether this is, or is marked as, something else than text."""
+    """Whether a value is, or is marked as, something other than text."""
     if field in ("images", "audio"):
         return True
     mark = value.get("type") if isinstance(value, dict) else value

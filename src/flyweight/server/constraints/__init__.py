@@ -1,1 +1,1 @@
-"""Whether a constraint can be kept to, found out in processes that may be killed."""
+"""Checks whether constraints compile, in processes that may be killed."""

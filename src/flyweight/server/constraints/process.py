@@ -1,9 +1,8 @@
-"""A process that says whether a schema, regex or grammar can be kept to, and whether a finished
-text satisfies a schema: what kills it, or takes it too long, ends a process that nobody else
-depends on.
+"""The process that compiles schemas, regexes and grammars, and checks finished texts: what uses too
+much time or memory ends this process only.
 
-Invariant: one question, one answer, in order; its memory has a bound of its own.  Ends when whoever
-asks is gone.  Knows no model, and no requests.
+Invariant: one answer per question, in order; its memory is limited.  Ends when its parent is gone.
+Knows no model and no requests.
 """
 
 import os
@@ -26,7 +25,7 @@ LENGTH = struct.Struct("<I")
 
 
 class ValidatorSetup(msgspec.Struct, array_like=True):
-    """The special tokens a grammar may name, and the bytes one question may take."""
+    """The special tokens that a grammar may name, and the memory limit of one question."""
 
     special: list[bytes]
     memory: int
@@ -46,7 +45,7 @@ def read(stream: BinaryIO) -> bytes:
 def answer_question(
     compiler: Compiler, outputs: dict[str, Any], text: str | None = None
 ) -> dict[str, Any]:
-    """Whether a constraint can be kept to; of a finished text, whether it is valid.  Raises
+    """Compiles a constraint, or says whether a finished text satisfies it.  Raises
     `RequestError`.
     """
     asked = StructuredOutputs(**outputs)
@@ -59,7 +58,7 @@ def answer_question(
 
 
 def main() -> int:
-    """Answers on stdout: the data of an error, nothing for yes."""
+    """Answers on stdout: the data of an error, or nothing."""
     with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     os.nice(NICE)

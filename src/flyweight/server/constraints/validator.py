@@ -38,7 +38,7 @@ ErrorData = dict[str, Any]
 
 
 class ExclusiveTurns:
-    """One place."""
+    """A lock: of those who wait, the lightest gets it next, then the earliest."""
 
     def __init__(self) -> None:
         self._taken = False
@@ -46,14 +46,14 @@ class ExclusiveTurns:
         self._number = count()
 
     def take(self) -> bool:
-        """Whether it was free, and is ours now."""
+        """Takes the lock if it is free; whether it was."""
         if self._taken:
             return False
         self._taken = True
         return True
 
     async def enter(self, weight: int) -> None:
-        """Waits until it is ours."""
+        """Waits for the lock."""
         if self.take():
             return
         turn = asyncio.get_running_loop().create_future()
@@ -66,7 +66,7 @@ class ExclusiveTurns:
             raise
 
     def leave(self) -> None:
-        """Hands it on."""
+        """Passes the lock on."""
         while self._waiting:
             turn = heappop(self._waiting)[2]
             if not turn.done():
@@ -76,12 +76,12 @@ class ExclusiveTurns:
 
 
 class ValidatorKilled(Exception):
-    """Somebody else ended a process: the system, where memory is used up."""
+    """Another process killed this one: the system, if memory is used up."""
 
 
 @dataclass(slots=True)
 class ValidationQuestion:
-    """What is being found out, and how many wait for it; `heavy` where that may take long."""
+    """A running check, and how many requests wait for it; `heavy`: it may take long."""
 
     task: asyncio.Task[ErrorData]
     heavy: bool
@@ -108,14 +108,14 @@ Question = StructuredOutputs | FinishedText
 
 
 class ValidationTrial:
-    """A question that a process is asked."""
+    """A question that was sent to a process."""
 
     def __init__(self, process: Process, question: Question) -> None:
         self.process = process
         self.task = asyncio.ensure_future(_answer(process, question))
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it has, after so long at most."""
+        """Whether it has ended, after so long at most."""
         try:
             return bool((await asyncio.wait({self.task}, timeout=seconds))[0])
         except BaseException:
@@ -128,8 +128,8 @@ class ValidationTrial:
 
 
 class ConstraintValidator:
-    """`special` are the tokens a grammar may name; `seconds` and `memory` are for one question,
-    `most` requests may wait.
+    """`special` are the tokens that a grammar may name; `seconds` and `memory` limit one question;
+    at most `most` requests wait.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ConstraintValidator:
             raise RequestError(**answer)
 
     async def validate(self, outputs: StructuredOutputs, text: str) -> bool | None:
-        """Whether a finished text satisfies a schema; None where finding out takes too long."""
+        """Whether a finished text satisfies a schema; None if the check takes too long."""
         try:
             answer = await self._ask(FinishedText(outputs, text))
         except HttpError:
@@ -164,7 +164,9 @@ class ConstraintValidator:
         return answer.get("valid")
 
     async def _wait(self, outputs: StructuredOutputs) -> ErrorData:
-        """The answer to a question, with all who ask the same; it is dropped when none is left."""
+        """The answer to a question, shared by all that ask the same; the check is cancelled when
+        none is left.
+        """
         question = self._asked.get(outputs)
         heavy = outputs.size > LIGHT if question is None else question.heavy
         self._admit(heavy=heavy)
@@ -194,7 +196,7 @@ class ConstraintValidator:
             )
 
     async def close(self) -> None:
-        """Ends the processes that wait for questions."""
+        """Ends the idle processes."""
         while self.idle:
             await _end(self.idle.pop())
 
@@ -244,7 +246,7 @@ class ConstraintValidator:
     async def _finish_slow(
         self, question: Question, trial: ValidationTrial | None = None
     ) -> ErrorData:
-        """The answer to what has the second place, and leaves it then.  Raises
+        """The answer of a question that has the slow turn, which it then leaves.  Raises
         `ValidatorKilled`.
         """
         try:
@@ -285,7 +287,7 @@ class ConstraintValidator:
         return await self._start()
 
     async def _start(self) -> Process:
-        """A process, once it has answered something.  Raises `ValidatorKilled`."""
+        """A new process that has answered a first question.  Raises `ValidatorKilled`."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "flyweight.server.constraints.process"),
             stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -309,7 +311,7 @@ async def _end(process: Process) -> None:
 
 
 def map_constraint_names(place: str) -> dict[str, str]:
-    """Names of fields for errors of a constraint that the client has at `place`, if not here."""
+    """The names of fields in errors, for a constraint that is at `place` in the body."""
     ours = (f"{NAME}.json", f"{NAME}.grammar", NAME)
     return dict.fromkeys(ours, place) if place else {}
 
@@ -323,8 +325,8 @@ def _send(process: Process, message: object) -> None:
 
 
 async def _answer(process: Process, question: Question) -> ErrorData:
-    """What a process answers.  Raises `ValidatorKilled`, or where it ended since, `OSError` or
-    `IncompleteReadError`.
+    """A process's answer.  Raises `ValidatorKilled`; or `OSError` or `IncompleteReadError` if it
+    ended.
     """
     assert process.stdout is not None
     if isinstance(question, FinishedText):

@@ -1,1 +1,1 @@
-"""Which servers of ours run on this machine, and whose processes they are."""
+"""Starts, drains and ends the server; knows the servers that run on this machine."""

@@ -28,8 +28,8 @@ from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import find_error_format
 from flyweight.server.app import make_app
 from flyweight.server.chat_format import check_template_defaults
-from flyweight.server.engine_client.client import EngineClient
-from flyweight.server.engine_client.spawn import EngineProcess
+from flyweight.server.engine_client import EngineClient
+from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.running import (
     ServerRecord,
     find_own_log,
@@ -67,7 +67,7 @@ CUT_OFF = HttpError(
 
 
 class ShowsLoading(LoadListener, Protocol):
-    """What shows a server's start.  `found` may refuse a model by raising."""
+    """Shows a server's start.  `found` may refuse a model by raising."""
 
     def found(self, path: Path) -> None: ...
     def show_progress(self, message: pipe.LoadingProgress) -> None: ...
@@ -76,8 +76,8 @@ class ShowsLoading(LoadListener, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """`wishes` are the settings that the user gave, for the effective configuration; the log goes
-    to stderr where there is no `log`.
+    """`wishes` are the settings that the user gave, for the effective configuration; without `log`,
+    the log goes to stderr.
     """
 
     settings: Settings
@@ -88,15 +88,15 @@ class LaunchOptions:
 
 
 class ServedName(NamedTuple):
-    """A model's name; `also` is taken in requests and told to nobody."""
+    """A model's name; `also` are names that requests may use and that are never shown."""
 
     name: str
     also: frozenset[str] = frozenset()
 
 
 def name_model(model: str | os.PathLike[str] | None) -> ServedName:
-    """A file or folder by its own name, and in requests by the path it was served by too; a model
-    of the Hub by its name there.
+    """A file or folder is called by its own name, and requests may also use its path; a model of
+    the Hub has its name there.
     """
     given = str(model or DEFAULT_MODEL)
     path = os.path.expanduser(given)
@@ -109,8 +109,8 @@ def name_model(model: str | os.PathLike[str] | None) -> ServedName:
 def choose_names(
     model: str | os.PathLike[str] | None, given: Sequence[str], adapters: Collection[str]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """What clients are told the model is called, and what is taken beside it.  Raises `ConfigError`
-    where an adapter has one of these names: nobody could ask for it.
+    """The names that clients are shown, and other names that requests may use.  Raises
+    `ConfigError` if an adapter has one of these names.
     """
     own = name_model(model)
     names, also = (tuple(given), frozenset[str]()) if given else ((own.name,), own.also)
@@ -124,7 +124,7 @@ def choose_names(
 
 
 def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProcess) -> int:
-    """Serves on `sock` with a process that waits to be told which engine to be."""
+    """Serves on `sock` with an engine process that waits for its first message."""
     settings, server = options.settings, options.server
     context = make_tls_context(server)
     choose_names(settings.model, server.served_model_name, settings.adapters)
@@ -143,8 +143,8 @@ def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProces
 
 
 def set_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
-    """The same with the operator's chat template, where there is one; a model that has none of its
-    own goes on with what the messages say.
+    """The tokenizer with the operator's chat template, if there is one; without any template,
+    messages are plain text.
     """
     if not template and tokenizer.marks.templates:
         return tokenizer
@@ -174,7 +174,7 @@ class ServerLifecycle:
         self.log = options.log
         self.api: ApiServer | None = None
         self.http: HttpServer | None = None
-        self.crowd: ConnectionLimits | None = None
+        self.pool: ConnectionLimits | None = None
         self.code = 0
         self._loading: asyncio.Task[ApiServer] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -203,7 +203,7 @@ class ServerLifecycle:
         return self.code
 
     async def _load(self, line: socket.socket) -> ApiServer:
-        """The vocabulary here, the model in the engine's process, at the same time."""
+        """Reads the vocabulary here, and the model in the engine process, at the same time."""
         connecting = asyncio.ensure_future(self.client.connect(line))
         try:
             found = await asyncio.to_thread(self._describe)
@@ -216,9 +216,7 @@ class ServerLifecycle:
         return self._make_server(found)
 
     def _describe(self) -> ModelDescription:
-        """The model but for its tensors, and a template of the operator's that is fit for it.
-        Raises `ConfigError`.
-        """
+        """The model without its tensors; checks the operator's template.  Raises `ConfigError`."""
         found = describe(self.path)
         given = self.server.chat_template
         try:
@@ -265,10 +263,10 @@ class ServerLifecycle:
 
     async def _serve(self, api: ApiServer, sock: socket.socket) -> None:
         server = self.server
-        self.crowd = crowd = ConnectionLimits(server, limit_connections(server.max_connections))
+        self.pool = pool = ConnectionLimits(server, limit_connections(server.max_connections))
         config = uvicorn.Config(
             make_app(api),
-            http=crowd.make_protocol(),  # type: ignore[arg-type]
+            http=pool.make_protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -289,7 +287,7 @@ class ServerLifecycle:
         await self.http.serve([sock])
 
     def _ready(self, api: ApiServer, port: int) -> None:
-        """Requests are taken from now on."""
+        """From now on requests are accepted."""
         own = os.getpid()
         host, drain = self.server.host, self.server.shutdown_timeout
         log = os.path.abspath(self.log.path) if self.log else find_own_log()
@@ -304,7 +302,7 @@ class ServerLifecycle:
         self.show.ready(api, port)
 
     def take_step(self, message: pipe.StepReport) -> None:
-        """Each step, from the first that is served."""
+        """Each step since the server is ready."""
         if self.api is not None:
             model = self.api.find()
             model.observer.observe_step(message)
@@ -312,7 +310,7 @@ class ServerLifecycle:
                 self.api.log.event("no_effect", warning=warning)
 
     def give_up(self, reason: str) -> None:
-        """The engine cannot be kept alive."""
+        """Ends the server, as the engine cannot be kept alive."""
         print(f"error: {reason}", file=sys.stderr)
         self.code = 1
         if self.http is not None:
@@ -329,18 +327,18 @@ class ServerLifecycle:
         self._draining = asyncio.get_running_loop().create_task(self._drain(self.api))
 
     async def _drain(self, api: ApiServer) -> None:
-        """Takes nothing new, and waits until all answers are sent; what is left when the time is
-        up ends with an error.
+        """Accepts nothing new, and waits until all answers are sent; those that remain when the
+        time is up end with an error.
         """
         api.queue.draining = True
-        assert self.http is not None and self.crowd is not None
+        assert self.http is not None and self.pool is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + self.server.shutdown_timeout
-        while self.crowd.answering and loop.time() < until:
+        while self.pool.answering and loop.time() < until:
             await asyncio.sleep(POLL)
         for group in tuple(api.groups):
             group.give_up(CUT_OFF)
         until = loop.time() + LAST_WORDS
-        while self.crowd.answering and loop.time() < until:
+        while self.pool.answering and loop.time() < until:
             await asyncio.sleep(POLL)
         self.http.stop()

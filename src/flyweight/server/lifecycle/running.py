@@ -27,7 +27,7 @@ RECORD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """`started` is in ticks since the machine was started."""
+    """`started` is in clock ticks since the machine started."""
 
     pid: int
     started: int
@@ -38,13 +38,13 @@ class ProcessInfo:
 
 
 def get_start(pid: int) -> int | None:
-    """When a process began; None where there is none, or it has ended and waits to be read."""
+    """When a process started; None if there is none, or it has ended."""
     fields = _read_stat(pid)
     return None if fields is None or fields[0] == "Z" else int(fields[19])
 
 
 def measure_age(pid: int) -> float:
-    """Seconds since a process was started; 0 where there is none."""
+    """Seconds since a process started; 0 if there is none."""
     began = get_start(pid)
     if began is None:
         return 0.0
@@ -52,7 +52,7 @@ def measure_age(pid: int) -> float:
 
 
 def list_family(pid: int) -> list[ProcessInfo]:
-    """A process and those it has started, and they."""
+    """A process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for one in _list_pids():
         fields = _read_stat(one)
@@ -69,7 +69,7 @@ def list_family(pid: int) -> list[ProcessInfo]:
 
 
 def measure_memory(pid: int) -> int:
-    """Bytes of its own that a process holds; what it shares is left out."""
+    """Bytes of anonymous memory of a process; shared memory is left out."""
     try:
         text = (PROC / str(pid) / "status").read_text()
     except OSError:
@@ -79,7 +79,7 @@ def measure_memory(pid: int) -> int:
 
 
 def find_listener(port: int) -> ProcessInfo | None:
-    """Who listens on a TCP port, where we may know."""
+    """The process that listens on a TCP port, if this user may see it."""
     inodes = set(_list_inodes(port))
     for pid in _list_pids() if inodes else ():
         if any(link in inodes for link in _list_open(pid)):
@@ -115,7 +115,7 @@ def _list_inodes(port: int) -> Iterator[str]:
 
 
 def _list_open(pid: int) -> Iterator[str]:
-    """What a process's descriptors stand for; nothing where it is another user's."""
+    """The open files of a process; none if it is another user's."""
     place = PROC / str(pid) / "fd"
     with suppress(OSError):
         for number in os.listdir(place):
@@ -128,7 +128,7 @@ def _list_pids() -> list[int]:
 
 
 def _read_stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat after the command's name, its state the first."""
+    """Fields of /proc/PID/stat after the command's name; the first is the state."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -138,8 +138,8 @@ def _read_stat(pid: int) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """A server: its process, where it listens, what it serves, its log where it has a file of one,
-    how long it drains, and its address.  On a Unix socket its port is 0.
+    """A server: its process, address, model, log file (if any), and how long it drains.  On a Unix
+    socket its port is 0.
     """
 
     pid: int
@@ -157,7 +157,7 @@ class ServerRecord:
 
 
 def get_folder() -> Path | None:
-    """Where records and logs are; None where this user has no place for them."""
+    """The folder of records and logs; None without a cache folder."""
     cache = PackedCacheSettings.of_environment().folder
     return None if cache is None else cache / "servers"
 
@@ -182,7 +182,7 @@ def remove_record(pid: int) -> None:
 
 
 def list_running() -> list[ServerRecord]:
-    """Servers that run, by port; what is left of others is removed."""
+    """The running servers, by port; records of others are removed."""
     place = get_folder()
     found: list[ServerRecord] = []
     for path in sorted(place.glob("*.json")) if place is not None else []:
@@ -196,7 +196,7 @@ def list_running() -> list[ServerRecord]:
 
 
 def find_own_log() -> str:
-    """The file this process writes its stderr to; empty where that is none."""
+    """The file that this process writes stderr to; empty if there is none."""
     with suppress(OSError):
         path = os.readlink("/proc/self/fd/2")
         if os.path.isfile(path):

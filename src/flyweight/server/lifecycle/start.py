@@ -1,8 +1,8 @@
-"""A server's beginning: the port, and the engine's process before all else.
+"""Starting a server: the port first, then the engine process, then the rest.
 
-Invariant: the port is taken before the model is loaded, so that a busy one is refused at once; the
-engine's process is started before this one imports what it needs itself, so that both do so at the
-same time.
+Invariant: the port is taken before the model is loaded, so that a busy port is refused at once.
+The engine process is started before this process imports its own modules, so that both import at
+the same time.
 """
 
 import errno
@@ -18,7 +18,7 @@ from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
-from flyweight.server.engine_client.spawn import EngineProcess
+from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.running import find_listener, list_running, read_command
 from flyweight.server.observability.log import LogFile
 from flyweight.server.settings import ServerSettings
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # what is heavy is imported beside the engine
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on.  Raises `ConfigError`, where the port is taken too."""
+    """The socket to serve on.  Raises `ConfigError`, also if the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,8 +48,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_on_path(path: str) -> socket.socket:
-    """The Unix socket to serve on; one that a server left behind is replaced.  Raises
-    `ConfigError`, where a server listens there too.
+    """The Unix socket to serve on; an abandoned one is replaced.  Raises `ConfigError`, also if a
+    server listens there.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -69,13 +69,13 @@ def listen_on_path(path: str) -> socket.socket:
 
 
 def _answers(path: str) -> bool:
-    """Whether somebody listens on a Unix socket."""
+    """Whether a server listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as line:
         return line.connect_ex(path) == 0
 
 
 def _describe_holder(port: int) -> str:
-    """Who has a port, and the way out."""
+    """The process that uses a port, and what to do."""
     holder = find_listener(port)
     if holder is None:
         return "; take another --port (0 is any that is free)"
@@ -105,7 +105,9 @@ def open_log_file(server: ServerSettings) -> LogFile | None:
 def serve(
     settings: Settings, server: ServerSettings, show: "ShowsLoading", wishes: SettingRequests
 ) -> int:
-    """Serves until a signal ends it; the exit code.  `wishes` go into the ledger."""
+    """Serves until a signal ends it, and returns the exit code.  `wishes` go into the effective
+    configuration.
+    """
     check_memory()
     log = open_log_file(server)
     sock = listen_on_path(server.uds) if server.uds else listen(server.host, server.port)

@@ -1,1 +1,1 @@
-"""What is counted and said while the server runs: counts, metrics, log."""
+"""Counters, metrics, the log, and the effective configuration."""

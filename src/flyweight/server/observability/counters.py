@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import Protocol
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector, VectorCollector
-from flyweight.server.engine_client.client import EngineStream
+from flyweight.server.engine_client import EngineStream
+from flyweight.server.observability.log import ServerLog
 from flyweight.server.pipe import StepEvents, StepReport
 from flyweight.types import Request
 
@@ -48,7 +48,7 @@ INTERVAL = 10.0  # seconds between two lines about the same
 
 
 def series(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, ... as far as `most`."""
+    """1, 2, 5, 10, 20, ...  up to `most`."""
     found: list[float] = []
     power = 1
     while power <= most:
@@ -58,7 +58,7 @@ def series(most: int) -> tuple[float, ...]:
 
 
 class Histogram:
-    """How many values lie up to each bound, and their sum."""
+    """How many values are at or below each bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -78,7 +78,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class CounterSummary:
-    """How many, and how much in all."""
+    """A count and a sum."""
 
     count: int = 0
     sum: float = 0.0
@@ -119,7 +119,7 @@ class EngineTotals:
 
 @dataclass(slots=True)
 class HttpCounts:
-    """Requests by where they went; the keys are of bounded kinds."""
+    """HTTP requests by route, method and status; the number of keys is bounded."""
 
     requests: dict[tuple[str, str, str], int] = field(default_factory=dict)
     taken: dict[str, CounterSummary] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class HttpCounts:
 
 
 class ServerCounters:
-    """Everything that is counted, of one server; `longest` is the longest sequence there can be."""
+    """All counters of one model; `longest` is the maximum length of a sequence."""
 
     def __init__(self, longest: int) -> None:
         tokens = series(longest)
@@ -170,27 +170,21 @@ class ServerCounters:
         self._busy = busy
 
     def count_eviction(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
-        """A sampled block was evicted."""
+        """Counts a sampled block that was evicted."""
         self.lifetime.observe(lifetime)
         self.idle.observe(idle)
         for gap in gaps:
             self.reuse_gap.observe(gap)
 
 
-class LogsEvents(Protocol):
-    """Where lines go; see `log.Log`."""
-
-    def event(self, name: str, /, **facts: object) -> None: ...
-
-
 class StepObserver:
-    """One server's eyes; `streams` are the requests under way, by id."""
+    """Counts steps and requests; `streams` are the running requests, by id."""
 
     def __init__(
         self,
         counts: ServerCounters,
         streams: Callable[[], Mapping[str, EngineStream]],
-        log: LogsEvents,
+        log: ServerLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts, self.streams, self.log, self.clock = counts, streams, log, clock
@@ -198,7 +192,7 @@ class StepObserver:
         self._preempted = 0  # that were told of
 
     def observe_step(self, message: StepReport) -> None:
-        """A step, before its news are handed on."""
+        """Counts a step, before its events are passed on."""
         counts, gauges, streams = self.counts, message.gauges, self.streams()
         counts.update_engine(gauges.totals, gauges.busy, gauges.accepted)
         for stay in message.stays:
@@ -225,7 +219,7 @@ class StepObserver:
         self._log_preemptions(now)
 
     def observe_end(self, stream: EngineStream) -> None:
-        """A request that nobody waits for any more, whatever became of it."""
+        """Counts a request that has ended or was aborted."""
         collector = stream.collector
         reasons = self.counts.reasons
         if isinstance(collector, VectorCollector):
@@ -250,7 +244,7 @@ class StepObserver:
             self._observe_times(collector)
 
     def _observe_vector(self, stream: EngineStream, collector: VectorCollector) -> None:
-        """A prompt whose vector was asked for."""
+        """Counts a request for a vector."""
         event, counts = collector.event, self.counts
         finish = None if event is None else "error" if event.vector is None else "stop"
         counts.reasons[_find_reason(stream, finish)] += 1
@@ -261,7 +255,7 @@ class StepObserver:
             counts.computed.observe(len(collector.tokens) - event.cached)
 
     def _observe_first(self, stream: EngineStream, news: StepEvents) -> None:
-        """The first token of a request."""
+        """Counts the first token of a request."""
         if news.timings is not None:
             arrival, _, first, _ = news.timings
             self.counts.ttft.observe(first - arrival)
@@ -292,7 +286,7 @@ class StepObserver:
 
 
 def _is_counted(request: Request) -> bool:
-    """Whether the tokens that are drawn are: not the one of a prompt that is only scored."""
+    """Whether generated tokens count: not the one of a prompt that is only scored."""
     return request.params.max_tokens != 0
 
 

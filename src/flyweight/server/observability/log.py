@@ -33,7 +33,7 @@ STDERR = 2
 
 
 class WritesLines(Protocol):
-    """Where lines go: a text file, as far as it is used here."""
+    """Where lines go: the used part of a text file."""
 
     def write(self, text: str, /) -> object: ...
     def flush(self) -> None: ...
@@ -68,7 +68,7 @@ class ServerLog:
             self._writer.start()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Waits until what was said is written, for so long at most."""
+        """Waits for the written lines, for so long at most."""
         if self._writer is not None:
             self._lines.put(None)
             self._writer.join(seconds)
@@ -85,7 +85,7 @@ class ServerLog:
 
 
 def _flush(to: WritesLines) -> None:
-    """What cannot be written is dropped: an exit code tells of the server, not of a full disk."""
+    """Drops what cannot be written, so that a full disk does not change the exit code."""
     try:
         to.flush()
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def _flush(to: WritesLines) -> None:
 
 
 def format_line(form: str, when: float, name: str, facts: Told) -> str:
-    """An entry as it is written."""
+    """An entry as a line."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when)) + f".{int(when % 1 * 1000):03d}Z"
     known = {key: value for key, value in facts.items() if value is not None}
     if form == "json":
@@ -124,7 +124,7 @@ def escape(text: str) -> str:
 
 
 class LogFile:
-    """As much of a text file as `Log` writes to."""
+    """The part of a text file that `ServerLog` uses."""
 
     def __init__(self, path: Path, most: int) -> None:
         """Raises `ConfigError` where it cannot be written, or another process writes it."""
@@ -140,7 +140,7 @@ class LogFile:
             raw = raw[os.write(self._file, raw) :]
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     def fileno(self) -> int:
         return self._file
@@ -149,7 +149,7 @@ class LogFile:
         os.close(self._file)
 
     def _rotate(self) -> None:
-        """Begins a new file.  Where that cannot be, what there is goes: the bound holds."""
+        """Begins a new file.  If that fails, the file is emptied: the limit holds."""
         new, older = (self.path.with_name(self.path.name + end) for end in (".new", ".1"))
         with suppress(OSError):
             new.unlink(missing_ok=True)
@@ -169,8 +169,8 @@ class LogFile:
         os.ftruncate(self._file, 0)
 
     def _follow(self, was: int) -> None:
-        """A standard error that was the same file is the new one too, as a description of its own:
-        what inherits it inherits no lock.
+        """If stderr is the same file, makes it the new one, as a separate open file: child
+        processes inherit no lock.
         """
         if os.path.sameopenfile(was, STDERR):
             own = os.open(self.path, FLAGS)
@@ -179,7 +179,7 @@ class LogFile:
 
 
 def open_locked(path: Path) -> int:
-    """The open file, which no other process has locked.  Raises `ConfigError`."""
+    """The open file, locked by this process.  Raises `ConfigError`."""
     while True:
         try:
             file = os.open(path, FLAGS, OWNER)

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from flyweight.engine.metrics import EngineMetrics
-from flyweight.server.engine_client.client import EngineClient
+from flyweight.server.engine_client import EngineClient
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.pipe import Gauges
 
@@ -108,8 +108,8 @@ CACHES = ("prefix", "external_prefix", "mm")  # of these three, there is the fir
 
 
 class MetricsPage(Collector):
-    """One server's page; `refused` are requests for which the queue was full, by what there was too
-    much of.
+    """One server's page; `refused` counts refused requests by the limit of the queue that was
+    reached.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class MetricsPage(Collector):
         ProcessCollector(registry=self.registry)
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
-        """The page and its content type: OpenMetrics where `accept`, a header, names it."""
+        """The page and its content type: OpenMetrics if the header `accept` names it."""
         kinds = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
         if openmetrics.CONTENT_TYPE_LATEST.partition(";")[0] in kinds:
             # names have colons, which its other way of escaping would replace in samples alone
@@ -193,7 +193,7 @@ class MetricsPage(Collector):
         return family
 
     def _adapters(self, loaded: int) -> Metric:
-        """Which adapters are at work, in labels, as vLLM has it; the value is the time."""
+        """The running adapters, in labels as in vLLM; the value is the time."""
         running, waiting = set[str](), set[str]()
         for stream in self.client.streams.values():
             adapter = stream.collector.request.adapter
@@ -347,13 +347,13 @@ class MetricsPage(Collector):
 
 
 def read_share(limit: str | int | None) -> float | None:
-    """A limit of memory that is a share of it, by default too, as vLLM's option has it."""
+    """The memory limit as a share, as in vLLM's option; None if it is not one."""
     text = str(limit).strip()
     return round(float(text[:-1]) / 100, 9) if text.endswith("%") else None
 
 
 def list_buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Bounds as Prometheus writes them, with how many lie up to each."""
+    """Bounds in Prometheus' format, with cumulative counts."""
     found: list[tuple[str, float]] = []
     total = 0
     for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):

@@ -1,6 +1,6 @@
-"""What is served, in a few words: the model's name, family, size and quantisation.
+"""A model in a few words: its family, size and quantisation.
 
-Invariant: counted from the files' headers; no tensor is read.  Knows nothing of requests.
+Invariant: computed from the files' headers; no tensor is read.  Knows nothing of requests.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """`kinds` are the types weights are kept in, the most frequent first; `context` is what the
-    model was made for.
+    """`kinds` are the types of the weights, the most frequent first; `context` is the context that
+    the model was trained for.
     """
 
     family: str
@@ -31,7 +31,7 @@ class ModelSummary:
 
     @property
     def size(self) -> str:
-        """Parameters for people: 752 M, 1.2 B."""
+        """The number of parameters in words: 752 M, 1.2 B."""
         for scale, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
             if self.parameters >= scale:
                 return f"{self.parameters / scale:.3g} {unit}"

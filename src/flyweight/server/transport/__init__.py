@@ -1,1 +1,1 @@
-"""What every request passes on its way in and out: protocol, guard, door, event streams, errors."""
+"""What every request passes: connections, guard, event streams, error replies, the request log."""

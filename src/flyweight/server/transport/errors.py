@@ -1,7 +1,7 @@
-"""What a client is told when something is wrong: OpenAI's shape, one line that is fit to show.
+"""Errors as clients see them: OpenAI's format, one line of safe text.
 
-Invariant: a message is ours, or a refusal that names the client's own value; never a path, an
-address or another's text.
+Invariant: a message is this server's, or names the client's own value; it never has a path, an
+address or the text of another request.
 """
 
 import sys
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from flyweight.errors import EngineError, RequestError
-from flyweight.server.engine_client.client import EngineDown
+from flyweight.server.engine_client import EngineDown
 
 KINDS = {
     400: "invalid_request_error",
@@ -60,13 +60,13 @@ Shape = Callable[[HttpError], dict[str, Any]]  # how a dialect writes errors
 
 
 def make_timeout_error(seconds: float) -> HttpError:
-    """Of a request that was not answered in time."""
+    """The error of a request that was not answered in time."""
     words = f"not answered within {seconds:g} seconds (--request-timeout)"
     return HttpError(504, words, code="deadline")
 
 
 def to_http_error(error: BaseException) -> HttpError:
-    """What a client is told of `error`."""
+    """The error that a client sees for `error`."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, RequestError):
@@ -79,7 +79,9 @@ def to_http_error(error: BaseException) -> HttpError:
 
 
 def print_failure(place: str, error: BaseException) -> None:
-    """Where a mistake of ours is; its words may hold a prompt and are left out."""
+    """Prints where a bug of the server is; the exception's text may hold a prompt and is left
+    out.
+    """
     with suppress(OSError):  # a full disk is no reason to fail
         print(f"flyweight: {place} failed: {type(error).__name__}", file=sys.stderr)
         traceback.print_tb(error.__traceback__)

@@ -35,14 +35,16 @@ ALWAYS = 64 << 10  # bytes of each body that are not counted
 
 
 class BodyReader:
-    """Those of one server; `held` bytes of them, beyond the first of each, are here."""
+    """Reads the bodies of one server; `held` bytes of them are in memory, the first of each not
+    counted.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.held = 0
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
-        """A whole body; empty where its client has left.  Raises `HttpError`."""
+        """A whole body; empty if its client disconnected.  Raises `HttpError`."""
         most = self.settings.max_body_bytes
         length = headers.get("content-length")
         if length is not None and (not length.isdecimal() or int(length[:20]) > most):
@@ -72,7 +74,7 @@ class BodyReader:
         return b"".join(parts)
 
     def free(self, size: int) -> None:
-        """A body of `size` bytes is not needed any more."""
+        """A body of `size` bytes is no longer needed."""
         self.held -= count_bytes(size)
 
     def _take(self, size: int, more: int) -> None:
@@ -99,7 +101,7 @@ def make_size_error(most: int) -> HttpError:
 
 
 class RequestGuard:
-    """ASGI around an app; `open_paths` need no key, `shape_of` says how errors are written on a
+    """ASGI around an app; `open_paths` need no key, `shape_of` returns the error format of a
     path.
     """
 
@@ -156,7 +158,7 @@ class RequestGuard:
             self.bodies.free(len(body))  # routes keep parts of it until they have answered
 
     def _host(self, scope: Scope, headers: Headers) -> str:
-        """The Host, which is one that is served here."""
+        """The Host header, if it is allowed.  Raises `HttpError`."""
         host = headers.getlist("host")
         if not host and scope["http_version"] == "1.0":
             host = list(LOOPBACK[:1])
@@ -182,7 +184,9 @@ class RequestGuard:
             raise HttpError(415, "compressed bodies are not supported", "Content-Encoding")
 
     def _find_key(self, headers: Headers) -> str | None:
-        """Whose key is right, as its hash; all are compared, so that time tells nothing."""
+        """The hash of the given key if it is valid; all keys are compared, so that the time reveals
+        nothing.
+        """
         if not self.keys:
             return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -194,8 +198,8 @@ class RequestGuard:
 
 
 class ResponseSender:
-    """`send`, which puts the request's id into the head, and `named` headers more.  The id is the
-    client's own where it gave a plain one; it is shown, and never used as a key.
+    """`send` that adds the request's id and the headers `named` to the response.  The id is the
+    client's if it gave a valid one; it is never used as a key.
     """
 
     def __init__(self, send: Send, given: str) -> None:
@@ -211,7 +215,7 @@ class ResponseSender:
 
 
 async def _allow(preflight: Given, send: Send) -> None:
-    """Tells a browser that its page may ask."""
+    """Answers a preflight."""
     await send({"type": "http.response.start", "status": 204, "headers": preflight})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -219,8 +223,8 @@ async def _allow(preflight: Given, send: Send) -> None:
 async def _refuse(
     error: HttpError, body: dict[str, Any], headers: Headers, receive: Receive, send: Send
 ) -> None:
-    """Says why, and goes on reading for a while: a connection that is closed while its client still
-    sends would take the answer with it.
+    """Sends an error, and reads on for a while: if a connection is closed while its client still
+    sends, the client may lose the answer.
     """
     response = reply(body, error.status, {**error.headers, "connection": "close"})
     head = {"type": "http.response.start", "status": error.status, "headers": response.raw_headers}
@@ -236,7 +240,9 @@ async def _refuse(
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that tells of a body that has come already, then of the client's leaving."""
+    """A `receive` that returns a body that was read before, then waits for the client to
+    disconnect.
+    """
     told_of = False
 
     async def once() -> Message:

@@ -30,7 +30,7 @@ LOADING = HttpError(
 
 
 def limit_connections(wanted: int) -> int:
-    """How many of `wanted` connections the system lets us have open.  Raises `ConfigError`."""
+    """How many of `wanted` connections the system allows.  Raises `ConfigError`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if soft != unlimited and soft < wanted + SPARE:
@@ -43,7 +43,9 @@ def limit_connections(wanted: int) -> int:
 
 
 def make_tls_context(server: ServerSettings) -> SSLContext | None:
-    """What uvicorn makes of a certificate, before anything is loaded.  Raises `ConfigError`."""
+    """uvicorn's context of a certificate, made before the model is loaded.  Raises
+    `ConfigError`.
+    """
     if not server.ssl_certfile:
         return None
     config = uvicorn.Config(
@@ -69,8 +71,8 @@ def make_tls_context(server: ServerSettings) -> SSLContext | None:
 
 
 class LoadingResponder(asyncio.Protocol):
-    """A connection: a head comes, the answer goes, in the shape that `shape_of` has for its path,
-    and what else comes is thrown away.
+    """A connection: after the head it gets the answer in the error format of its path; other data
+    is dropped.
     """
 
     def __init__(self, shape_of: Callable[[str], Shape]) -> None:
@@ -102,7 +104,7 @@ class LoadingResponder(asyncio.Protocol):
 
 
 def parse_path(head: bytes) -> str:
-    """The path in the first line of a head, as far as it can be told."""
+    """The path in the first line of a head; empty if it has none."""
     words = head.partition(b"\r\n")[0].split(b" ")
     return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
 
@@ -110,13 +112,13 @@ def parse_path(head: bytes) -> str:
 async def answer_while_loading(
     sock: socket.socket, shape_of: Callable[[str], Shape], tls: SSLContext | None = None
 ) -> asyncio.Server:
-    """Answers on a port until closed; `sock` itself stays open for who serves after that."""
+    """Answers on a port until closed; `sock` itself stays open for the server."""
     loop = asyncio.get_running_loop()
     return await loop.create_server(lambda: LoadingResponder(shape_of), sock=sock.dup(), ssl=tls)
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its clock and its handlers of signals: `stop` ends it."""
+    """uvicorn without its clock and signal handlers; `stop` ends it."""
 
     def __init__(self, config: uvicorn.Config, serving: Callable[[Any], None]) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""Which pages may ask, and how a browser is told: CORS.
+"""CORS: the web pages that may send requests.
 
-Invariant: nobody else's page is answered unless it was named; a preflight is answered without a
-key, as browsers send none with it, and tells nothing but what may be asked.  Knows no route.
+Invariant: a page of another origin is refused unless its origin is allowed.  A preflight needs no
+key, as browsers send none with it, and returns only what is allowed.  Knows no route.
 """
 
 import re
@@ -22,7 +22,7 @@ Given = list[tuple[bytes, bytes]]
 
 
 class CorsPolicy:
-    """The pages of one server."""
+    """The allowed origins, methods and headers of one server."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.named = {origin.rstrip("/").lower() for origin in settings.allowed_origins}
@@ -31,8 +31,8 @@ class CorsPolicy:
         self.credentials = settings.allow_credentials
 
     def check(self, headers: Headers, host: str) -> Given:
-        """What every answer to a request says of its origin.  Raises `HttpError` for a page that
-        may not ask.
+        """The headers of every response to a request of this origin.  Raises `HttpError` if the
+        origin is not allowed.
         """
         given = headers.getlist("origin")
         if not given:
@@ -49,8 +49,8 @@ class CorsPolicy:
         return self._make_headers("")
 
     def preflight(self, method: str, headers: Headers) -> Given | None:
-        """What is said beside that to a browser that asks whether it may ask; None where this is no
-        such question.  Raises `HttpError` where it may not.
+        """The additional headers of a preflight response; None if this is not a preflight.  Raises
+        `HttpError` if it is refused.
         """
         wanted = headers.get("access-control-request-method")
         origin = headers.get("origin")
@@ -77,7 +77,7 @@ class CorsPolicy:
         return ANY in self.named or origin in self.named
 
     def _make_headers(self, origin: str) -> Given:
-        """For an answer to a page of `origin`; to anybody else where that is none."""
+        """Headers of a response to an allowed `origin`, or to any other request (empty)."""
         if not self.named:
             return []
         if ANY in self.named:

@@ -1,10 +1,8 @@
-"""uvicorn's protocol with limits on what a client may cost before and while it is answered, and a
-server that sleeps while nothing happens.
+"""uvicorn's protocol, with limits on what a connection may cost.
 
-Invariant: a connection that sends no whole head in time, one that is too large, or takes nothing of
-its answer, is closed, and meanwhile costs no more than its socket and what it has not read, of
-which all together hold so much and no more; where there are too many connections, the one that has
-waited longest between requests gives way.
+Invariant: a connection is closed if its head is late or too large, or if it does not read its
+answer.  Until then it costs its socket and its unread data, which are limited for all connections
+together.  If there are too many connections, the longest idle one is closed.
 """
 
 import asyncio
@@ -27,7 +25,7 @@ LINE = 4  # bytes of a header beside its name and value
 
 
 def encode_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
-    """A refusal as bytes, for who never became a request."""
+    """An error as bytes, for a connection that has no request yet."""
     body = encode(shape(error))
     named = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
     head = (
@@ -38,8 +36,8 @@ def encode_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
 
 
 def count_unsent(transport: asyncio.WriteTransport) -> int:
-    """Bytes that are written and not taken by the other side.  The system takes megabytes of them
-    at a time, so who reads slowly is seen by what the system still has of them, where it tells.
+    """Bytes that were written and not received by the client.  The system buffers megabytes, so a
+    slow client is found by what is left in the system's buffer, if known.
     """
     queued = 0
     with suppress(OSError):
@@ -49,8 +47,8 @@ def count_unsent(transport: asyncio.WriteTransport) -> int:
 
 
 class ConnectionLimits:
-    """The connections of one server: `most` at a time; `idle` ones, the longest idle first, are
-    between requests, `unread` ones, the longest first, have not taken all of their answers.
+    """The connections of one server, at most `most`; `idle` ones, the longest idle first, are
+    between requests; `unread` ones, the longest first, have not received all of their answers.
     """
 
     def __init__(self, limits: ServerSettings, most: int) -> None:
@@ -60,8 +58,8 @@ class ConnectionLimits:
         self.unread: dict[Connection, None] = {}
 
     def hold(self, one: "Connection") -> None:
-        """It waits to be read; where all who do hold too much, those who began it first go.  One
-        alone may hold any size.
+        """A connection has unread data.  If all together have too much, the oldest are closed; a
+        single one may have any size.
         """
         self.unread.pop(one, None)
         self.unread[one] = None
@@ -74,20 +72,20 @@ class ConnectionLimits:
 
     @property
     def answering(self) -> bool:
-        """Whether somebody still waits for an answer, or for the rest of one."""
+        """Whether any client still waits for an answer, or for the rest of one."""
         return any(one.answering for one in self.open)
 
     def make_protocol(self) -> Callable[..., asyncio.Protocol]:
-        """What uvicorn makes connections with."""
+        """The factory of connections for uvicorn."""
         return partial(Connection, self)
 
 
 class Connection(HttpToolsProtocol):
-    """Counts the bytes of a head, how long it takes, and how long nobody reads."""
+    """Measures a head's size and time, and how long a client does not read."""
 
-    def __init__(self, crowd: ConnectionLimits, *args: Any, **named: Any) -> None:
+    def __init__(self, pool: ConnectionLimits, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.crowd, self.limits = crowd, crowd.limits
+        self.pool, self.limits = pool, pool.limits
         self.running: list[RequestResponseCycle] = []  # begun and not ended, oldest first
         self._unread = 0  # bytes since something came of them
         self._head = 0  # bytes of the newest head, and of what follows its body
@@ -97,17 +95,17 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.crowd.open.add(self)
-        self.crowd.idle[self] = None
+        self.pool.open.add(self)
+        self.pool.idle[self] = None
         self._await_head()
-        if len(self.connections) > self.crowd.most:
-            next(iter(self.crowd.idle)).give_way()
+        if len(self.connections) > self.pool.most:
+            next(iter(self.pool.idle)).give_way()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_clock()
         self._unblock()
-        self.crowd.open.discard(self)
-        self.crowd.idle.pop(self, None)
+        self.pool.open.discard(self)
+        self.pool.idle.pop(self, None)
         super().connection_lost(error)
         for cycle in self.running:  # uvicorn tells the newest only
             cycle.disconnected = True
@@ -115,14 +113,14 @@ class Connection(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """Whether a request that has come whole is not answered, or its answer is not sent."""
+        """Whether a complete request is not answered, or its answer not sent."""
         come = any(not cycle.more_body for cycle in self.running)
         return come or self.transport.get_write_buffer_size() > 0
 
     def give_way(self) -> None:
-        """Closed, because there are too many."""
+        """Closes the connection, as there are too many."""
         self.connections.discard(self)
-        self.crowd.idle.pop(self, None)
+        self.pool.idle.pop(self, None)
         self._refuse(HttpError(503, "too many connections; retry later", code="connection_limit"))
 
     # --- what comes ---
@@ -161,7 +159,7 @@ class Connection(HttpToolsProtocol):
         if any(value.strip().lower() != b"chunked" for value in coded):
             self._refuse(HttpError(400, "Transfer-Encoding: only chunked is supported"))
             return
-        self.crowd.idle.pop(self, None)
+        self.pool.idle.pop(self, None)
         super().on_headers_complete()
         self.running.append(self.cycle)
         if len(self.running) > PIPELINED:
@@ -178,7 +176,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answered as what it would be without the upgrade; what follows is no HTTP of ours."""
+        """The request is answered without the upgrade; data after it is not HTTP."""
         self._deaf = True
         for cycle in self.running:
             cycle.keep_alive = False
@@ -194,7 +192,7 @@ class Connection(HttpToolsProtocol):
             if done.more_body and not self.transport.is_closing():
                 self.transport.close()  # nobody reads the rest of its body
         if not self.running:
-            self.crowd.idle[self] = None
+            self.pool.idle[self] = None
         if self.transport.get_write_buffer_size():
             self._block()
         super().on_response_complete()
@@ -227,21 +225,21 @@ class Connection(HttpToolsProtocol):
     def _block(self) -> None:
         self._unblock()
         self._watch()
-        self.crowd.hold(self)
+        self.pool.hold(self)
 
     def _watch(self) -> None:
-        """What is written and not read must be less after a while."""
+        """Checks after a while that the client has read something."""
         wait = self.limits.send_timeout
         self._stuck = self.loop.call_later(wait, self._drop, count_unsent(self.transport))
 
     def _unblock(self) -> None:
-        self.crowd.unread.pop(self, None)
+        self.pool.unread.pop(self, None)
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
     def _drop(self, before: int) -> None:
-        """Closing would wait for what is written to be read."""
+        """Aborts the connection: closing would wait for the client to read."""
         if not self.transport.get_write_buffer_size():
             return
         if count_unsent(self.transport) >= before:

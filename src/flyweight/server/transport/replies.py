@@ -27,7 +27,7 @@ PLAIN = "[]$="  # beside letters, digits and _.-~, which are never escaped
 
 
 class ClientGone(Exception):
-    """Nobody waits for this answer any more."""
+    """The client has disconnected."""
 
 
 def encode(value: object) -> bytes:
@@ -40,13 +40,13 @@ def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def encode_event(value: object, name: str = "") -> bytes:
-    """One server-sent event; `name` where a dialect gives its events names."""
+    """One server-sent event; `name` if the API names its events."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + _encoder.encode(value) + b"\n\n"
 
 
 class EventTemplate:
-    """Events that are alike but for one text: what is around it is encoded once."""
+    """Events that differ in one text only: the rest is encoded once."""
 
     __slots__ = ("after", "before")
 
@@ -59,8 +59,8 @@ class EventTemplate:
 
 
 class EventStream(Response):
-    """Sends what `parts` yields until it ends or its reader is gone; `ping`, if there is one, after
-    every so many seconds of silence, so that nobody between here and there takes it for dead.
+    """Sends `parts` until they end or the client disconnects.  After each `seconds` of silence it
+    sends `ping`, if there is one, so that proxies keep the connection open.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pings(self, send: Send) -> None:
-        """What is sent is sent whole, so a ping is between two parts, which are whole events."""
+        """Sends pings between parts, which are whole events."""
         now = asyncio.get_running_loop().time
         self._spoke = now()
         while True:
@@ -123,13 +123,13 @@ class EventStream(Response):
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def run_while_connected(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled where its client goes first (`ClientGone`)."""
+    """The result of `work`, which is cancelled if the client disconnects (`ClientGone`)."""
     task = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
     try:
@@ -151,7 +151,7 @@ def ignore(request: Request, names: Sequence[str]) -> None:
 
 
 def ignore_also(request: Request, name: str) -> None:
-    """Notes one field more."""
+    """Notes one more field."""
     ignore(request, [*getattr(request.state, "ignored", []), name])
 
 
@@ -162,7 +162,7 @@ def ignore_keywords(request: Request, names: Iterable[str]) -> None:
 
 
 def add_headers(request: Request, response: Response) -> Response:
-    """The response, with the headers where something was ignored."""
+    """The response with the headers of ignored fields, if any."""
     for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
         names: list[str] = getattr(request.state, kind, [])
         if names:
@@ -171,13 +171,13 @@ def add_headers(request: Request, response: Response) -> Response:
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Names as they may stand in a header."""
+    """Names as a header has them."""
     found = [_escape(name) for name in names[:MOST]]
     more = len(names) - MOST
     return ", ".join([*found, f"... ({more} more)"] if more > 0 else found)
 
 
 def _escape(name: str) -> str:
-    """A name without anything that ends a header or an item of it; cut where it is long."""
+    """A name without characters that end a header or an item of it; shortened if it is long."""
     cut = name[:LONGEST].encode("utf-8", "surrogatepass")
     return quote(cut, safe=PLAIN) + ("..." if len(name) > LONGEST else "")

@@ -1,7 +1,7 @@
-"""Sees every HTTP request from outside, refused ones too: counts it and gives it a line in the log.
+"""Counts and logs every HTTP request, also refused ones.
 
-Invariant: what passes through is not changed, and no label or word is a client's own but the path
-and its ids, bounded and escaped.  Knows no route's body and no answer's text.
+Invariant: requests and responses are not changed.  Of the client's text only the path and ids are
+logged, bounded and escaped; no body and no answer.
 """
 
 import time
@@ -14,7 +14,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.requests.collector import Collector, VectorCollector
-from flyweight.server.observability.counters import HttpCounts, LogsEvents
+from flyweight.server.observability.counters import HttpCounts
+from flyweight.server.observability.log import ServerLog
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CUT = 499  # the status of an answer nobody waited for, before it began
@@ -22,8 +23,8 @@ CUT = 499  # the status of an answer nobody waited for, before it began
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One HTTP request: `collectors` are those of the prompts it ran, `id` is its x-request-id,
-    `reply` the id its reply bears.
+    """One HTTP request: `collectors` are those of its prompts, `id` is its x-request-id, `reply`
+    the id of its reply.
     """
 
     began: float
@@ -37,18 +38,18 @@ class RequestRecord:
 
 
 def get_record(scope: Any) -> RequestRecord:
-    """The visit of a request that came through `RequestLog`; one of its own where it did not."""
-    found = scope.get("visit")
+    """The record of a request that passed `RequestLog`; otherwise a new one."""
+    found = scope.get("record")
     return found if isinstance(found, RequestRecord) else RequestRecord(time.monotonic())
 
 
 class RequestLog:
-    """ASGI around an app.  `routes` are the paths that are served as they stand; `log` is none
-    where requests are not logged.
+    """ASGI around an app.  `routes` are paths without parameters; `log` is None if requests are not
+    logged.
     """
 
     def __init__(
-        self, app: ASGIApp, counts: HttpCounts, log: LogsEvents | None, routes: Collection[str]
+        self, app: ASGIApp, counts: HttpCounts, log: ServerLog | None, routes: Collection[str]
     ) -> None:
         self.app, self.counts, self.log = app, counts, log
         self.routes = frozenset(routes)
@@ -57,15 +58,15 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        visit = RequestRecord(time.monotonic())
-        scope["visit"] = visit
+        record = RequestRecord(time.monotonic())
+        scope["record"] = record
 
         def sent(message: Message) -> Any:  # no coroutine of its own: it is called once a chunk
             if message["type"] == "http.response.body":
-                visit.given += len(message.get("body", b""))
-                visit.whole = not message.get("more_body", False)
+                record.given += len(message.get("body", b""))
+                record.whole = not message.get("more_body", False)
             elif message["type"] == "http.response.start":
-                visit.status = message["status"]
+                record.status = message["status"]
             return send(message)
 
         self.counts.active += 1
@@ -73,31 +74,31 @@ class RequestLog:
             await self.app(scope, receive, sent)
         finally:
             self.counts.active -= 1
-            self._end(scope, visit)
+            self._end(scope, record)
 
-    def _end(self, scope: Scope, visit: RequestRecord) -> None:
+    def _end(self, scope: Scope, record: RequestRecord) -> None:
         path = scope["path"]
         asked = get_route_path(scope)
-        route = visit.route or (asked if asked in self.routes else "none")
+        route = record.route or (asked if asked in self.routes else "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
-        seconds = time.monotonic() - visit.began
-        status = f"{visit.status // 100}xx"
+        seconds = time.monotonic() - record.began
+        status = f"{record.status // 100}xx"
         size = Headers(scope=scope).get("content-length", "0")
         taken = int(size) if size.isdecimal() and len(size) < 20 else 0
-        self.counts.note((route, method, status), taken, visit.given, seconds)
+        self.counts.note((route, method, status), taken, record.given, seconds)
         if self.log is None:
             return
         self.log.event(
-            "request", method=method, path=path, status=visit.status,
-            seconds=round(seconds, 6), bytes=visit.given,
-            client_disconnected=None if visit.whole else True,
-            request_id=visit.id or None, reply=visit.reply or None,
-            **describe_prompts(visit.collectors),
+            "request", method=method, path=path, status=record.status,
+            seconds=round(seconds, 6), bytes=record.given,
+            client_disconnected=None if record.whole else True,
+            request_id=record.id or None, reply=record.reply or None,
+            **describe_prompts(record.collectors),
         )  # fmt: skip
 
 
 def describe_prompts(collectors: Sequence[Collector | VectorCollector]) -> dict[str, object]:
-    """Of the prompts of a request: its internal id, tokens, and where the time went."""
+    """The prompts of a request: internal id, tokens, and times."""
     if not collectors:
         return {}
     known = [c for c in collectors if isinstance(c, Collector)]

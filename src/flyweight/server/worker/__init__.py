@@ -1,1 +1,1 @@
-"""The process that computes: its loop and the budget of its steps."""
+"""The engine process: its loop and the budget of its steps."""

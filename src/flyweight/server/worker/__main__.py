@@ -1,7 +1,7 @@
-"""The engine's process: builds the engine that its first message asks for, then runs its loop.
+"""The engine process: builds the engine that the first message describes, then runs its loop.
 
-Invariant: an error while loading is sent over the pipe and ends this process only.  Knows no
-HTTP and no text.
+Invariant: an error while loading is sent over the pipe and ends this process only.  Knows no HTTP
+and no text.
 """
 
 import gc
@@ -19,7 +19,7 @@ from flyweight.server.worker.loop import READ, ClientGoneWhileLoading, LoadingRe
 
 
 def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
-    """What a front end must know of a built engine."""
+    """The facts of a built engine that the API server needs."""
     limits, plan = loaded.limits, loaded.memory
     return {
         "vocab": loaded.spec.vocab,
@@ -47,7 +47,7 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
 
 
 def serve(line: socket.socket) -> int:
-    """Builds the engine that the first message asks for, and runs it."""
+    """Builds the engine that the first message describes, and runs it."""
     frames = pipe.PipeFrames(pipe.ToEngine)
     begun: list[Any] = []
     while not begun:

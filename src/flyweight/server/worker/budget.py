@@ -1,8 +1,7 @@
-"""The budget of each step, so that steps take about a wanted time: learned from the steps before.
+"""Budgets of steps with which a step takes about the target time, learned from earlier steps.
 
-Invariant: never fewer than one token for each running sequence and `LEAST` more, never more than
-the memory plan holds.  What is learned changes when tokens are computed, never what they are.
-Standard library only.
+Invariant: at least one token for each running sequence and `LEAST` more, at most what the memory
+plan allows.  Budgets change when tokens are computed, never their values.  Standard library only.
 """
 
 from math import inf
@@ -23,8 +22,8 @@ MASK_SHARE = 1 / 8  # of the step time, for cheap grammar masks; and again for e
 
 
 class BudgetController:
-    """`seconds` is the wanted time of a step, `most` the most tokens of one.  `max_delay` are the
-    seconds that prompts may lose to decodes before steps become prefill-only.
+    """`seconds` is the target time of a step, `most` the maximum tokens of one.  `max_delay` are
+    the seconds that prompts may lose to decodes before steps become prefill-only.
 
     The cost of a step is modelled as a cost of decodes plus a cost of prompts in addition to it.
     The second is measured at the same depths and batch sizes, so it absorbs the first one's error.
@@ -78,8 +77,8 @@ class BudgetController:
 
 
 class PromptCost:
-    """The prompt tokens that steps of one kind may have, and their cost: one per step, such as
-    reading the weights, and one per token; a line through the newest steps.
+    """The prompt tokens that a step of one kind may have, and their cost, per step (such as reading
+    the weights) and per token: a line through the newest steps.
     """
 
     def __init__(self, most: int) -> None:
@@ -108,12 +107,12 @@ class PromptCost:
             self._seen, self.tokens = other._seen, other.tokens
 
     def cost(self, tokens: int) -> float:
-        """Seconds for so many in a step; 0 while nothing is known."""
+        """Seconds for so many tokens in a step; 0 while nothing is known."""
         step, each = self._line()
         return step + each * tokens
 
     def price(self) -> float:
-        """Seconds for one, in a step of `tokens`; 0 while nothing is known."""
+        """Seconds per token in a step of `tokens`; 0 while nothing is known."""
         return self.cost(self.tokens) / self.tokens
 
     def fit(self, seconds: float) -> None:
@@ -125,7 +124,7 @@ class PromptCost:
         self.tokens = max(LEAST, int(wanted) // GRAIN * GRAIN)
 
     def _line(self) -> tuple[float, float]:
-        """Seconds per step and per token, by least squares as far as sizes differ."""
+        """Seconds per step and per token, by least squares if sizes differ enough."""
         if self._seen is None:
             return 0.0, 0.0
         t, s, tt, ts = self._seen

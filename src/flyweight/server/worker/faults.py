@@ -30,10 +30,10 @@ class StepFault(RuntimeError):
 
 @dataclass(slots=True)
 class Fault:
-    """At step `step` or the first after it that computes request number `request` (counted from 0
-    as they arrive): raises there, or the process is killed where `request` is none.  A `poison`
-    raises in every such step, and does not name the request.  `slow` seconds are added to
-    every step.
+    """At step `step`, or the first after it that computes request number `request` (counted from 0
+    in order of arrival), raises an error; without `request`, the process is killed.  A `poison`
+    raises in every such step, and does not name the request.  `slow` seconds are added to every
+    step.
     """
 
     step: int
@@ -59,7 +59,7 @@ class Fault:
         return cls(int(found[2]), int(found[3]))
 
     def strike(self, step: int, plan: Plan, arrived: dict[str, int]) -> None:
-        """`arrived` numbers the requests under way."""
+        """`arrived` numbers the running requests."""
         if self.slow:
             time.sleep(self.slow)
             return

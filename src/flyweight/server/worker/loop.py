@@ -32,11 +32,11 @@ EVERY = 0.25  # seconds between two messages of progress
 
 
 class ClientGoneWhileLoading(Exception):
-    """The front end closed the pipe."""
+    """The API server has closed the pipe."""
 
 
 class LoadingReporter:
-    """A `LoadListener` over the pipe."""
+    """A `LoadListener` that reports over the pipe."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -59,7 +59,7 @@ class LoadingReporter:
         self._say(pipe.LoadingProgress("note", message))
 
     def show_download(self, file: str, done: int, total: int) -> None:
-        """The front end has fetched what is needed."""
+        """The API server has fetched the files."""
 
     def _say(self, message: pipe.LoadingProgress) -> None:
         try:
@@ -99,7 +99,7 @@ class Worker:
         }
 
     def run(self) -> None:
-        """Until the front end is gone."""
+        """Runs until the API server is gone."""
         while True:
             for message in self._read():
                 self.take(message)
@@ -109,7 +109,7 @@ class Worker:
     # --- the pipe ---
 
     def _read(self) -> list[Any]:
-        """What has come; waits for it where there is nothing to compute."""
+        """The messages that have arrived; waits for them if there is nothing to compute."""
         grammars = self.engine.grammars
         busy, task = self.engine.busy, next((c for c in self.background if c.wanted), None)
         wait = 0 if busy or task else None if grammars.prepared else QUIET
@@ -157,8 +157,8 @@ class Worker:
         self.unstarted.add(request.id)
 
     def _leave(self, message: pipe.Abort) -> None:
-        """Ends a request that its client left.  The engine recovers before it tries again; where
-        that fails too, the answer is computed to its end and dropped.
+        """Ends a request that its client left.  The engine recovers before a second try; if that
+        fails too, the answer is computed to its end and dropped.
         """
         for _ in range(2):
             try:
@@ -230,7 +230,7 @@ class Worker:
             self.controller.record(*self.shape, time.monotonic() - began)
 
     def _tidy(self, ids: list[str]) -> None:
-        """Forgets requests that have no choice left."""
+        """Forgets requests without running choices."""
         for id in ids:
             if id not in self.engine.scheduler.by_id:
                 self.arrived.pop(id, None)
@@ -281,7 +281,9 @@ class Worker:
 
 
 def report(error: BaseException) -> None:
-    """Where a bug of ours is, on stderr; its words may hold a prompt and are left out."""
+    """Prints where a bug of the engine is; the exception's text may hold a prompt and is left
+    out.
+    """
     with suppress(OSError):  # a full disk is no reason to end
         print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)
         traceback.print_tb(error.__traceback__)

@@ -1,9 +1,10 @@
-"""Anthropic's /v1/messages and its count of tokens: from its bodies to a chat's.
+"""Anthropic's /v1/messages and its token count: from its bodies to a chat body.
 
-Invariant: what is said, by whom and in which order, is what the model's template is given; a last
-message of the assistant's is gone on with.
+Invariant: the model's template gets every message, its role and the order; the answer continues a
+last message of the assistant.
 """
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -14,12 +15,13 @@ from flyweight.errors import RequestError, field_names
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.anthropic.messages_stream import MessageWriter
-from flyweight.server.apis.body import FIRST, limited, read_body
+from flyweight.server.apis.body import FIRST
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import prepare_chat, render_prompt
 from flyweight.server.apis.openai.chat_schema import (
     ChatBody,
     check_template_fields,
+    join_parts,
     make_thinking_variables,
 )
 from flyweight.server.apis.openai.content_blocks import make_chat_body
@@ -33,8 +35,8 @@ from flyweight.server.apis.sampling_fields import (
     Salt,
     StopText,
 )
+from flyweight.server.apis.tools import TOOLS
 from flyweight.server.served_model import ServedModel
-from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import reply
 
 SCHEMA = "output_config.format.schema"  # where a body has one
@@ -53,7 +55,7 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class MessagePart(Fields):
-    """What all parts of a message may have beside their own."""
+    """What all parts of a message may have in addition to their own fields."""
 
     cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
@@ -85,8 +87,8 @@ class ToolResult(MessagePart):
 
     @property
     def text(self) -> str:
-        """What the model is told: templates know no mark of failure but its text."""
-        found = join_text(self.content)
+        """The text for the model: templates have no other mark of failure."""
+        found = join_parts(self.content)
         if not self.is_error or found.lower().startswith("error"):
             return found
         return f"Error: {found}" if found else "Error"
@@ -102,7 +104,7 @@ class MessageTurn(Fields):
     content: str | Annotated[list[Block], FIRST]
 
     def to_chat(self) -> list[dict[str, Any]]:
-        """As a chat has it: each result of a tool is a message of its own, before the rest."""
+        """The messages of a chat: each tool result is a message of its own, before the rest."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         blocks = self.content
@@ -118,7 +120,7 @@ class MessageTurn(Fields):
              "function": {"name": one.name, "arguments": one.input}}
             for one in blocks if isinstance(one, ToolUse)
         ]  # fmt: skip
-        said: dict[str, Any] = {"role": self.role, "content": join_text(texts)}
+        said: dict[str, Any] = {"role": self.role, "content": join_parts(texts)}
         if thoughts:
             said["reasoning"] = "".join(thoughts)
         if calls:
@@ -127,7 +129,7 @@ class MessageTurn(Fields):
 
 
 class MessageTool(MessagePart):
-    """A tool of the caller's own."""
+    """A tool of the client."""
 
     type: Literal["custom"] | None = None
     name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
@@ -167,19 +169,17 @@ class CountBody(Fields):
     model: str
     messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
     system: str | Annotated[list[MessageText], FIRST] | None = None
-    tools: list[MessageTool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
-    )
+    tools: list[MessageTool] | None = TOOLS
     tool_choice: MessageChoice | None = None
     thinking: ThinkingChoice | None = None
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = Field(None, description=KEYS)
 
     def to_chat(self) -> dict[str, Any]:
-        """As a chat has it.  Raises `RequestError`."""
+        """The fields of a chat body.  Raises `RequestError`."""
         talk = [one for turn in self.messages for one in turn.to_chat()]
         if self.system:
-            talk.insert(0, {"role": "system", "content": join_text(self.system)})
+            talk.insert(0, {"role": "system", "content": join_parts(self.system)})
         found: dict[str, Any] = {"model": self.model, "messages": talk}
         if self.messages[-1].role == "assistant":
             found |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -223,34 +223,28 @@ class MessagesBody(CountBody):
         return found
 
 
-async def create_message(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), MessagesBody)
+async def create_message(server: ApiServer, request: Request, body: MessagesBody) -> Response:
     model = server.find(body.model)
     check_thinking(model, body)
     with field_names(NAMES):
-        same = convert_body(model, request, body)
-        asked, reading = await prepare_chat(model, request, same, model.defaults, SCHEMA, NAMES)
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: MessageWriter(body.model, bundle, reading),
-        stream=bool(body.stream),
-    )
+        chat_body = convert_body(model, request, body)
+        prepared, reading = await prepare_chat(
+            model, request, chat_body, model.defaults, SCHEMA, NAMES
+        )
+    write = partial(MessageWriter, body.model, reading)
+    return await answer(server, model, request, prepared, write, stream=bool(body.stream))
 
 
-async def count_tokens(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), CountBody)
+async def count_tokens(server: ApiServer, request: Request, body: CountBody) -> Response:
     model = server.find(body.model)
     with field_names(NAMES):
-        same = check_template_fields(model, request, convert_body(model, request, body), NAMES)
-        prompt = await model.run_in_thread(render_prompt, model, same)
+        chat_body = check_template_fields(model, request, convert_body(model, request, body), NAMES)
+        prompt = await model.run_in_thread(render_prompt, model, chat_body)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 
 
 def convert_body(model: ServedModel, request: Request, body: CountBody) -> ChatBody:
-    """The body in OpenAI's dialect.  Raises `RequestError`."""
+    """The body as OpenAI's chat body.  Raises `RequestError`."""
     given = body.to_chat()
     if body.thinking is not None:
         wanted = None if body.thinking.type == "adaptive" else body.thinking.type == "enabled"
@@ -283,14 +277,8 @@ def check_thinking(model: ServedModel, body: MessagesBody) -> None:
         )
 
 
-def join_text(content: str | list[MessageText] | None) -> str:
-    if content is None:
-        return ""
-    return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
 def declare_tool(tool: MessageTool) -> dict[str, Any]:
-    """A tool as a chat declares it."""
+    """A tool as a chat body declares it."""
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     for name in ("description", "strict"):
         if getattr(tool, name) is not None:
@@ -299,7 +287,7 @@ def declare_tool(tool: MessageTool) -> dict[str, Any]:
 
 
 def convert_choice(choice: MessageChoice) -> dict[str, Any]:
-    """What is asked of tools, as a chat asks it.  Raises `RequestError`."""
+    """The tool choice as a chat body has it.  Raises `RequestError`."""
     found: dict[str, Any] = {}
     if choice.disable_parallel_tool_use is not None:
         found["parallel_tool_calls"] = not choice.disable_parallel_tool_use

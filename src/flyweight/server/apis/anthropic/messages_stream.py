@@ -1,7 +1,7 @@
 """Answers of /v1/messages, whole and as events.
 
-Invariant: blocks are numbered as they begin, one is open at a time, and each ends before the next;
-joined, they are the whole answer's content.
+Invariant: blocks are numbered in order, one is open at a time, and each ends before the next;
+joined, they are the content of the whole answer.
 """
 
 from typing import Any
@@ -42,12 +42,12 @@ class MessageWriter:
     media = "text/event-stream"
     ping = PINGED
 
-    def __init__(self, model: str, bundle: RequestGroup, reading: AnswerFormat) -> None:
-        self.model = bundle.model
-        (self.collector,) = get_collectors(bundle)
-        self.reading, self.telling = reading, ContentBlocks(reading)
+    def __init__(self, model: str, reading: AnswerFormat, group: RequestGroup) -> None:
+        self.model = group.model
+        (self.collector,) = get_collectors(group)
+        self.reading, self.blocks = reading, ContentBlocks(reading)
         self.begun = False
-        self.blocks = 0  # that have begun
+        self.block_count = 0  # that have begun
         self.finish: str | None = None
         self.reason: int | str | None = None
         self.id = f"msg_{uuid4().hex[:24]}"
@@ -85,10 +85,10 @@ class MessageWriter:
             found = encode_named({"type": "message_start", "message": start})
         if piece.finish is not None:
             self.finish, self.reason = piece.finish, piece.reason
-        return found + b"".join([self._write_step(step) for step in self.telling.read_piece(piece)])
+        return found + b"".join([self._write_step(step) for step in self.blocks.read_piece(piece)])
 
     def end(self) -> bytes:
-        last = {"type": "message_delta", "delta": self._make_stop(self.telling.calls)}
+        last = {"type": "message_delta", "delta": self._make_stop(self.blocks.calls)}
         cost = {"usage": make_usage(self.collector), **report_timings(self.model, self.collector)}
         return encode_named({**last, **cost}) + encode_named({"type": "message_stop"})
 
@@ -104,16 +104,16 @@ class MessageWriter:
         return self._close()
 
     def _open(self, block: dict[str, Any]) -> bytes:
-        self.blocks += 1
-        start = {"type": "content_block_start", "index": self.blocks - 1}
+        self.block_count += 1
+        start = {"type": "content_block_start", "index": self.block_count - 1}
         return encode_named({**start, "content_block": block})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        head = {"type": "content_block_delta", "index": self.blocks - 1}
+        head = {"type": "content_block_delta", "index": self.block_count - 1}
         return encode_named({**head, "delta": delta})
 
     def _close(self) -> bytes:
-        return encode_named({"type": "content_block_stop", "index": self.blocks - 1})
+        return encode_named({"type": "content_block_stop", "index": self.block_count - 1})
 
     def _make_stop(self, calls: int) -> dict[str, Any]:
         if isinstance(self.reason, str):
@@ -125,7 +125,7 @@ class MessageWriter:
 
 
 def encode_named(value: dict[str, Any]) -> bytes:
-    """An event under the name of its type."""
+    """An event with the name of its type."""
     return encode_event(value, value["type"])
 
 
@@ -143,12 +143,12 @@ def make_blocks(said: ParsedAnswer) -> list[dict[str, Any]]:
 
 
 def make_tool_use(name: str) -> dict[str, Any]:
-    """A block that is a call, as it begins."""
+    """A tool-call block as it begins."""
     return {"type": "tool_use", "id": f"toolu_{uuid4().hex[:24]}", "name": name, "input": {}}
 
 
 def make_usage(collector: Collector) -> dict[str, int]:
-    """Anthropic's `usage`: what was found in the cache is not among the input."""
+    """Anthropic's `usage`: tokens found in the cache are not part of the input."""
     return {
         "input_tokens": len(collector.request.tokens) - collector.cached,
         "output_tokens": collector.produced,
@@ -158,7 +158,7 @@ def make_usage(collector: Collector) -> dict[str, int]:
 
 
 def make_error(error: HttpError) -> dict[str, Any]:
-    """Anthropic's shape of an error."""
+    """Anthropic's error format."""
     fallback = "api_error" if error.status >= 500 else error.kind
     kind = KINDS.get(error.status, fallback)
     return {"type": "error", "error": {"type": kind, "message": error.message}}

@@ -1,7 +1,6 @@
 """llama-server's /completion.
 
-Invariant: a field that is not supported is refused, and taken only with the value that changes
-nothing.
+Invariant: a field that is not supported is refused, except with the value that changes nothing.
 """
 
 from functools import partial
@@ -19,7 +18,7 @@ from flyweight.requests.prompts import encode_prompt, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.body import FIRST, TOKEN, limited, read_body
+from flyweight.server.apis.body import FIRST, TOKEN, limited
 from flyweight.server.apis.fields import ALWAYS
 from flyweight.server.apis.logprobs import TokenSpelling, encode_token_scores
 from flyweight.server.apis.option_fields import with_options
@@ -131,7 +130,7 @@ class LlamaOptions(SamplingFields):
 
     @property
     def form_place(self) -> str:
-        """Where the body says what the answer must be."""
+        """The field that constrains the answer."""
         return "grammar" if self.grammar else "json_schema"
 
 
@@ -145,7 +144,7 @@ class LlamaBody(LlamaOptions):
     t_max_predict_ms: int | None = Field(None, le=0, description="No limit.")
 
     def prompts(self, model: ServedModel) -> list[Any]:
-        """Each prompt by itself: a list with an id at its top is one."""
+        """The separate prompts: a list that contains an id is one prompt."""
         given: Any = self.prompt
         if isinstance(given, str):
             return [given]
@@ -154,8 +153,7 @@ class LlamaBody(LlamaOptions):
         return [one if isinstance(one, str) else partial(join_mixed, one, model) for one in given]
 
 
-async def complete(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), LlamaBody)
+async def complete(server: ApiServer, request: Request, body: LlamaBody) -> Response:
     model = server.find()
     return await continue_prompts(server, model, request, body, body.prompts(model))
 
@@ -168,33 +166,27 @@ async def continue_prompts(
     prompts: list[Any],
     ends: tuple[int, ...] = (),
 ) -> Response:
-    """The continuation of prompts, at whose answers `ends` are ends too."""
+    """Answers prompts with their continuations, which also end at the tokens `ends`."""
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
-    lane = model.context(None, salt, body.priority, body.return_cache_explanation)
+    context = model.make_context(None, salt, body.priority, body.return_cache_explanation)
     with field_names(NAMES):
         wanted = await model.run_in_thread(body.to_options, model.defaults, model.tokenizer)
         params = params_of({**wanted, "stop_token_ids": ends})
-        asked = await model.prepare(prompts, params, lane, body.form_place)
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: LlamaWriter(model, body, bundle),
-        stream=body.stream,
-    )
+        prepared = await model.prepare(prompts, params, context, body.form_place)
+    write = partial(LlamaWriter, body)
+    return await answer(server, model, request, prepared, write, stream=body.stream)
 
 
 class LlamaWriter:
-    """Writes the continuations of all prompts; of several, `whole` is a list."""
+    """Writes the continuations of all prompts; the reply to several is a list."""
 
     media = "text/event-stream"
     ping = PING
     id = ""
 
-    def __init__(self, model: ServedModel, body: LlamaOptions, bundle: RequestGroup) -> None:
-        self.model, self.body, self.collectors = model, body, get_collectors(bundle)
-        self.spelling = TokenSpelling(model.tokenizer)
+    def __init__(self, body: LlamaOptions, group: RequestGroup) -> None:
+        self.model, self.body, self.collectors = group.model, body, get_collectors(group)
+        self.spelling = TokenSpelling(self.model.tokenizer)
         self.prompts_only = body.n_predict == 0  # the one token that is computed is left out
 
     def write_reply(self) -> Any:
@@ -253,7 +245,7 @@ class LlamaWriter:
     def _make_last(
         self, collector: Collector, index: int, finish: str | None, reason: int | str | None
     ) -> dict[str, Any]:
-        """What is said of a choice when it has ended."""
+        """The facts of a choice that has ended."""
         params, request = collector.asked, collector.request
         word = reason if isinstance(reason, str) else ""
         ended = "limit" if finish == "length" else "word" if word else "eos"
@@ -281,7 +273,7 @@ class LlamaWriter:
 
 
 def make_settings(params: SamplingParams) -> dict[str, Any]:
-    """Options under llama-server's names."""
+    """Sampling options under llama-server's names."""
     found = {theirs: getattr(params, ours) for theirs, ours in SETTINGS.items()}
     found["n_probs"] = params.logprobs or 0
     found["n_predict"] = -1 if params.max_tokens is None else params.max_tokens
@@ -289,12 +281,14 @@ def make_settings(params: SamplingParams) -> dict[str, Any]:
 
 
 def to_signed(seed: int) -> int:
-    """A seed of 64 bits as a body takes it."""
+    """A 64-bit seed as a body has it."""
     return seed - 2**64 if seed >= 2**63 else seed
 
 
 def join_mixed(given: list[Any], model: ServedModel) -> list[int]:
-    """Ids of one prompt; only a text that comes first gets a BOS.  Raises `RequestError`."""
+    """The ids of one prompt of ids and texts; only a text at its start gets a BOS.  Raises
+    `RequestError`.
+    """
     longest = model.max_model_len
     found: list[int] = []
     for i, one in enumerate(given):
@@ -306,7 +300,9 @@ def join_mixed(given: list[Any], model: ServedModel) -> list[int]:
 
 
 def read_biases(given: list[list[Any]] | dict[str, Any], tokenizer: Tokenizer) -> dict[int, float]:
-    """Pairs of an id or a text (each of its tokens) and a bias.  Raises `RequestError`."""
+    """Biases from pairs of an id or text (each of its tokens) and a number.  Raises
+    `RequestError`.
+    """
     pairs = list(given.items()) if isinstance(given, dict) else given
     size = sum(len(token) for token, _ in pairs if isinstance(token, str))
     if size > MOST_BIASED:

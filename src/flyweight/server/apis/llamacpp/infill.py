@@ -1,8 +1,8 @@
-"""llama-server's /infill: the text at a cursor, from what stands before and behind it.
+"""llama-server's /infill: the text at a cursor, from the text before and after it.
 
-Invariant: the prompt is the one `suffix` of /v1/completions makes of the same texts; other files
-come before it and give way where there is not room for all.  What else an editor sends to tune
-llama.cpp's own sampler and clock has no effect, and is listed as ignored.
+Invariant: the prompt is the same as that of `suffix` in /v1/completions.  Other files come before
+it, and are left out if they do not fit.  Fields that tune llama.cpp's sampler and clock have no
+effect, and are listed as ignored.
 """
 
 from functools import partial
@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from flyweight.requests.prompts import PIECE, check_fits
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import read_body
 from flyweight.server.apis.fields import ALWAYS, Fields
 from flyweight.server.apis.llamacpp.completion import LlamaOptions, continue_prompts
 from flyweight.server.apis.openai.completions import get_infill
@@ -35,7 +34,7 @@ class ExtraChunk(Fields):
 
 
 class InfillBody(LlamaOptions):
-    """What stands around a cursor; `prompt` is the beginning of its line."""
+    """The text around a cursor; `prompt` is the beginning of its line."""
 
     input_prefix: str
     input_suffix: str
@@ -51,8 +50,7 @@ class InfillBody(LlamaOptions):
     )
 
 
-async def infill(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), InfillBody)
+async def infill(server: ApiServer, request: Request, body: InfillBody) -> Response:
     model = server.find()
     marks = await model.run_in_thread(get_infill, model, "input_suffix")
     ends = () if body.ignore_eos else marks.ends
@@ -61,7 +59,7 @@ async def infill(server: ApiServer, request: Request) -> Response:
 
 
 def make_prompt(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str, Any]:
-    """The prompt.  Raises `RequestError` where the texts at the cursor do not fit."""
+    """The prompt.  Raises `RequestError` if the texts at the cursor do not fit."""
     tokenizer, longest = model.tokenizer, model.max_model_len
     for name in ("input_prefix", "prompt", "input_suffix"):
         check_fits(tokenizer, getattr(body, name), longest, name)
@@ -80,9 +78,7 @@ def make_prompt(body: InfillBody, marks: Infill, model: ServedModel) -> dict[str
 def add_files(
     body: InfillBody, marks: Infill, around: list[int], most: int, tokenizer: Tokenizer
 ) -> list[int]:
-    """A prompt behind those of the other files, the last ones first, with which it has at most so
-    many tokens.
-    """
+    """The prompt after those of other files: as many of the last ones as fit into `most` tokens."""
     head, tail = marks.encode_frame(tokenizer)
     room = most - len(around) - len(head) - len(tail)
     others: list[int] = []

@@ -1,11 +1,12 @@
-"""Ollama's /api/chat and /api/generate, streamed as lines of JSON unless told otherwise.
+"""Ollama's /api/chat and /api/generate, streamed as lines of JSON by default.
 
-Invariant: `options` are honoured or refused by name; durations are nanoseconds of the request
+Invariant: `options` are supported or refused by name; durations are nanoseconds of the request
 itself.
 """
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -18,7 +19,6 @@ from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.body import read_body
 from flyweight.server.apis.logprobs import Entry, TokenSpelling, encode_chat_scores
 from flyweight.server.apis.ollama.schema import (
     OllamaBody,
@@ -56,25 +56,17 @@ NAMES = {
 }
 
 
-async def chat(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), OllamaChatBody)
+async def chat(server: ApiServer, request: Request, body: OllamaChatBody) -> Response:
     model = server.find(resolve_name(server.serves, body.model))
     if not body.messages:
         return reply_loaded(body, {"message": {"role": "assistant", "content": ""}})
     talk = [one.to_chat() for one in body.messages]
-    asked, reading = await prepare_conversation(model, request, body, talk, body.tools)
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: OllamaWriter(body, bundle, make_message, reading),
-        stream=body.stream,
-    )
+    prepared, reading = await prepare_conversation(model, request, body, talk, body.tools)
+    write = partial(OllamaWriter, body, make_message, reading)
+    return await answer(server, model, request, prepared, write, stream=body.stream)
 
 
-async def generate(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), OllamaGenerateBody)
+async def generate(server: ApiServer, request: Request, body: OllamaGenerateBody) -> Response:
     model = server.find(resolve_name(server.serves, body.model))
     if not body.prompt:
         return reply_loaded(body, {"response": ""})
@@ -86,26 +78,14 @@ async def generate(server: ApiServer, request: Request) -> Response:
         prompts, reading = [body.system + body.prompt], AnswerFormat()
         with field_names(NAMES | name_logprobs(body.top_logprobs)):
             params = params_of({**given, "structured_outputs": body.form})
-            fields = body.context_fields(model)
-            context = model.context(
-                fields["model"],
-                fields["cache_salt"],
-                fields["priority"],
-                fields["return_cache_explanation"],
-            )
-            asked = await model.prepare(prompts, params, context, "format")
+            context = model.make_context(**body.context_fields(model))
+            prepared = await model.prepare(prompts, params, context, "format")
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         talk = [*system, {"role": "user", "content": body.prompt}]
-        asked, reading = await prepare_conversation(model, request, body, talk)
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: OllamaWriter(body, bundle, make_response, reading),
-        stream=body.stream,
-    )
+        prepared, reading = await prepare_conversation(model, request, body, talk)
+    write = partial(OllamaWriter, body, make_response, reading)
+    return await answer(server, model, request, prepared, write, stream=body.stream)
 
 
 async def prepare_conversation(
@@ -115,7 +95,7 @@ async def prepare_conversation(
     talk: list[dict[str, Any]],
     tools: list[Tool] | None = None,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
-    """A conversation as a checked prompt, and how its answer is to be read."""
+    """A conversation as a checked prompt, and the format of its answer."""
     given = body.to_options(model)
     if body.think is not None:
         wanted = None if isinstance(body.think, str) else body.think
@@ -127,13 +107,13 @@ async def prepare_conversation(
     if tools:
         given["tools"] = [declare_tool(tool) for tool in tools]
     with field_names(NAMES | name_logprobs(body.top_logprobs)):
-        same = make_chat_body({"messages": talk, **body.context_fields(model), **given})
+        chat_body = make_chat_body({"messages": talk, **body.context_fields(model), **given})
         defaults = {**DEFAULTS, **model.defaults, "structured_outputs": body.form}
-        return await prepare_chat(model, request, same, defaults, "format", NAMES)
+        return await prepare_chat(model, request, chat_body, defaults, "format", NAMES)
 
 
 def declare_tool(tool: Tool) -> dict[str, Any]:
-    """A tool as a chat declares it; one without parameters says in Go that they are of no type."""
+    """A tool as a chat body declares it.  Go clients send empty fields for absent parameters."""
     found = tool.model_dump(exclude_unset=True)
     told = found["function"].get("parameters")
     if told is not None:
@@ -143,13 +123,13 @@ def declare_tool(tool: Tool) -> dict[str, Any]:
 
 
 def reply_loaded(body: OllamaBody, said: dict[str, Any]) -> Response:
-    """The answer to a request that only wants the model to be there."""
+    """The reply to a request that only wants the model loaded."""
     head = {"model": body.model, "created_at": format_now(), **said}
     return reply({**head, "done": True, "done_reason": "load"})
 
 
 def make_message(said: ParsedAnswer) -> dict[str, Any]:
-    """What is new, as /api/chat has it."""
+    """What is new, in the format of /api/chat."""
     found: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.reasoning:
         found["thinking"] = said.reasoning
@@ -165,7 +145,7 @@ def make_message(said: ParsedAnswer) -> dict[str, Any]:
 
 
 def make_response(said: ParsedAnswer) -> dict[str, Any]:
-    """What is new, as /api/generate has it."""
+    """What is new, in the format of /api/generate."""
     return {"response": said.content, **({"thinking": said.reasoning} if said.reasoning else {})}
 
 
@@ -173,21 +153,21 @@ Shape = Callable[[ParsedAnswer], dict[str, Any]]
 
 
 class OllamaWriter:
-    """Writes one answer; `shape` is how a route puts what is new."""
+    """Writes one answer; `shape` is the format of the route."""
 
     media = "application/x-ndjson"
     ping = b""  # lines have no comments
     id = ""
 
     def __init__(
-        self, body: OllamaBody, bundle: RequestGroup, shape: Shape, reading: AnswerFormat
+        self, body: OllamaBody, shape: Shape, reading: AnswerFormat, group: RequestGroup
     ) -> None:
-        self.model = bundle.model
-        (self.collector,) = get_collectors(bundle)
+        self.model = group.model
+        (self.collector,) = get_collectors(group)
         self.model_name, self.shape = body.model, shape
-        self.most, self.spelling = body.most or 0, TokenSpelling(bundle.model.tokenizer)
+        self.most, self.spelling = body.most or 0, TokenSpelling(group.model.tokenizer)
         self.reading = reading
-        self.telling = ContentBlocks(self.reading)
+        self.blocks = ContentBlocks(self.reading)
         self.finish = "stop"
         self.name = ""  # of the tool that is being called
 
@@ -202,7 +182,7 @@ class OllamaWriter:
 
     def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         self.finish = piece.finish or self.finish
-        said = [self._parse_step(step) for step in self.telling.read_piece(piece)]
+        said = [self._parse_step(step) for step in self.blocks.read_piece(piece)]
         lines = [self._make_line(one, done=False) for one in said if one is not None]
         if scores := self._make_scores(piece.logprobs):  # once, though a piece be of several lines
             lines = lines or [self._make_line(ParsedAnswer(), done=False)]
@@ -216,7 +196,7 @@ class OllamaWriter:
         return encode(make_error(error)) + b"\n"
 
     def _parse_step(self, step: BlockEvent) -> ParsedAnswer | None:
-        """What a line tells of a step: calls are told whole, which is how the dialect has them."""
+        """The line of a step, if it has one: a call is sent whole."""
         if step.kind is DeltaKind.NAME:
             if step.what == "open":
                 self.name = step.text
@@ -228,7 +208,7 @@ class OllamaWriter:
         return ParsedAnswer(content=step.text) if content else ParsedAnswer(reasoning=step.text)
 
     def _make_scores(self, found: Sequence[Entry] | None) -> dict[str, Any]:
-        """Log-probabilities, as OpenAI's chat tells them."""
+        """Log-probabilities, in the format of OpenAI's chat."""
         return (
             {"logprobs": encode_chat_scores(found, self.most, self.spelling)["content"]}
             if found
@@ -255,7 +235,7 @@ class OllamaWriter:
 
 
 def make_error(error: HttpError) -> dict[str, Any]:
-    """Ollama's shape of an error."""
+    """Ollama's error format."""
     return {"error": error.message}
 
 

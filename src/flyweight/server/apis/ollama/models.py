@@ -1,7 +1,7 @@
-"""Ollama's routes beside its answers: /api/embed, /api/tags, /api/show.
+"""Ollama's other routes: /api/embed, /api/tags, /api/show.
 
-Invariant: a vector is what /v1/embeddings gives; what is not known of a model is left out or empty,
-never made up.
+Invariant: a vector is the one that /v1/embeddings returns; what is not known of a model is left out
+or empty.
 """
 
 import time
@@ -17,7 +17,6 @@ from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import encode_beginning
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import read_body
 from flyweight.server.apis.ollama.handlers import to_ns
 from flyweight.server.apis.ollama.schema import (
     EmbedBody,
@@ -35,8 +34,7 @@ from flyweight.server.transport.replies import reply
 NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go can read it
 
 
-async def embed(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), EmbedBody)
+async def embed(server: ApiServer, request: Request, body: EmbedBody) -> Response:
     model = server.find(resolve_name(server.serves, body.model))
     began = time.monotonic()
     given: list[Any] = body.input if isinstance(body.input, list) else [body.input]
@@ -63,9 +61,8 @@ async def embed(server: ApiServer, request: Request) -> Response:
     return await server.write_in_thread(write)
 
 
-async def embed_one(server: ApiServer, request: Request) -> Response:
-    """One vector, in the form that /api/embed took the place of."""
-    body = read_body(server.settings, request, await request.body(), EmbeddingsBody)
+async def embed_one(server: ApiServer, request: Request, body: EmbeddingsBody) -> Response:
+    """One vector, in the format before /api/embed."""
     model = server.find(resolve_name(server.serves, body.model))
     given = [partial(shorten_text, model, body.prompt)] if body.prompt else []
     with field_names({"input": "prompt"}):
@@ -75,7 +72,7 @@ async def embed_one(server: ApiServer, request: Request) -> Response:
 
 
 def report_usage(model: ServedModel, found: list[VectorCollector]) -> dict[str, Any]:
-    """What vectors cost beside what Ollama tells of it."""
+    """What vectors cost, in addition to Ollama's own fields."""
     if not found:
         return {}
     cached = sum(one.cached for one in found)
@@ -94,19 +91,19 @@ async def embed_texts(
     given: list[Any],
     size: int | None,
 ) -> list[VectorCollector]:
-    """What the engine made of texts, of which there may be none: that only loads a model."""
+    """The vectors of texts; without any, the model is only loaded."""
     options = body.options or Shared.model_validate({})
     options.check(model)
     name, explain = resolve_name(model.serves, body.model), body.return_cache_explanation
-    lane = model.context(name, options.cache_salt, options.priority, explain)
+    context = model.make_context(name, options.cache_salt, options.priority, explain)
     if not given:
         return []
     with field_names({"prompt": "input"}):
-        return await compute_vectors(server, model, request, given, PoolingParams(), lane, size)
+        return await compute_vectors(server, model, request, given, PoolingParams(), context, size)
 
 
 def shorten_text(model: ServedModel, text: str) -> dict[str, Any]:
-    """A text as what of it fits into the context."""
+    """As much of a text as fits into the context."""
     ids = encode_beginning(model.tokenizer, text, model.max_model_len)
     return {"prompt": text, "prompt_token_ids": ids}
 
@@ -117,42 +114,40 @@ async def list_models(server: ApiServer, request: Request) -> Response:
 
 
 async def list_running(server: ApiServer, request: Request) -> Response:
-    """The models that are loaded, which are those that are served; nothing unloads them."""
-    loaded = {"expires_at": NEVER, "size_vram": 0}
+    """The models that are loaded, which are those that are served; none is ever unloaded."""
+    more = {"expires_at": NEVER, "size_vram": 0}
     found = []
     for model in server.models:
-        known = [drop(make_card(model, name), "modified_at") for name in model.all_names]
-        found += [{**one, **loaded, "context_length": model.max_model_len} for one in known]
+        for name in model.all_names:
+            card = make_card(model, name)
+            del card["modified_at"]
+            found.append({**card, **more, "context_length": model.max_model_len})
     return reply({"models": found})
 
 
-def drop(given: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key != name}
-
-
-async def show(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), ShowBody)
+async def show(server: ApiServer, request: Request, body: ShowBody) -> Response:
     if not (body.model or body.name):
         raise RequestError("is missing", "model")
     name = resolve_name(server.serves, body.model or body.name)
     model = server.find(name)
-    portrait, speech = model.effective.portrait, model.chat_format
-    calls = speech.calls if speech.shows_tools else None
-    known = {"tools": calls, "thinking": speech.reasoning}
+    card = make_card(model, name)
+    summary, chat_format = model.effective.portrait, model.chat_format
+    calls = chat_format.calls if chat_format.shows_tools else None
+    known = {"tools": calls, "thinking": chat_format.reasoning}
     more = [what for what, how in known.items() if how is not None]
     return reply(
         {
             "license": "",
-            "modified_at": make_card(model, name)["modified_at"],
+            "modified_at": card["modified_at"],
             "modelfile": "",
             "parameters": "\n".join(f"{k} {v}" for k, v in model.defaults.items()),
             "template": model.tokenizer.chat_template or "",
-            "details": make_card(model, name)["details"],
+            "details": card["details"],
             "model_info": {
-                "general.architecture": portrait.family,
-                "general.parameter_count": portrait.parameters,
-                f"{portrait.family}.context_length": model.max_model_len,
-                f"{portrait.family}.embedding_length": model.client.facts["width"],
+                "general.architecture": summary.family,
+                "general.parameter_count": summary.parameters,
+                f"{summary.family}.context_length": model.max_model_len,
+                f"{summary.family}.embedding_length": model.client.facts["width"],
             },
             "capabilities": ["completion", "embedding", *more],
         }
@@ -160,9 +155,9 @@ async def show(server: ApiServer, request: Request) -> Response:
 
 
 def make_card(model: ServedModel, name: str) -> dict[str, Any]:
-    """A model as Ollama lists it; `digest` tells names apart and no more."""
+    """A model as Ollama lists it; `digest` only distinguishes names."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created))
-    portrait = model.effective.portrait
+    summary = model.effective.portrait
     return {
         "name": name,
         "model": name,
@@ -171,10 +166,10 @@ def make_card(model: ServedModel, name: str) -> dict[str, Any]:
         "digest": sha256(name.encode()).hexdigest(),
         "details": {
             "parent_model": find_parent(model, name),
-            "format": portrait.format,
-            "family": portrait.family,
-            "families": [portrait.family],
-            "parameter_size": portrait.size.replace(" ", ""),
-            "quantization_level": portrait.kinds[0],
+            "format": summary.format,
+            "family": summary.family,
+            "families": [summary.family],
+            "parameter_size": summary.size.replace(" ", ""),
+            "quantization_level": summary.kinds[0],
         },
     }

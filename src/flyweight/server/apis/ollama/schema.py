@@ -1,7 +1,7 @@
-"""The bodies of Ollama's routes, as its own client in Go writes them too.
+"""The bodies of Ollama's routes, also as its client in Go writes them.
 
-Invariant: a field is honoured, or refused by name, or taken with the one value that changes
-nothing: Go's zero value is such a value, and no body is refused for it.
+Invariant: a field is supported, or refused by name, or accepted with the one value that changes
+nothing.  Go's zero value is such a value, and no body is refused for it.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,8 @@ from flyweight.server.apis.sampling_fields import (
     Yes,
     alternatives,
 )
-from flyweight.server.apis.tools import Tool
+from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
-from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
@@ -43,18 +42,18 @@ Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=A
 
 
 def resolve_name(serves: Callable[[str], bool], name: str) -> str:
-    """The name something is served under: a tag that is left out is `:latest`, as with Ollama."""
+    """The name that a model is served under; a missing tag is `:latest`, as in Ollama."""
     known = (name, name.removesuffix(LATEST), name + LATEST)
     return next((one for one in known if serves(one)), known[1])
 
 
 def require_name(field: str) -> dict[str, Any]:
-    """The schema of a body that has a name here."""
+    """The schema of a body that has a name in this field."""
     return {"required": [field], "properties": {field: {"type": "string", "minLength": 1}}}
 
 
 class Shared(Fields):
-    """`options` that say where a request runs, not what its answer is."""
+    """`options` that affect where a request runs, not its answer."""
 
     num_ctx: int | None = Field(None, ge=1, lt=2**31)
     num_thread: Machine = None
@@ -139,11 +138,11 @@ class OllamaBody(Fields):
 
     @property
     def most(self) -> int | None:
-        """Alternatives of each token that are told of, if any are.  Raises `RequestError`."""
+        """The alternatives per token, or None without log-probabilities.  Raises `RequestError`."""
         return alternatives(self.logprobs, self.top_logprobs)
 
     def context_fields(self, model: ServedModel) -> dict[str, Any]:
-        """Where it runs, as fields of a `ChatBody`."""
+        """The fields of a `ChatBody` that affect where it runs."""
         options = self.options or OllamaOptions.model_validate({})
         return {
             "model": resolve_name(model.serves, self.model),
@@ -154,7 +153,7 @@ class OllamaBody(Fields):
 
     @property
     def form(self) -> StructuredOutputs | None:
-        """What the answer must satisfy.  Raises `RequestError`."""
+        """The constraint of the answer.  Raises `RequestError`."""
         if not self.format:
             return None
         if isinstance(self.format, str):
@@ -171,7 +170,7 @@ class OllamaCall(Fields):
     function: dict[str, Any]
 
     def to_chat(self) -> dict[str, Any]:
-        """As OpenAI's dialect has it, where a call's place in the list is no part of it."""
+        """The call in OpenAI's format, which has no index in it."""
         function = {name: value for name, value in self.function.items() if name != "index"}
         own = {"id": self.id} if self.id else {}
         return {**own, "type": "function", "function": function}
@@ -189,7 +188,7 @@ class OllamaMessage(Fields):
     tool_call_id: str | None = None
 
     def to_chat(self) -> dict[str, Any]:
-        """As OpenAI's dialect has it."""
+        """The message in OpenAI's format."""
         found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.thinking is not None:
             found["reasoning"] = self.thinking
@@ -206,9 +205,7 @@ class OllamaChatBody(OllamaBody):
     """A conversation to be answered; without messages the model is only loaded."""
 
     messages: list[OllamaMessage] = Field(default_factory=list, fail_fast=True)
-    tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
-    )
+    tools: list[Tool] | None = TOOLS
 
 
 class OllamaGenerateBody(OllamaBody):
@@ -223,9 +220,7 @@ class OllamaGenerateBody(OllamaBody):
     context: list[int] | None = Field(None, max_length=0, description="Nothing is kept here.")
 
     def check_raw(self) -> None:
-        """Raises `RequestError` where something is asked of a template that the prompt does not go
-        through.
-        """
+        """Raises `RequestError` for options of a template that the prompt does not pass."""
         why = "raw = true" if self.raw else "this model has no chat template"
         if self.think:
             raise RequestError(
@@ -243,7 +238,7 @@ class OllamaGenerateBody(OllamaBody):
 
 
 class EmbedBody(Fields):
-    """Texts whose vectors are wanted, perhaps none; `truncate` cuts those that are too long."""
+    """Texts whose vectors are requested; `truncate` cuts those that are too long."""
 
     model: str
     input: str | Annotated[list[str], Field(fail_fast=True)] = ""
@@ -255,7 +250,7 @@ class EmbedBody(Fields):
 
 
 class EmbeddingsBody(Fields):
-    """One text whose vector is wanted, as Ollama had it before /api/embed."""
+    """One text whose vector is requested, in the format before /api/embed."""
 
     model: str
     prompt: str = ""
@@ -265,7 +260,7 @@ class EmbeddingsBody(Fields):
 
 
 class ShowBody(Fields):
-    """A model to be told of; `name` is what `model` was called once."""
+    """A model to be described; `name` is the old name of `model`."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [require_name(name) for name in ("model", "name")]},

@@ -1,9 +1,10 @@
-"""OpenAI's /v1/chat/completions: from a conversation to a prompt, and how its answer is read.
+"""OpenAI's /v1/chat/completions: from a conversation to a prompt, and the format of its answer.
 
-Invariant: what is asked of tools and reasoning is checked before a template sees it.
+Invariant: tools and reasoning options are checked before the template sees them.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -16,7 +17,6 @@ from flyweight.requests.preparing import render_conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openai.chat_schema import (
     ChatBody,
     check_template_fields,
@@ -41,23 +41,16 @@ BROKEN = (
 )
 
 
-async def create_chat_completion(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), ChatBody)
+async def create_chat_completion(server: ApiServer, request: Request, body: ChatBody) -> Response:
     model = server.find(body.model)
     with field_names({"prompt": "messages"} | name_logprobs(body.top_logprobs)):
-        asked, reading = await prepare_chat(model, request, body, model.defaults)
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: ChatWriter(model, body, bundle, reading),
-        stream=bool(body.stream),
-    )
+        prepared, reading = await prepare_chat(model, request, body, model.defaults)
+    write = partial(ChatWriter, body, reading)
+    return await answer(server, model, request, prepared, write, stream=bool(body.stream))
 
 
 def name_logprobs(alternatives: int | None) -> dict[str, str]:
-    """The name of a number of log-probabilities, where a body has it in addition to `logprobs`."""
+    """The field names of errors, for a body that has a count next to `logprobs`."""
     return {"logprobs": "top_logprobs"} if alternatives else {}
 
 
@@ -69,20 +62,22 @@ async def prepare_chat(
     schema: str = "",
     names: FieldNames = OWN_NAMES,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
-    """A conversation as a checked prompt, and how its answer is to be read; `names` are its
-    dialect's.  Raises `RequestError`.
+    """A conversation as a checked prompt, and the format of its answer; `names` are the API's field
+    names.  Raises `RequestError`.
     """
     body = check_template_fields(model, request, body, names)
     tools = read_tools(model, body)
     params = make_params(body, body.to_options(defaults))
-    lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
+    context = model.make_context(
+        body.model, body.cache_salt, body.priority, body.return_cache_explanation
+    )
     prompt = await model.run_in_thread(render_prompt, model, body)
     reading = make_answer_format(model, body, tools, prompt["prompt"])
     place = schema or body.form_place
     if isinstance(params, BeamSearchParams):
         if tools.all:
             raise RequestError("cannot be combined with use_beam_search", "tools")
-        return await model.prepare([prompt], params, lane, place), reading
+        return await model.prepare([prompt], params, context, place), reading
     ignore_keywords(request, [*form_keywords(params.structured_outputs), *tools.ignored_keywords])
     params = await drop_text_format(model, tools, params, place)
     if params.structured_outputs is not None:
@@ -90,7 +85,7 @@ async def prepare_chat(
     params = show_needed_tokens(model, body, params, reading)
     form = params.structured_outputs
     if form is None:
-        asked = await prepare_calls(model, tools, prompt, params, lane, reading)
+        prepared = await prepare_calls(model, tools, prompt, params, context, reading)
     elif tools.required:
         raise RequestError(
             "requires a tool call and cannot be combined with structured_outputs or "
@@ -98,23 +93,23 @@ async def prepare_chat(
             "tool_choice",
         )
     else:
-        asked = await model.prepare([prompt], params, lane, place)
+        prepared = await model.prepare([prompt], params, context, place)
         if tools.may_call_instead(form, reading):
             if form.validated:
                 where = f"{NAME}.strictness"
                 raise RequestError(f"= {VALIDATE!r} cannot be combined with tools", where)
             reading = replace(reading, either=True)
-            asked = await allow_calls(model, tools, asked, reading, form)
+            prepared = await allow_calls(model, tools, prepared, reading, form)
     model.counts.offered += bool(tools.all)
     model.counts.reasoned += reading.reasoning is not None
-    return asked, reading
+    return prepared, reading
 
 
 async def drop_text_format(
     model: ServedModel, tools: Tools, params: SamplingParams, place: str
 ) -> SamplingParams:
-    """The options without a form of JSON, where a call is demanded: the form is that of a text, and
-    the answer will be a call.  Raises `RequestError` where the form is wrong.
+    """The options without a JSON format if a call is required: the format applies to text, and the
+    answer will be a call.  Raises `RequestError` if the format is wrong.
     """
     form = params.structured_outputs
     if form is None or not tools.required or form.kind not in ("json", "json_object"):
@@ -128,15 +123,15 @@ async def prepare_calls(
     tools: Tools,
     prompt: dict[str, Any],
     params: SamplingParams,
-    lane: RequestContext,
+    context: RequestContext,
     reading: AnswerFormat,
 ) -> list[PreparedPrompt]:
-    """A prompt whose answer is held to what its calls must be, and to nothing else."""
+    """A prompt whose answer is only constrained by its tools."""
     room = params.max_tokens or model.max_model_len
     form = await model.run_in_thread(tools.make_constraint, model.chat_format, reading, room)
     try:
         return await model.prepare(
-            [prompt], replace(params, structured_outputs=form), lane, "tools"
+            [prompt], replace(params, structured_outputs=form), context, "tools"
         )
     except RequestError as error:
         await raise_tool_error(model, tools, error)
@@ -146,26 +141,26 @@ async def prepare_calls(
 async def allow_calls(
     model: ServedModel,
     tools: Tools,
-    asked: list[PreparedPrompt],
+    prepared: list[PreparedPrompt],
     reading: AnswerFormat,
     form: StructuredOutputs,
 ) -> list[PreparedPrompt]:
-    """Prompts whose answers were held to a form (with which nothing is wrong), and now may be calls
-    instead.  Raises `RequestError`.
+    """Prompts whose answers were constrained to a (checked) format, and may be calls instead now.
+    Raises `RequestError`.
     """
     made = await model.run_in_thread(tools.either, model.chat_format, reading, form)
     if made is None:
-        return asked
+        return prepared
     try:
         await model.constrain(made, "tools")
     except RequestError as error:
         await raise_tool_error(model, tools, error)
         raise
-    return [replace(one, params=replace(one.params, structured_outputs=made)) for one in asked]
+    return [replace(one, params=replace(one.params, structured_outputs=made)) for one in prepared]
 
 
 async def raise_tool_error(model: ServedModel, tools: Tools, error: RequestError) -> None:
-    """Raises the error of the tool whose schema cannot be compiled, if that is what failed."""
+    """Raises the error of the tool whose schema does not compile, if that is the reason."""
     if error.code == "bad_constraint":
         for path, schema in tools.list_schemas():
             await model.constrain(schema, path)
@@ -177,8 +172,8 @@ def read_tools(model: ServedModel, body: ChatBody) -> Tools:
 
 
 def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
-    """The prompt the model's template makes of the messages, with room for so many tokens behind
-    it.  Raises `RequestError`.
+    """The prompt that the model's template makes of the messages, with room for `answer` tokens.
+    Raises `RequestError`.
     """
     given = {
         "add_generation_prompt": body.add_generation_prompt,
@@ -224,7 +219,7 @@ def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[s
 def make_answer_format(
     model: ServedModel, body: ChatBody, tools: Tools, prompt: str
 ) -> AnswerFormat:
-    """How the answer is told apart."""
+    """The format that the answer is parsed with."""
     found = model.chat_format.make_answer_format(prompt, body.continued, tools.allowed, tools.most)
     if found.calls is None or not found.calls.tagged:
         return found
@@ -236,7 +231,7 @@ def make_answer_format(
 def show_needed_tokens(
     model: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
 ) -> SamplingParams:
-    """The options, where an answer has to be read with the marks that special tokens are."""
+    """The options, with special tokens in the text if parsing the answer needs them."""
     if body.skip_special_tokens is None and model.chat_format.needs_special_tokens(reading):
         return replace(params, skip_special_tokens=False)
     return params

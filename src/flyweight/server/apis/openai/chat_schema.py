@@ -4,7 +4,8 @@ Invariant: a field that has no effect because the template does not read it is r
 ignored and listed if the server is lenient.
 """
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,9 +15,8 @@ from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, trans
 from flyweight.server.apis.body import FIRST, limited
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.sampling_fields import IDLE, SamplingBody, alternatives, listing
-from flyweight.server.apis.tools import Choice, Tool, demands_call
+from flyweight.server.apis.tools import TOOLS, Choice, Tool, demands_call
 from flyweight.server.served_model import ServedModel
-from flyweight.server.settings import MOST_TOOLS
 from flyweight.server.transport.replies import ignore_also
 from flyweight.text.chat import choose
 from flyweight.text.messages import OWN, join_text
@@ -43,12 +43,26 @@ WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class TextPart(Fields):
-    """A part of a message's content; `input_text` and `output_text` are the responses' names."""
+    """A part of a message's content; `input_text` and `output_text` are names of /v1/responses."""
 
     type: Literal["text", "input_text", "output_text"]
     text: str
     annotations: list[Any] | None = Field(None, description=IDLE)
     cache_control: dict[str, Any] | None = Field(None, description=IDLE)
+
+
+class HasText(Protocol):
+    """A part of a message's content, in any API."""
+
+    @property
+    def text(self) -> str: ...
+
+
+def join_parts(content: str | Sequence[HasText] | None) -> str:
+    """The text of a content and all its parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.text for part in content or ())
 
 
 class Message(Fields):
@@ -75,13 +89,13 @@ class Message(Fields):
 
     @model_validator(mode="after")
     def _with_content(self) -> Self:
-        """What an assistant says may be calls alone; a user or a tool must say something."""
+        """An assistant's message may only have calls; a user or tool message has content."""
         if self.content is None and self.role in ("user", "tool"):
             raise PydanticCustomError("missing_content", "")
         return self
 
     def to_chat(self) -> dict[str, Any]:
-        """As templates read it: what is said of parts beside their text means nothing to them."""
+        """The message as templates read it, with the text of its parts only."""
         found = self.model_dump(exclude_unset=True, exclude=UNSEEN)
         if isinstance(self.content, list):
             found["content"] = [{"type": "text", "text": part.text} for part in self.content]
@@ -103,9 +117,7 @@ class ChatBody(SamplingBody):
     continue_final_message: bool | None = None
     chat_template_kwargs: Switches | None = None
     documents: list[dict[str, Any]] | None = Field(None, fail_fast=True)
-    tools: list[Tool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
-    )
+    tools: list[Tool] | None = TOOLS
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
@@ -123,7 +135,7 @@ class ChatBody(SamplingBody):
 
     @property
     def goes_on(self) -> bool | None:
-        """Whether the answer goes on with the last message.  Raises `RequestError`."""
+        """Whether the answer continues the last message.  Raises `RequestError`."""
         *others, last = self.messages
         stray = next((i for i, one in enumerate(others) if one.prefix), None)
         if last.prefix and last.role != "assistant":
@@ -140,12 +152,12 @@ class ChatBody(SamplingBody):
 
     @property
     def continued(self) -> str | None:
-        """What the answer goes on with."""
+        """The text that the answer continues."""
         return join_text(self.messages[-1].to_chat().get("content")) if self.goes_on else None
 
     @property
     def most(self) -> int | None:
-        """Alternatives of a token that are told of; none where the listed ids are."""
+        """Alternatives per token; None if ids are listed instead."""
         return None if self.logprob_token_ids else self.top_logprobs or 0
 
     def to_options(self, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +172,9 @@ class ChatBody(SamplingBody):
 def check_template_fields(
     model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> ChatBody:
-    """The body, or what of it has an effect; `names` are the dialect's.  Raises `RequestError`."""
+    """The body without the fields that have no effect; `names` are the API's field names.  Raises
+    `RequestError`.
+    """
     reads = find_variables(model, tools=bool(body.tools) and body.tool_choice != "none")
     if reads is None:
         return body
@@ -178,13 +192,13 @@ def check_template_fields(
 
 
 def find_variables(model: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
-    """What the template reads; None where that is not known."""
+    """The variables that the template reads; None if that is not known."""
     return list_variables(choose(model.tokenizer.marks.templates, None, tools=tools))
 
 
 def make_effort_variables(model: ServedModel, body: ChatBody) -> dict[str, Any]:
-    """How hard to think, and how much to say, in variables of templates: where one knows no efforts
-    but whether to think, any effort is to think.
+    """Template variables for the effort of reasoning and the verbosity.  A template without efforts
+    only has a switch, which any effort turns on.
     """
     found: dict[str, Any] = {}
     if body.reasoning_effort is not None:
@@ -201,8 +215,8 @@ def make_effort_variables(model: ServedModel, body: ChatBody) -> dict[str, Any]:
 def make_thinking_variables(
     model: ServedModel, request: Request, place: str, wanted: bool | None
 ) -> dict[str, bool]:
-    """The template's switch for reasoning, none where it has none and what is wanted is so anyway
-    (or nothing is wanted).  Raises `RequestError` that names `place`.
+    """The template's switch for reasoning.  Empty if it has none and the wanted state, if any, is
+    the only one.  Raises `RequestError` that names `place`.
     """
     reads = find_variables(model)
     found = [name for name in THINKING if reads is None or name in reads]
@@ -222,7 +236,9 @@ def reject_unused_field(
     reads: frozenset[str],
     names: FieldNames = OWN_NAMES,
 ) -> None:
-    """Refuses a field that has no effect, or notes it.  Raises `RequestError`."""
+    """Refuses a field that has no effect, or notes it if the server is lenient.  Raises
+    `RequestError`.
+    """
     if model.settings.ignore_unknown_fields:
         ignore_also(request, translate_path(name, names))
         return
@@ -238,7 +254,7 @@ def reject_unused_field(
 
 
 def _list_unused(model: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
-    """Fields that are asked for and have no effect."""
+    """Given fields that have no effect."""
     found = []
     shown = bool(body.tools) and body.tool_choice != "none"
     if shown and "tools" not in reads and not demands_call(body.tool_choice):

@@ -1,7 +1,7 @@
 """Answers of /v1/chat/completions, whole and in chunks.
 
-Invariant: the chunks of a stream, joined, are the message of the whole answer, but for a call that
-went wrong after it had begun: a stream cannot take it back, and its text follows as content.
+Invariant: the joined chunks of a stream are the message of the whole answer.  An exception is a
+call that turns out to be invalid after its name was sent: its text follows as content.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,6 @@ from flyweight.server.apis.logprobs import TokenSpelling, encode_chat_scores, en
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.content_blocks import was_cut_off
 from flyweight.server.apis.usage import RunningUsage, report_attempts, report_usage
-from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
 from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer
@@ -29,13 +28,12 @@ class ChatWriter:
     media = "text/event-stream"
     ping = PING
 
-    def __init__(
-        self, model: ServedModel, body: ChatBody, bundle: RequestGroup, reading: AnswerFormat
-    ) -> None:
-        self.model, self.body, self.reading = model, body, reading
+    def __init__(self, body: ChatBody, reading: AnswerFormat, group: RequestGroup) -> None:
+        self.model = model = group.model
+        self.body, self.reading = body, reading
         self.echo = (body.continued or "") if body.echo else ""
         self.parsers: dict[int, AnswerParser] = {}  # by choice
-        (self.collector,) = get_collectors(bundle)
+        (self.collector,) = get_collectors(group)
         options = body.stream_options
         running = options is not None and options.running
         self.running = RunningUsage([self.collector]) if running else None
@@ -100,7 +98,7 @@ class ChatWriter:
         return encode_event(error.body()) + DONE
 
     def _write_plain(self, choice: int, text: str) -> bytes:
-        """The chunk of a piece that is nothing but text."""
+        """The chunk of a piece that only has text."""
         if not text:
             return b""
         found = self.plain.get(choice)
@@ -113,14 +111,14 @@ class ChatWriter:
         return found(text)
 
     def _get_prompt_text(self) -> str:
-        """What the template wrote, or what was kept of it."""
+        """The rendered prompt, or the text of the tokens that were kept."""
         given, whole = self.collector, self.body.truncate_prompt_tokens is None
         if given.prompt is not None and whole:
             return given.prompt
         return given.tokenizer.decode(given.request.tokens, False)
 
     def _describe_prompt(self) -> dict[str, Any]:
-        """What a reply, or the first chunk of one, tells of the prompt."""
+        """The facts of the prompt in a reply, or in the first chunk."""
         found: dict[str, Any] = {}
         if self.body.prompt_logprobs is not None:
             found["prompt_logprobs"] = encode_prompt_scores(self.collector)
@@ -165,7 +163,7 @@ class ChatWriter:
         return message
 
     def _make_delta_choice(self, piece: TextPiece) -> dict[str, Any] | None:
-        """A chunk's choice; none where there is nothing to tell yet."""
+        """A chunk's choice; None if there is nothing to send yet."""
         finish = piece.finish
         if self.reading.plain:
             delta = {"content": piece.text} if piece.text else {}
@@ -198,7 +196,7 @@ class ChatWriter:
         return found
 
     def _make_delta(self, deltas: Iterable[Delta]) -> dict[str, Any]:
-        """What is new, in one chunk's delta."""
+        """What is new, as a chunk's delta."""
         words: dict[DeltaKind, list[str]] = {DeltaKind.CONTENT: [], DeltaKind.REASONING: []}
         calls: dict[int, dict[str, Any]] = {}
         arguments: dict[int, list[str]] = {}

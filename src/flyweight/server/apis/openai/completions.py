@@ -17,7 +17,7 @@ from flyweight.requests.prompts import check_fits, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.body import limited, read_body
+from flyweight.server.apis.body import limited
 from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
 from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, listing
@@ -46,7 +46,7 @@ class CompletionBody(SamplingBody):
 
     @property
     def prompt_score_copies(self) -> int:
-        """How often a prompt's log-probabilities are told, where they are."""
+        """How often a prompt's log-probabilities are in the reply."""
         own, repeated = self.prompt_logprobs is not None, bool(self.echo)
         return (self.n or 1) * (own + repeated)
 
@@ -63,8 +63,7 @@ class CompletionBody(SamplingBody):
         return found
 
 
-async def create_completion(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), CompletionBody)
+async def create_completion(server: ApiServer, request: Request, body: CompletionBody) -> Response:
     model = server.find(body.model)
     options = body.to_options(model.defaults)
     prompts = await model.run_in_thread(read_prompts, model, body)
@@ -77,20 +76,18 @@ async def create_completion(server: ApiServer, request: Request) -> Response:
         raise RequestError(
             "cannot be combined with stream: the best choices are known only at the end", "best_of"
         )
-    lane = model.context(body.model, body.cache_salt, body.priority, body.return_cache_explanation)
-    asked = await model.prepare(prompts, params, lane, body.form_place, body.prompt_score_copies)
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: CompletionWriter(model, body, bundle),
-        stream=bool(body.stream),
+    context = model.make_context(
+        body.model, body.cache_salt, body.priority, body.return_cache_explanation
     )
+    prepared = await model.prepare(
+        prompts, params, context, body.form_place, body.prompt_score_copies
+    )
+    write = partial(CompletionWriter, body)
+    return await answer(server, model, request, prepared, write, stream=bool(body.stream))
 
 
 def read_prompts(model: ServedModel, body: CompletionBody) -> list[Any]:
-    """Each prompt as it is to be run.  Raises `RequestError`."""
+    """The separate prompts as they are run.  Raises `RequestError`."""
     prompts = split_prompts(body.prompt)
     if not body.suffix:
         return fit_prompts(prompts, body, model)
@@ -112,7 +109,7 @@ def get_infill(model: ServedModel, field: str = "suffix") -> Infill:
 def make_infill_prompts(
     prompts: list[Any], suffix: str, infill: Infill, model: ServedModel
 ) -> list[Any]:
-    """Prompts with a hole before `suffix`, which is read once for all of them."""
+    """Prompts with a gap before `suffix`, which is encoded once."""
     tokenizer, longest = model.tokenizer, model.max_model_len
 
     @cache
@@ -140,8 +137,9 @@ class CompletionWriter:
     media = "text/event-stream"
     ping = PING
 
-    def __init__(self, model: ServedModel, body: CompletionBody, bundle: RequestGroup) -> None:
-        self.model, self.body, self.collectors = model, body, get_collectors(bundle)
+    def __init__(self, body: CompletionBody, group: RequestGroup) -> None:
+        self.model, self.body, self.collectors = group.model, body, get_collectors(group)
+        model = self.model
         options = body.stream_options
         running = options is not None and options.running
         self.running = RunningUsage(self.collectors) if running else None
@@ -230,11 +228,11 @@ class CompletionWriter:
         return encode_event(error.body()) + DONE
 
     def _make_scores(self, prompt: int) -> TextScores:
-        """Of one choice."""
+        """The writer of one choice's log-probabilities."""
         return TextScores(self.collectors[prompt], self._get_prompt_scores(prompt))
 
     def _describe_prompt(self, prompt: int) -> dict[str, Any]:
-        """What a choice, or the first chunk of it, tells of its prompt."""
+        """The facts of its prompt in a choice, or in its first chunk."""
         found: dict[str, Any] = {}
         if self.body.prompt_logprobs is not None:
             found["prompt_logprobs"] = self._get_prompt_scores(prompt).prompt_logprobs

@@ -1,7 +1,6 @@
-"""A conversation that came in another dialect than OpenAI's chat, and its answer as it grows.
+"""The answer to a chat as blocks of content, reasoning and calls; chat bodies made by other APIs.
 
-Invariant: blocks of content, reasoning and calls are told as they come, one at a time; joined, they
-are what /v1/chat/completions would say.
+Invariant: one block is open at a time; joined, they are the answer of /v1/chat/completions.
 """
 
 import json
@@ -21,9 +20,9 @@ ENDS = (DeltaKind.WHOLE, DeltaKind.VOID)
 
 
 class BlockEvent(NamedTuple):
-    """A block begins (`open`), goes on (`delta`, with what is new) or ends (`close`, with all of
-    it).  A call is a block whose kind is `NAME`: it opens with its name, and the rest are its
-    arguments; `whole` where it ended as a call does.
+    """A block begins (`open`), goes on (`delta`, with the new text) or ends (`close`, with all of
+    its text).  A call is a block of kind `NAME`: it opens with its name, its text is the arguments;
+    `complete` is false if the answer ended within it.
     """
 
     what: Literal["open", "delta", "close"]
@@ -33,7 +32,7 @@ class BlockEvent(NamedTuple):
 
 
 class ContentBlocks:
-    """An answer that is read as `reading` says."""
+    """Splits one answer into blocks, parsed as `reading` says."""
 
     def __init__(self, reading: AnswerFormat) -> None:
         self._parser = AnswerParser(reading)
@@ -43,11 +42,11 @@ class ContentBlocks:
 
     @property
     def calls(self) -> int:
-        """Calls that are whole; none where the answer was cut off within one."""
+        """The number of complete calls."""
         return self._parser.calls
 
     def read_piece(self, piece: TextPiece) -> list[BlockEvent]:
-        """What is new, in blocks of which one is open at a time, and none behind the last piece."""
+        """The events of a new piece; after the last piece no block is open."""
         found: list[BlockEvent] = []
         for kind, text, _ in self._read_deltas(piece):
             if kind in ENDS:
@@ -83,7 +82,7 @@ class ContentBlocks:
 
 
 def parse_answer(reading: AnswerFormat, choice: CompletionOutput) -> ParsedAnswer:
-    """An answer that has come whole."""
+    """A whole answer, parsed."""
     if reading.plain:
         return ParsedAnswer(content=choice.text)
     parser = AnswerParser(reading)
@@ -94,15 +93,13 @@ def parse_answer(reading: AnswerFormat, choice: CompletionOutput) -> ParsedAnswe
 
 
 def was_cut_off(finish: str | None, reason: int | str | None) -> bool:
-    """Whether an answer was ended by a limit, or by a stop of the caller's (the `reason`), wherever
-    the model was; not by the model.
-    """
+    """Whether a limit or a stop string (the `reason`) ended the answer, and not the model."""
     return finish != "stop" or reason is not None
 
 
 def parse_arguments(call: ParsedCall) -> msgspec.Raw | None:
-    """A call's arguments as an object in the model's own words, with its numbers and its halves of
-    characters, on one line; none where the answer was cut off in them.
+    """A call's arguments as a JSON object on one line, with numbers and escapes unchanged; None if
+    the answer was cut off in them.
     """
     try:
         found = json.loads(
@@ -117,12 +114,12 @@ def parse_arguments(call: ParsedCall) -> msgspec.Raw | None:
 
 
 def _reject_constant(word: str) -> Any:
-    """NaN and Infinity are no JSON."""
+    """NaN and Infinity are not JSON."""
     raise ValueError(word)
 
 
 def make_chat_body(given: dict[str, Any]) -> ChatBody:
-    """What another dialect's body comes to in OpenAI's.  Raises `RequestError`."""
+    """The chat body that another API's body was converted to.  Raises `RequestError`."""
     try:
         return ChatBody.model_validate(given)
     except ValidationError as error:

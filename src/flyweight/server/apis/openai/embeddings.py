@@ -1,7 +1,7 @@
-"""OpenAI's /v1/embeddings: prompts in, a vector each out.
+"""OpenAI's /v1/embeddings: prompts in, a vector per prompt out.
 
-Invariant: a vector is what `LLM.embed` gives for the same prompt; one that is cut to `dimensions`
-is of length 1 again.
+Invariant: a vector is the one that `LLM.embed` returns for the prompt; cut to `dimensions` it has
+length 1 again.
 """
 
 from array import array
@@ -20,11 +20,16 @@ from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import RequestContext
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.body import read_body
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import render_prompt
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message
-from flyweight.server.apis.prompt_fields import Ids, fit_prompts, split_prompts
+from flyweight.server.apis.prompt_fields import (
+    Ids,
+    choose_source,
+    fit_prompts,
+    require_source,
+    split_prompts,
+)
 from flyweight.server.apis.sampling_fields import (
     WIDTH,
     Explain,
@@ -46,17 +51,13 @@ OF_CHAT = ("messages", "add_special_tokens", "truncate_prompt_tokens", "truncati
 Dimensions = Annotated[int, Field(ge=1, lt=2**31, json_schema_extra={WIDTH: True})]
 
 
-def require_source(source: str) -> dict[str, Any]:
-    """The schema of a body with this source."""
-    other = {name: {"type": "null"} for name in SOURCES if name != source}
-    return {"required": [source], "properties": {source: {"not": {"type": "null"}}, **other}}
-
-
 class EmbeddingBody(Fields):
-    """Prompts whose vectors are wanted."""
+    """Prompts whose vectors are requested."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [require_source(name) for name in SOURCES]}
+        json_schema_extra={
+            "oneOf": [require_source("input", ["messages"]), require_source("messages", ["input"])]
+        }
     )
 
     model: str | None = None
@@ -79,14 +80,8 @@ class EmbeddingBody(Fields):
     return_cache_explanation: Explain = None
 
     def prompts(self, model: ServedModel) -> list[Any]:
-        """Each by itself.  Raises `RequestError`."""
-        given = [name for name in SOURCES if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise RequestError(
-                "is missing" if not given else f"and {' and '.join(given[:-1])} exclude each other",
-                given[-1] if given else SOURCES[0],
-                allowed=f"exactly one of {', '.join(SOURCES)}",
-            )
+        """The separate prompts.  Raises `RequestError`."""
+        choose_source(self, SOURCES)
         if self.messages is not None:
             own = {name: getattr(self, name) for name in OF_CHAT}
             return [render_prompt(model, ChatBody(add_generation_prompt=False, **own), answer=0)]
@@ -98,25 +93,24 @@ class EmbeddingBody(Fields):
         return PoolingParams(self.pooling or "last", normalize)
 
 
-async def create_embeddings(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), EmbeddingBody)
+async def create_embeddings(server: ApiServer, request: Request, body: EmbeddingBody) -> Response:
     model = server.find(body.model)
     explain = body.return_cache_explanation
-    lane = model.context(body.model, body.cache_salt, body.priority, explain)
+    context = model.make_context(body.model, body.cache_salt, body.priority, explain)
     with field_names({"prompt": "input" if body.messages is None else "messages"}):
         prompts = await model.run_in_thread(body.prompts, model)
         given = await compute_vectors(
-            server, model, request, prompts, body.to_params(), lane, body.dimensions
+            server, model, request, prompts, body.to_params(), context, body.dimensions
         )
-    visit = get_record(request.scope)
-    visit.reply = f"embd-{body.request_id or uuid4().hex}"
-    return await server.write_in_thread(lambda: reply(make_reply(visit.reply, model, body, given)))
+    record = get_record(request.scope)
+    record.reply = f"embd-{body.request_id or uuid4().hex}"
+    return await server.write_in_thread(lambda: reply(make_reply(record.reply, model, body, given)))
 
 
 def make_reply(
     id: str, model: ServedModel, body: EmbeddingBody, given: Sequence[VectorCollector]
 ) -> dict[str, Any]:
-    """OpenAI's reply, which many prompts make long."""
+    """OpenAI's reply."""
     found = get_vectors(given, body.dimensions)
     form = encode_base64 if body.encoding_format == "base64" else list
     data = [
@@ -141,7 +135,7 @@ async def compute_vectors(
     request: Request,
     prompts: Sequence[Any],
     params: PoolingParams,
-    lane: RequestContext,
+    context: RequestContext,
     dimensions: int | None,
 ) -> list[VectorCollector]:
     """A collector with a vector for each prompt.  Raises `HttpError`."""
@@ -153,9 +147,9 @@ async def compute_vectors(
             value=dimensions,
             allowed=f"1 to {width}",
         )
-    asked = await model.prepare(prompts, params, lane)
-    with server.begin(model, asked, request) as bundle:
-        collectors = await run_while_connected(request, bundle.wait_for_all())
+    prepared = await model.prepare(prompts, params, context)
+    with server.begin(model, prepared, request) as group:
+        collectors = await run_while_connected(request, group.wait_for_all())
     found: list[VectorCollector] = []
     for collector in collectors:
         assert isinstance(collector, VectorCollector)
@@ -166,7 +160,7 @@ async def compute_vectors(
 
 
 def get_vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Sequence[float]]:
-    """What was gathered, as long as it is wanted."""
+    """The computed vectors, with the requested number of dimensions."""
     found: list[Sequence[float]] = []
     for one in given:
         assert one.event is not None and one.event.vector is not None
@@ -178,7 +172,7 @@ def get_vectors(given: Sequence[VectorCollector], dimensions: int | None) -> lis
 
 
 def count_usage(given: Sequence[VectorCollector]) -> dict[str, Any]:
-    """OpenAI's `usage` of vectors; a `cls` prompt counts whole, though its first token is read."""
+    """OpenAI's `usage` of vectors; all tokens of a `cls` prompt count, though only one is read."""
     tokens = sum(len(one.tokens) for one in given)
     cached = sum(one.cached for one in given)
     return {
@@ -189,12 +183,12 @@ def count_usage(given: Sequence[VectorCollector]) -> dict[str, Any]:
 
 
 def shorten(vector: Sequence[float], dimensions: int, normalize: bool) -> Sequence[float]:
-    """The first numbers of a vector, of length 1 again where the whole was."""
+    """The first numbers of a vector, scaled to length 1 if the whole vector was."""
     kept = vector[:dimensions]
     length = hypot(*kept) if normalize else 1.0
     return [x / length for x in kept] if length else kept
 
 
 def encode_base64(vector: Sequence[float]) -> str:
-    """As OpenAI's clients ask for by default: little-endian float32 in base64."""
+    """Little-endian float32 in base64, which OpenAI's clients request by default."""
     return b64encode(array("f", vector).tobytes()).decode()

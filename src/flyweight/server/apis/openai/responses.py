@@ -1,8 +1,9 @@
-"""OpenAI's /v1/responses, without a memory: from its bodies to a chat's.
+"""OpenAI's /v1/responses without stored responses: from its bodies to a chat body.
 
-Invariant: nothing of one request is kept for another; what would need that is refused by name.
+Invariant: nothing of one request is kept for another; fields that need that are refused by name.
 """
 
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
@@ -12,10 +13,10 @@ from starlette.responses import Response
 from flyweight.errors import RequestError, field_names
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.body import FIRST, limited, read_body
+from flyweight.server.apis.body import FIRST, limited
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import prepare_chat
-from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches
+from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches, join_parts
 from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.openai.responses_stream import ResponseWriter
 from flyweight.server.apis.output_formats import NamedSchema
@@ -30,7 +31,7 @@ from flyweight.server.apis.sampling_fields import (
     Stored,
     VllmFields,
 )
-from flyweight.server.apis.tools import NamedTool, ToolName
+from flyweight.server.apis.tools import TOOLS, NamedTool, ToolName
 from flyweight.server.settings import MOST_TOOLS
 from flyweight.types import MAX_LOGPROBS
 
@@ -41,18 +42,14 @@ TAKEN = (  # as a chat has them
 )  # fmt: skip
 
 
-class StrictFields(Fields):
-    """What is not a field of it is refused."""
-
-
-class ResponseTextPart(StrictFields):
+class ResponseTextPart(Fields):
     type: Literal["input_text", "output_text", "text"]
     text: str
     annotations: list[Any] | None = Field(None, max_length=0)
     logprobs: list[Any] | None = None
 
 
-class SaidItem(StrictFields):
+class SaidItem(Fields):
     """A message."""
 
     type: Literal["message"] | None = None
@@ -63,8 +60,8 @@ class SaidItem(StrictFields):
     phase: str | None = None
 
 
-class CallItem(StrictFields):
-    """A call the model made before."""
+class CallItem(Fields):
+    """A call that the model made before."""
 
     type: Literal["function_call"]
     call_id: str
@@ -74,8 +71,8 @@ class CallItem(StrictFields):
     status: str | None = None
 
 
-class CallOutput(StrictFields):
-    """What came of a call."""
+class CallOutput(Fields):
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -84,13 +81,13 @@ class CallOutput(StrictFields):
     status: str | None = None
 
 
-class ReasoningPart(StrictFields):
+class ReasoningPart(Fields):
     type: Literal["reasoning_text"]
     text: str
 
 
-class ReasoningItem(StrictFields):
-    """What the model thought before."""
+class ReasoningItem(Fields):
+    """Earlier reasoning of the model."""
 
     type: Literal["reasoning"]
     id: str | None = None
@@ -147,7 +144,7 @@ NAMES = {
 }
 
 
-class PlainFormat(StrictFields):
+class PlainFormat(Fields):
     type: Literal["text", "json_object"]
 
 
@@ -161,15 +158,15 @@ class NamedFormat(NamedSchema):
         return {"type": "json_schema", "json_schema": given}
 
 
-class ResponseTextFormat(StrictFields):
+class ResponseTextFormat(Fields):
     format: PlainFormat | NamedFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="Given to the model's template."
     )
 
 
-class ResponseTool(StrictFields):
-    """A function of the caller's."""
+class ResponseTool(Fields):
+    """A function of the client."""
 
     type: Literal["function"]
     name: ToolName
@@ -188,7 +185,7 @@ class ResponseChoice(NamedTool):
     type: Literal["function"]
 
 
-class ResponseAllowed(StrictFields):
+class ResponseAllowed(Fields):
     """The tools that may be called (`auto`), or one of which is to be (`required`)."""
 
     type: Literal["allowed_tools"]
@@ -200,19 +197,19 @@ class ResponseAllowed(StrictFields):
         return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": named}}
 
 
-class ReasoningChoice(StrictFields):
+class ReasoningChoice(Fields):
     effort: Effort | None = None
     summary: Literal["auto"] | None = Field(
         None, description="There is none: reasoning is returned in full."
     )
 
 
-class StreamChoice(StrictFields):
+class StreamChoice(Fields):
     include_obfuscation: No | None = Field(None, description="Events are as long as their text.")
 
 
 class ResponseBody(VllmFields):
-    """What is to be responded to."""
+    """The input of a response."""
 
     model: str | None = None
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
@@ -220,9 +217,7 @@ class ResponseBody(VllmFields):
     max_output_tokens: int | None = Field(None, ge=1, lt=2**31)
     stream: bool | None = None
     text: ResponseTextFormat | None = None
-    tools: list[ResponseTool] | None = Field(
-        None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools")
-    )
+    tools: list[ResponseTool] | None = TOOLS
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | ResponseAllowed | None = (
         None
     )
@@ -258,9 +253,7 @@ class ResponseBody(VllmFields):
 
     @property
     def scored(self) -> int | None:
-        """Alternatives to be told of with each token; none where not even the tokens are.  Raises
-        `RequestError`.
-        """
+        """Alternatives per token, or None without log-probabilities.  Raises `RequestError`."""
         if SCORES in (self.include or ()):
             return self.top_logprobs or 0
         if self.top_logprobs:
@@ -273,7 +266,7 @@ class ResponseBody(VllmFields):
         return None
 
     def to_chat(self) -> dict[str, Any]:
-        """As a chat has it.  Raises `RequestError`."""
+        """The fields of a chat body.  Raises `RequestError`."""
         talk = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else []
         if not isinstance(self.input, str):
             talk = make_messages(self.input)
@@ -302,7 +295,7 @@ class ResponseBody(VllmFields):
         return {name: value for name, value in found.items() if value is not None}
 
     def echo(self) -> dict[str, Any]:
-        """What a response repeats of what was asked."""
+        """The fields of the request that a response repeats."""
         given = self.model_dump(exclude_none=True, by_alias=True)
         return {
             "instructions": self.instructions,
@@ -324,30 +317,23 @@ class ResponseBody(VllmFields):
         }
 
 
-async def create_response(server: ApiServer, request: Request) -> Response:
-    body = read_body(server.settings, request, await request.body(), ResponseBody)
+async def create_response(server: ApiServer, request: Request, body: ResponseBody) -> Response:
     model = server.find(body.model)
     with field_names(NAMES):
-        asked, reading = await prepare_chat(
+        prepared, reading = await prepare_chat(
             model, request, make_chat_body(body.to_chat()), model.defaults, body.form_place, NAMES
         )
     name = body.model or model.names[0]
     head = {"created_at": model.now(), "model": name, **body.echo()}
     if body.request_id is not None:
         head["id"] = f"resp_{body.request_id}"
-    return await answer(
-        server,
-        model,
-        request,
-        asked,
-        lambda bundle: ResponseWriter(head, bundle, reading, body.scored),
-        stream=bool(body.stream),
-    )
+    write = partial(ResponseWriter, head, reading, body.scored)
+    return await answer(server, model, request, prepared, write, stream=bool(body.stream))
 
 
 def make_messages(items: list[Item]) -> list[dict[str, Any]]:
-    """Items as a chat's messages: what the model thought and called belongs to what it said, and is
-    a message of its own where it said nothing more in its turn.
+    """Items as messages of a chat: reasoning and calls belong to the message of the same turn, or
+    are a message of their own if there is none.
     """
     found: list[dict[str, Any]] = []
     thought = ""
@@ -356,7 +342,7 @@ def make_messages(items: list[Item]) -> list[dict[str, Any]]:
             thought += "".join(part.text for part in item.content or ())
             continue
         if isinstance(item, CallOutput):
-            text = join_text(item.output)
+            text = join_parts(item.output)
             found.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
         elif isinstance(item, CallItem):
             last = found[-1] if found else {}
@@ -370,13 +356,9 @@ def make_messages(items: list[Item]) -> list[dict[str, Any]]:
             if thought and item.role != "assistant":
                 found.append({"role": "assistant", "content": "", "reasoning": thought})
                 thought = ""
-            found.append({"role": item.role, "content": join_text(item.content)})
+            found.append({"role": item.role, "content": join_parts(item.content)})
         if thought and found[-1]["role"] == "assistant":
             found[-1]["reasoning"], thought = thought, ""
     if thought:
         found.append({"role": "assistant", "content": "", "reasoning": thought})
     return found
-
-
-def join_text(content: str | list[ResponseTextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)

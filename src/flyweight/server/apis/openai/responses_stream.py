@@ -35,8 +35,8 @@ NONE = Raw(b"[]")  # log-probabilities, where none are told
 
 
 class PartScores:
-    """Of the parts of one choice that are content, `most` alternatives each.  An answer is read
-    token by token (`singles`), so that each step of it is known to be of the newest ones.
+    """Log-probabilities of the content parts of one choice, with `most` alternatives.  The answer
+    is parsed token by token (`split_tokens`), so that each event belongs to the newest token.
     """
 
     def __init__(self, collector: Collector, most: int, spelling: TokenSpelling) -> None:
@@ -50,7 +50,7 @@ class PartScores:
         self.runs: list[bytes] = []  # of the part that is open, encoded once
 
     def split_tokens(self, piece: TextPiece) -> Iterator[TextPiece]:
-        """A piece in pieces of a token; what the end gives back is of the last one."""
+        """Splits a piece into pieces of one token; text that the end adds belongs to the last."""
         left, last = piece.text, len(piece.tokens) - 1
         if last < 0:
             if self.waiting:
@@ -66,7 +66,7 @@ class PartScores:
             yield TextPiece(piece.choice, text, [token], [entry], *end)
 
     def step(self, step: BlockEvent) -> msgspec.Raw:
-        """What a step tells of: a delta its own tokens, the end of a part all of them."""
+        """The entries of an event: of a delta its tokens, at the end of a part all of them."""
         if step.kind is not DeltaKind.CONTENT:
             self.follows = False
             if step.kind is DeltaKind.REASONING and step.what == "delta":
@@ -86,21 +86,21 @@ class PartScores:
     def part(self) -> msgspec.Raw:
         return _join(self.runs)
 
-    def score_answer(self, choice: CompletionOutput, telling: ContentBlocks) -> msgspec.Raw:
-        """Of all content of an answer that has come whole."""
+    def score_answer(self, choice: CompletionOutput, blocks: ContentBlocks) -> msgspec.Raw:
+        """The entries of all content of a whole answer."""
         ids, finish = list(choice.token_ids), choice.finish_reason
         answer = TextPiece(0, choice.text, ids, choice.logprobs, finish, choice.stop_reason)
         runs: list[bytes] = []
         for piece in self.split_tokens(answer):
-            for step in telling.read_piece(piece):
+            for step in blocks.read_piece(piece):
                 self.step(step)
                 if step.what == "close" and step.kind is DeltaKind.CONTENT:
                     runs += self.runs
         return _join(runs)
 
     def _take(self, text: str) -> list[Entry]:
-        """Of the tokens of a text that goes on where the one before ended, or came last: marks and
-        blanks between them are in no part.
+        """The entries of a text that continues the one before, or is the newest.  Marks and blanks
+        between texts belong to no part.
         """
         waiting = "".join(one for one, _ in self.waiting)
         on = self.follows and waiting.startswith(text)
@@ -126,20 +126,20 @@ def _join(runs: list[bytes]) -> msgspec.Raw:
 
 
 class ResponseWriter:
-    """Writes one response; `head` is what it says of itself beside its answer."""
+    """Writes one response; `head` has its fields other than the answer."""
 
     media = "text/event-stream"
     ping = PING
 
     def __init__(
-        self, head: dict[str, Any], bundle: RequestGroup, reading: AnswerFormat, most: int | None
+        self, head: dict[str, Any], reading: AnswerFormat, most: int | None, group: RequestGroup
     ) -> None:
-        """With log-probabilities, `most` alternatives each, or without (none)."""
-        self.model = bundle.model
-        (self.collector,) = get_collectors(bundle)
+        """With `most` alternatives per token, or without log-probabilities (None)."""
+        self.model = group.model
+        (self.collector,) = get_collectors(group)
         spelling = TokenSpelling(self.model.tokenizer)
         self.scores = None if most is None else PartScores(self.collector, most, spelling)
-        self.reading, self.telling = reading, ContentBlocks(reading)
+        self.reading, self.blocks = reading, ContentBlocks(reading)
         self.id = head.get("id") or f"resp_{uuid4().hex}"
         self.head = {"id": self.id, "object": "response", **head}
         self.output: list[dict[str, Any]] = []  # items that are done
@@ -157,7 +157,7 @@ class ResponseWriter:
             if text:
                 known = NONE
                 if self.scores is not None and kind is DeltaKind.CONTENT:
-                    known = self.scores.score_answer(choice, self.telling)
+                    known = self.scores.score_answer(choice, self.blocks)
                 self.output.append(self._complete_item(make_item(kind), kind, text, known))
         self.finish = choice.finish_reason
         if self.finish in CUTS and self.output and not said.calls:
@@ -191,8 +191,10 @@ class ResponseWriter:
         )
 
     def _write_steps(self, piece: TextPiece) -> bytes:
-        """What a piece tells; of the items that end with the answer only the last was cut off."""
-        steps = self.telling.read_piece(piece)
+        """The events of a piece.  Of the items that end with the answer only the last was cut
+        off.
+        """
+        steps = self.blocks.read_piece(piece)
         told = [self._write_step(step) for step in steps[:-1]]
         self.finish = piece.finish
         return b"".join(told + [self._write_step(step) for step in steps[-1:]])
@@ -204,7 +206,7 @@ class ResponseWriter:
         )
 
     def _write_text(self, step: BlockEvent, known: Raw) -> bytes:
-        """A step of text, of whose log-probabilities these are `known`, or of reasoning."""
+        """An event of text, whose log-probabilities are `known`, or of reasoning."""
         kind, name = step.kind, NAMES[step.kind]
         if step.what == "open":
             self.item = make_item(kind)
@@ -224,7 +226,7 @@ class ResponseWriter:
         return found + self._close(self._complete_item(self.item, kind, step.text, known))
 
     def _write_call(self, step: BlockEvent) -> bytes:
-        """A step of a call."""
+        """An event of a call."""
         if step.what == "open":
             self.item = make_call(ParsedCall(step.text))
             added = {"output_index": len(self.output), "item": self.item}
@@ -284,7 +286,7 @@ class ResponseWriter:
         }
 
     def _count_reasoning(self) -> int:
-        """Tokens of reasoning, as its text has them."""
+        """The tokens of the reasoning's text."""
         thoughts = [item["content"] for item in self.output if item["type"] == "reasoning"]
         text = "".join(part["text"] for content in thoughts for part in content)
         tokenizer = self.collector.tokenizer
@@ -296,7 +298,7 @@ def _name_status(whole: bool) -> str:
 
 
 def make_empty_fields(status: str) -> dict[str, Any]:
-    """A response's fields as long as there is nothing to put in them."""
+    """A response's fields before there is an answer."""
     return {
         "status": status,
         "error": None,

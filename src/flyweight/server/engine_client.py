@@ -1,9 +1,8 @@
-"""The engine as the front end sees it: a process at the other end of a pipe, and a stream for each
-request under way.
+"""The engine process as the API server sees it: a pipe, and a stream per running request.
 
-Invariant: every stream ends with its last news or with one error; one that is left is aborted; when
-the engine's process ends, all of them end at once, and another is started.  Runs on one event loop;
-knows no HTTP.
+Invariant: every stream ends with its last event or one error; a stream that is left is aborted;
+when the engine process ends, all streams end at once, and another process is started.  Runs on one
+event loop; knows no HTTP.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ import msgspec
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.server import pipe
-from flyweight.server.engine_client.spawn import EngineProcess, wait_or_kill
+from flyweight.server.engine_process import EngineProcess, wait_or_kill
 from flyweight.types import EventCollector
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
@@ -26,7 +25,7 @@ TRIES = 5  # processes in a row that did not
 
 
 class EngineDown(EngineError):
-    """There is no engine now."""
+    """There is no engine process now."""
 
 
 class EngineStream:
@@ -62,11 +61,11 @@ class EngineStream:
 
 
 class EngineClient:
-    """Starts the engine's process, and another where it dies; `begin` is what it is told first.
-    `heard` gets each step before its news are handed on, `noted` hears what befalls a process, by
-    name and with its facts, `loading` how the building goes; `given_up` is called where processes
-    die as fast as they are started.  One that is silent for twice `patience` seconds with something
-    to do is ended.
+    """Starts the engine process, and another one if it dies.  `begin` is the first message to it.
+    `on_step` gets each step before its events are passed on, `on_event` gets the name and facts of
+    what happens to the process, `on_loading` the progress of loading; `on_failure` is called if
+    processes die as soon as they are started.  A process that is silent for twice `patience`
+    seconds with work to do is killed.
     """
 
     def __init__(
@@ -97,18 +96,18 @@ class EngineClient:
         self._again: asyncio.Task[None] | None = None
 
     def spawn(self) -> socket.socket:
-        """Starts a process; can be called before there is an event loop."""
+        """Starts a process; there need not be an event loop yet."""
         return self.adopt(EngineProcess.spawn())
 
     def adopt(self, engine: EngineProcess) -> socket.socket:
-        """Tells a process which engine to be; the pipe to it."""
+        """Sends the first message to a process, and returns the pipe to it."""
         self._process = engine.process
         engine.line.sendall(pipe.encode_frame(self.begin))
         engine.line.setblocking(False)
         return engine.line
 
     async def connect(self, ours: socket.socket) -> None:
-        """Waits until the process is ready.  Raises `ConfigError` where it cannot be."""
+        """Waits until the process is ready.  Raises `ConfigError` if it cannot be."""
         loop = asyncio.get_running_loop()
         built = self._built = loop.create_future()
         try:
@@ -120,7 +119,7 @@ class EngineClient:
                 built.exception()  # whoever waited hears of it, or has gone
 
     def submit(self, collector: EventCollector, news: asyncio.Event) -> EngineStream:
-        """Begins a request.  Raises `EngineDown`."""
+        """Starts a request.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
             raise EngineDown("the engine is restarting; retry later")
         stream = EngineStream(collector, news)
@@ -130,7 +129,7 @@ class EngineClient:
         return stream
 
     def leave(self, stream: EngineStream) -> None:
-        """Ends a request whose reader has gone."""
+        """Aborts a request that has no reader any more."""
         id = stream.collector.request.id
         if self.streams.pop(id, None) is not None and self._line is not None:
             self._line.write(pipe.encode_frame(pipe.Abort(id)))
@@ -151,13 +150,13 @@ class EngineClient:
             self._answers.pop(number, None)
 
     def measure_silence(self) -> float:
-        """Seconds since the engine last said anything, while it had something to do; where there
-        are streams, since it last told of work that was done for one.
+        """Seconds since the engine's last message while it has work; if there are streams, since
+        its last progress on one.
         """
         return time.monotonic() - self.spoke if self._busy else 0.0
 
     def ping(self) -> None:
-        """Has the engine say something soon, so that its silence means something."""
+        """Makes the engine answer, so that its silence means something."""
         if not self._busy and self._line is not None:
             self._expect()
             self._pinged = True
@@ -168,7 +167,7 @@ class EngineClient:
         return bool(self.streams or self._answers or self._pinged)
 
     def _expect(self) -> None:
-        """Something is about to be asked: from now on silence counts."""
+        """Starts the clock of silence before a message is sent."""
         if not self._busy:
             self.spoke = time.monotonic()
         if self._watching is None:
@@ -176,7 +175,7 @@ class EngineClient:
             self._watching = loop.call_later(2 * self.patience, self._watch)
 
     def _watch(self) -> None:
-        """Ends an engine that hangs; looks again as long as there is something to wait for."""
+        """Kills an engine that hangs; checks again while there is something to wait for."""
         self._watching = None
         left = 2 * self.patience - self.measure_silence()
         if left <= 0:
@@ -185,7 +184,7 @@ class EngineClient:
             self._watching = asyncio.get_running_loop().call_later(left, self._watch)
 
     async def close(self) -> None:
-        """Ends the process: it goes when its pipe is closed."""
+        """Ends the process by closing its pipe."""
         self._closing = True
         if self._again is not None:
             self._again.cancel()
@@ -219,7 +218,7 @@ class EngineClient:
             self._settle(ConfigError(message.message))
 
     def handle_lost(self) -> None:
-        """The process has gone: whoever waits is told."""
+        """Ends all streams with an error, as the process has gone."""
         self.ready, self._line, self._pinged = False, None, False
         self.gauges = None  # another process computes nothing yet
         error = EngineDown("the engine ended while it computed this request; it is restarting")
@@ -236,7 +235,7 @@ class EngineClient:
             self._again = asyncio.get_running_loop().create_task(self._restart())
 
     def _settle(self, error: FlyweightError | None) -> bool:
-        """Tells who waits for the process to be ready; whether anybody did."""
+        """Resolves the wait for the process to be ready; whether there was one."""
         if self._built is None or self._built.done():
             return False
         if error is None:
@@ -246,7 +245,7 @@ class EngineClient:
         return True
 
     def kill(self) -> None:
-        """Ends a process that says what cannot be understood."""
+        """Kills a process that sends invalid messages."""
         if self._process is not None:
             self._process.kill()
 
@@ -301,8 +300,8 @@ class EngineClient:
 
 
 def _shows_progress(message: Any) -> bool:
-    """Whether it shows that something was done for a request: an engine that answers questions, or
-    steps without a token, may be stuck.
+    """Whether a message shows work on a request: an engine that only answers questions, or runs
+    steps without tokens, may be stuck.
     """
     if isinstance(message, pipe.StepReport):
         return bool(message.gauges.tokens or message.news or message.started)
@@ -310,7 +309,7 @@ def _shows_progress(message: Any) -> bool:
 
 
 class _Line(asyncio.Protocol):
-    """The front end's side of the pipe."""
+    """The API server's side of the pipe."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client

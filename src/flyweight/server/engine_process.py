@@ -1,6 +1,6 @@
-"""The engine's process, and our end of its pipe.
+"""Starts the engine process, and ends it.
 
-Invariant: the process ends by itself when its pipe is closed, and is made to where it does not.
+Invariant: the process ends by itself when its pipe is closed, and is killed if it does not.
 Standard library only: it is started before anything heavy is imported.
 """
 
@@ -37,7 +37,7 @@ class EngineProcess:
 
 
 def wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    """Waits for a process to end, and helps it after a while."""
+    """Waits for a process to end, and kills it after a while."""
     try:
         process.wait(LEAVING)
     except subprocess.TimeoutExpired:

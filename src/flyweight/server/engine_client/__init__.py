@@ -1,1 +1,0 @@
-"""The engine as the front end sees it: its process, our end of the pipe, a stream a request."""
