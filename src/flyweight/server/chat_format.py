@@ -117,11 +117,11 @@ def check_template_defaults(
     of each template (None: not known).
     """
     seen = {name for one in reads for name in one or ()}
-    strays = [name for name in given if name not in seen]
-    if strays and None not in reads:
+    unused = [name for name in given if name not in seen]
+    if unused and None not in reads:
         listed = ", ".join(sorted(seen - {"tools", "documents", "add_generation_prompt"}))
         raise ConfigError(
-            f"--default-chat-template-kwargs: {shown(strays[0])} has no effect: the model's chat "
-            f"template does not read it{nearest(strays[0], seen)}"
+            f"--default-chat-template-kwargs: {shown(unused[0])} has no effect: the model's chat "
+            f"template does not read it{nearest(unused[0], seen)}"
             f"{f'; it reads: {listed}'[:300] if listed else ''}; leave it out"
         )

@@ -112,11 +112,11 @@ class EngineClient:
         built = self._built = loop.create_future()
         try:
             transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
-            self._line = cast(asyncio.WriteTransport, transport)  # uvloop's are none of asyncio's
+            self._line = cast(asyncio.WriteTransport, transport)  # uvloop has classes of its own
             await built
         finally:
             if not built.cancel() and not built.cancelled():
-                built.exception()  # whoever waited hears of it, or has gone
+                built.exception()  # marks the error as retrieved
 
     def submit(self, collector: EventCollector, news: asyncio.Event) -> EngineStream:
         """Starts a request.  Raises `EngineDown`."""
@@ -193,7 +193,7 @@ class EngineClient:
         if self._process is not None:
             await asyncio.to_thread(wait_or_kill, self._process)
 
-    # --- what the line tells ---
+    # --- messages of the engine ---
 
     def take(self, message: Any) -> None:
         if not self.streams or _shows_progress(message):

@@ -51,7 +51,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     """A request; `params` are the options that are not the default."""
 
     id: str
-    tokens: bytes  # int32, as they lie in memory
+    tokens: bytes  # int32, native byte order
     params: dict[str, Any]
     stop_ids: list[int]
     max_tokens: int
@@ -158,7 +158,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
     timings: tuple[float, float, float, float] | None = None
     scored: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
     prompt: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
-    vector: bytes | None = None  # float32, as it lies in memory
+    vector: bytes | None = None  # float32, native byte order
     error: dict[str, Any] | None = None
     total: float | None = None
     score: float | None = None

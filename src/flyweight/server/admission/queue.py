@@ -24,7 +24,7 @@ from flyweight.server.transport.replies import ClientGone, wait_for_disconnect
 from flyweight.server.transport.request_log import get_record
 
 PREPARING = 16  # requests that may prepare even where fewer may wait
-LONGEST_WAIT = 60  # seconds a client is told to stay away at most
+LONGEST_WAIT = 60  # the longest Retry-After, in seconds
 PACE_OVER = 10.0  # seconds over which the pace of admissions is measured
 
 
@@ -165,7 +165,7 @@ async def prepare_and_run(
     both.
     """
     try:
-        await request.body()  # before somebody else listens
+        await request.body()  # before disconnects are awaited
         own = Preparation(queue)
     except BaseException:
         work.close()

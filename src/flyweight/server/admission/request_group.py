@@ -41,7 +41,7 @@ class RequestGroup:
         self._retries: list[EngineStream] = []
         self._error: HttpError | None = None
         self._closed = False
-        self._ahead = 0  # tokens that came since somebody looked
+        self._ahead = 0  # tokens that arrived and were not read
         self._choices = sum(count_sequences(one) for one in prompts)
         seconds = model.settings.request_timeout
         gone = time.monotonic() - arrived

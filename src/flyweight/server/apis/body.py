@@ -24,7 +24,7 @@ from flyweight.server.transport.replies import ignore, ignore_also
 Body = TypeVar("Body", bound=BaseModel)
 LIMIT = "x-limit"  # marks fields whose end is a limit of the server's, which it names
 BOTH = "x-either-way"  # and those whose limit counts from 0 either way
-FIRST = Field(fail_fast=True)  # of a list: its first mistake is told, no others are looked for
+FIRST = Field(fail_fast=True)  # of a list: only its first error is reported
 TOKEN = "x-token"  # marks ids: their range is the model's
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 ROUNDS = 4  # of a lenient reading: a stray may be hidden behind another
@@ -140,10 +140,10 @@ def _read_leniently(request: Request, given: dict[str, Any], kind: type[Body]) -
         try:
             return kind.model_validate(given)
         except ValidationError as error:
-            strays = remove_unknown(given, error) if left else []
-            if not strays:
+            removed = remove_unknown(given, error) if left else []
+            if not removed:
                 raise
-            unknown += strays
+            unknown += removed
     raise AssertionError("the last round returns or raises")
 
 

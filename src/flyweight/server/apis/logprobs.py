@@ -17,7 +17,7 @@ from flyweight.server.transport.replies import encode
 from flyweight.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no minus infinity
-RUN = 128  # entries of a list that are encoded in one call, which lets nobody else run
+RUN = 128  # entries encoded in one call, during which no other thread runs
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")  # of /v1/completions
 Entry = dict[int, Logprob]
 Lists = dict[str, list[Any]]
@@ -93,7 +93,7 @@ class TextScores:
         special = collector.tokenizer.special_ids
         self.hidden = special if params.skip_special_tokens else frozenset()
         self.at = len(collector.echo)  # where the answer's next token begins in the text
-        self.prompt = prompt if params.echo else None  # until it is told of
+        self.prompt = prompt if params.echo else None  # until it was written
         self.listed = bool(params.logprob_token_ids)
 
     def write(self, fresh: Sequence[Entry]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _add(
     text = spelling.spell(token, chosen.decoded_token if chosen else unknown)
     best: dict[str, float] = {}
     for i, one in (entry or {}).items():
-        if i == token or _is_listed(one, most):  # the chosen one always, beside the likely ones
+        if i == token or _is_listed(one, most):  # the chosen one is always listed
             best.setdefault(spelling.spell(i, one.decoded_token), _make_finite(one.logprob))
     lists["tokens"].append(text)
     lists["token_logprobs"].append(_make_finite(chosen.logprob) if chosen else None)

@@ -18,7 +18,7 @@ from flyweight.server.apis.sampling_fields import Id, params_of
 from flyweight.server.served_model import ServedModel
 from flyweight.types import SamplingParams
 
-# The first mistake of a list is told, so no others are looked for.
+# Only the first error of a list is reported.
 Ids = Annotated[list[Id], Field(min_length=1, fail_fast=True)]
 Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 Prompts = str | Ids | Texts | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]

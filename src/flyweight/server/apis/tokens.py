@@ -72,9 +72,11 @@ class TokenizeBody(Fields):
     def read_ids(self, model: ServedModel, request: Request) -> list[int]:
         """Raises `RequestError`."""
         source = choose_source(self, SOURCES)
-        stray = next((name for name in EXCLUDED[source] if getattr(self, name) is not None), None)
-        if stray is not None:
-            raise RequestError(f"cannot be combined with {source}; leave it out", stray)
+        excluded = next(
+            (name for name in EXCLUDED[source] if getattr(self, name) is not None), None
+        )
+        if excluded is not None:
+            raise RequestError(f"cannot be combined with {source}; leave it out", excluded)
         if self.messages is not None:
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}

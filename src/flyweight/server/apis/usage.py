@@ -85,19 +85,19 @@ def measure_llama_timings(*collectors: Collector) -> dict[str, float]:
     """llama-server's `timings`; `prompt_n` are computed tokens, `cache_n` cached ones."""
     arrival, queued, first, last = find_times(collectors)
     found = sum(c.cached for c in collectors)
-    asked = sum(len(c.request.tokens) for c in collectors) - found
+    computed = sum(len(c.request.tokens) for c in collectors) - found
     made = sum(c.produced for c in collectors)
     shares = {
-        "prompt": (asked, first - arrival - queued),
+        "prompt": (computed, first - arrival - queued),
         "predicted": (made, last - first),
     }
-    told: dict[str, float] = {"cache_n": found}
+    result: dict[str, float] = {"cache_n": found}
     for name, (tokens, seconds) in shares.items():
-        told[f"{name}_n"] = tokens
-        told[f"{name}_ms"] = to_ms(seconds)
-        told[f"{name}_per_token_ms"] = to_ms(seconds / tokens) if tokens else 0.0
-        told[f"{name}_per_second"] = round(tokens / seconds, 3) if seconds > 0 else 0.0
-    return told
+        result[f"{name}_n"] = tokens
+        result[f"{name}_ms"] = to_ms(seconds)
+        result[f"{name}_per_token_ms"] = to_ms(seconds / tokens) if tokens else 0.0
+        result[f"{name}_per_second"] = round(tokens / seconds, 3) if seconds > 0 else 0.0
+    return result
 
 
 def report_usage(model: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def explain_reuse(
     token by token.
     """
     size = model.client.facts["block_size"]
-    told = []
+    result = []
     for collector in collectors:
         found = collector.reuse
         if found is None:
@@ -146,7 +146,7 @@ def explain_reuse(
         exact = bool(collector.request.salt) or len(model.settings.keys) < 2
         if place is not None and not exact:
             place -= place % size
-        told.append(
+        result.append(
             {
                 "prompt_tokens": len(collector.request.tokens),
                 "hit_tokens": found.hit,
@@ -156,7 +156,7 @@ def explain_reuse(
                 "block_size": size,
             }
         )
-    return told
+    return result
 
 
 def find_times(collectors: Sequence[Collector]) -> tuple[float, float, float, float]:

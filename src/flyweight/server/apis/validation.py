@@ -62,8 +62,8 @@ def explain_errors(
     """The error of a body with these `fields` and their schemas; `inside` lists the names of an
     object's fields.
     """
-    told = _choose_errors(errors, 1)
-    first = told[0]
+    chosen = _choose_errors(errors, 1)
+    first = chosen[0]
     kind, loc, given = first["type"], first["loc"], first.get("ctx", {})
     name = _join_name(loc, whole=kind == "extra_forbidden")
     if kind == "extra_forbidden":
@@ -80,8 +80,8 @@ def explain_errors(
     value = first["input"]
     if kind == "union_tag_invalid":
         name, value = f"{name}.type", given["tag"]
-    span = _describe_range(fields.get(name, {})) if kind in BOUNDS and len(told) == 1 else ""
-    allowed = span or ", or ".join(dict.fromkeys(_describe_allowed(one) for one in told))
+    span = _describe_range(fields.get(name, {})) if kind in BOUNDS and len(chosen) == 1 else ""
+    allowed = span or ", or ".join(dict.fromkeys(_describe_allowed(one) for one in chosen))
     hint = "images and files are not supported" if _is_media(value, loc[-1]) else ""
     instead = INSTEAD.get(".".join(str(part) for part in loc if isinstance(part, str)))
     if instead is not None:

@@ -59,7 +59,7 @@ def answer_question(
 
 def main() -> int:
     """Answers on stdout: the data of an error, or nothing."""
-    with suppress(OSError):  # where memory is used up, this process goes, and nobody's engine
+    with suppress(OSError):  # if memory is used up, the system kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     os.nice(NICE)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer

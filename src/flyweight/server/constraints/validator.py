@@ -28,7 +28,7 @@ from flyweight.server.transport.errors import HttpError
 QUICK = 0.5  # seconds for a question in the first place; one that takes longer goes to the second
 LIGHT = 4096  # characters of a source that is expected to be quick
 WAITING = 128  # requests that may wait, half of them for questions that are not quick
-RETRY = 5  # seconds a client is told to stay away
+RETRY = 5  # Retry-After, in seconds
 REMEMBERED = 64  # answers; a question is up to 64 KB
 MEMORY = 512 << 20  # bytes for one question
 STARTING = 30.0  # seconds for a process to start on a busy machine
@@ -61,7 +61,7 @@ class ExclusiveTurns:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came, and nobody is here to use it
+            if turn.done() and not turn.cancelled():  # the turn came after the wait was cancelled
                 self.leave()
             raise
 
@@ -179,7 +179,7 @@ class ConstraintValidator:
         finally:
             question.waiting -= 1
             if not question.waiting and not question.task.done():
-                del self._asked[outputs]  # whoever comes now asks anew
+                del self._asked[outputs]  # later requests start a new check
                 question.task.cancel()
 
     def _admit(self, *, heavy: bool, more: int = 1) -> None:

@@ -233,14 +233,14 @@ class ServerLifecycle:
         return found
 
     def _make_server(self, found: ModelDescription) -> ApiServer:
-        told = self.client.facts
-        facts = RequestChecks(
-            told["vocab"], told["max_model_len"], told["scored"], found.stop_ids,
-            tuple(told["adapters"]), self.settings.max_logprobs,
+        facts = self.client.facts
+        checks = RequestChecks(
+            facts["vocab"], facts["max_model_len"], facts["scored"], found.stop_ids,
+            tuple(facts["adapters"]), self.settings.max_logprobs,
         )  # fmt: skip
         tokenizer = set_template(found.tokenizer, self.server.chat_template)
         parser = self.server.reasoning_parser
-        preparer = RequestPreparer(tokenizer, facts, self.settings.seed, reasoning=parser)
+        preparer = RequestPreparer(tokenizer, checks, self.settings.seed, reasoning=parser)
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**read_generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
@@ -248,7 +248,7 @@ class ServerLifecycle:
             self.settings.model, self.server.served_model_name, self.settings.adapters
         )
         effective = EffectiveConfiguration(
-            self.settings, self.server, self.wishes, told, summarize_model(found)
+            self.settings, self.server, self.wishes, facts, summarize_model(found)
         )
         log = ServerLog(self.server.log_format)
         log.to = self.log

@@ -25,7 +25,7 @@ from flyweight.server.settings import ServerSettings
 
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
 
-if TYPE_CHECKING:  # what is heavy is imported beside the engine
+if TYPE_CHECKING:  # heavy modules are imported while the engine starts
     from flyweight.server.lifecycle.lifecycle import ShowsLoading
 
 

@@ -188,8 +188,8 @@ class StepObserver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts, self.streams, self.log, self.clock = counts, streams, log, clock
-        self._said = 0.0  # when preemptions were told of last
-        self._preempted = 0  # that were told of
+        self._last_log = 0.0  # when preemptions were logged last
+        self._preempted = 0  # preemptions that were logged
 
     def observe_step(self, message: StepReport) -> None:
         """Counts a step, before its events are passed on."""
@@ -201,7 +201,7 @@ class StepObserver:
             counts.step.observe(gauges.tokens)
             counts.seats += gauges.running
         now = self.clock()
-        at = message.at or now  # when it was heard of says how busy the front end is
+        at = message.at or now  # the time of arrival would measure this process
         for news in message.news:
             made = len(news.tokens)
             stream = streams.get(news.id) if made else None
@@ -275,14 +275,14 @@ class StepObserver:
 
     def _log_preemptions(self, now: float) -> None:
         total = self.counts.totals["preempted"]
-        if total == self._preempted or now < self._said + INTERVAL:
+        if total == self._preempted or now < self._last_log + INTERVAL:
             return
         self.log.event(
             "preempted", sequences=total - self._preempted, total=total,
             reason="the K/V cache is full; they are computed again later",
             hint="increase --memory-limit or reduce --max-num-seqs",
         )  # fmt: skip
-        self._said, self._preempted = now, total
+        self._last_log, self._preempted = now, total
 
 
 def _is_counted(request: Request) -> bool:

@@ -81,7 +81,7 @@ class ServerLog:
                 to.write(text)
                 to.flush()
             except (OSError, ValueError):
-                self.lost += 1  # nobody reads any more
+                self.lost += 1  # the reader is gone
 
 
 def _flush(to: WritesLines) -> None:

@@ -81,7 +81,7 @@ RESIDENCY: tuple[tuple[str, str, Callable[[ServerCounters], Histogram]], ...] = 
         "Time between the last uses of a K/V block.",
         lambda c: c.reuse_gap,
     ),
-)  # of a sample of the blocks, where that is asked for
+)  # of a sample of the blocks, if enabled
 COUNTERS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("prompt_tokens", "Prompt tokens.", lambda c: c.prompt_tokens),
     ("prompt_tokens_cached", "Prompt tokens found in the prefix cache.", lambda c: c.cached_tokens),

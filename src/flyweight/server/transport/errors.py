@@ -56,7 +56,7 @@ class HttpError(Exception):
         }
 
 
-Shape = Callable[[HttpError], dict[str, Any]]  # how a dialect writes errors
+Shape = Callable[[HttpError], dict[str, Any]]  # the error format of an API
 
 
 def make_timeout_error(seconds: float) -> HttpError:

@@ -21,7 +21,7 @@ from flyweight.server.transport.errors import HttpError, Shape
 from flyweight.server.transport.replies import encode
 
 PIPELINED = 16  # requests that may wait behind one on its connection
-LINE = 4  # bytes of a header beside its name and value
+LINE = 4  # bytes of a header other than its name and value
 
 
 def encode_reply(error: HttpError, shape: Shape = HttpError.body) -> bytes:
@@ -107,7 +107,7 @@ class Connection(HttpToolsProtocol):
         self.pool.open.discard(self)
         self.pool.idle.pop(self, None)
         super().connection_lost(error)
-        for cycle in self.running:  # uvicorn tells the newest only
+        for cycle in self.running:  # uvicorn notifies the newest only
             cycle.disconnected = True
             cycle.message_event.set()
 
@@ -190,7 +190,7 @@ class Connection(HttpToolsProtocol):
         if self.running:
             done = self.running.pop(0)
             if done.more_body and not self.transport.is_closing():
-                self.transport.close()  # nobody reads the rest of its body
+                self.transport.close()  # the rest of its body is not read
         if not self.running:
             self.pool.idle[self] = None
         if self.transport.get_write_buffer_size():

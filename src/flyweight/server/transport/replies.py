@@ -23,7 +23,7 @@ DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment, which readers of events pass over
 HEADER, SCHEMA_HEADER = "x-ignored-params", "x-ignored-schema-keywords"
 MOST, LONGEST = 32, 64  # names, and characters of each
-PLAIN = "[]$="  # beside letters, digits and _.-~, which are never escaped
+PLAIN = "[]$="  # not escaped, like letters, digits and _.-~
 
 
 class ClientGone(Exception):
@@ -51,7 +51,7 @@ class EventTemplate:
     __slots__ = ("after", "before")
 
     def __init__(self, make: Callable[[str], object]) -> None:
-        mark = uuid4().hex  # nobody else's text
+        mark = uuid4().hex  # occurs in no text
         self.before, _, self.after = encode_event(make(mark)).partition(encode(mark))
 
     def __call__(self, text: str) -> bytes:

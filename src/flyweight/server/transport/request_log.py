@@ -18,7 +18,7 @@ from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-CUT = 499  # the status of an answer nobody waited for, before it began
+CUT = 499  # the client disconnected before the response began
 
 
 @dataclass(slots=True)

@@ -120,12 +120,12 @@ class MessageTurn(Fields):
              "function": {"name": one.name, "arguments": one.input}}
             for one in blocks if isinstance(one, ToolUse)
         ]  # fmt: skip
-        said: dict[str, Any] = {"role": self.role, "content": join_parts(texts)}
+        message: dict[str, Any] = {"role": self.role, "content": join_parts(texts)}
         if thoughts:
-            said["reasoning"] = "".join(thoughts)
+            message["reasoning"] = "".join(thoughts)
         if calls:
-            said["tool_calls"] = calls
-        return [*found, said] if texts or thoughts or calls or not found else found
+            message["tool_calls"] = calls
+        return [*found, message] if texts or thoughts or calls or not found else found
 
 
 class MessageTool(MessagePart):
@@ -177,10 +177,10 @@ class CountBody(Fields):
 
     def to_chat(self) -> dict[str, Any]:
         """The fields of a chat body.  Raises `RequestError`."""
-        talk = [one for turn in self.messages for one in turn.to_chat()]
+        messages = [one for turn in self.messages for one in turn.to_chat()]
         if self.system:
-            talk.insert(0, {"role": "system", "content": join_parts(self.system)})
-        found: dict[str, Any] = {"model": self.model, "messages": talk}
+            messages.insert(0, {"role": "system", "content": join_parts(self.system)})
+        found: dict[str, Any] = {"model": self.model, "messages": messages}
         if self.messages[-1].role == "assistant":
             found |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:

@@ -64,18 +64,18 @@ class MessageWriter:
     def write_reply(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
         self.finish, self.reason = choice.finish_reason, choice.stop_reason
-        said = parse_answer(self.reading, choice)
-        half = any(parse_arguments(call) is None for call in said.calls)
+        parsed = parse_answer(self.reading, choice)
+        half = any(parse_arguments(call) is None for call in parsed.calls)
         return {
             **self.head,
-            "content": make_blocks(said),
-            **self._make_stop(0 if half else len(said.calls)),
+            "content": make_blocks(parsed),
+            **self._make_stop(0 if half else len(parsed.calls)),
             "usage": make_usage(self.collector),
             **report_timings(self.model, self.collector),
         }
 
     def begin(self) -> bytes:
-        return b""  # what was cached, which is told first, is known with the first token
+        return b""  # the first event has the cached tokens, known with the first token
 
     def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         found = b""
@@ -129,14 +129,14 @@ def encode_named(value: dict[str, Any]) -> bytes:
     return encode_event(value, value["type"])
 
 
-def make_blocks(said: ParsedAnswer) -> list[dict[str, Any]]:
+def make_blocks(parsed: ParsedAnswer) -> list[dict[str, Any]]:
     """The content of a whole answer."""
     found: list[dict[str, Any]] = []
-    if said.reasoning:
-        found.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
-    if said.content:
-        found.append({"type": "text", "text": said.content})
-    for call in said.calls:
+    if parsed.reasoning:
+        found.append({"type": "thinking", "thinking": parsed.reasoning, "signature": ""})
+    if parsed.content:
+        found.append({"type": "text", "text": parsed.content})
+    for call in parsed.calls:
         given = parse_arguments(call)
         found.append({**make_tool_use(call.name), "input": {} if given is None else given})
     return found

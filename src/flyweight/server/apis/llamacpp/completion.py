@@ -197,8 +197,8 @@ class LlamaWriter:
                     collector, len(found), choice.finish_reason, choice.stop_reason
                 )
                 one["content"] = "" if self.prompts_only else choice.text
-                told = self.body.return_tokens and not self.prompts_only
-                one["tokens"] = choice.token_ids if told else []
+                included = self.body.return_tokens and not self.prompts_only
+                one["tokens"] = choice.token_ids if included else []
                 if choice.logprobs is not None and not self.prompts_only:
                     one["completion_probabilities"] = encode_token_scores(
                         choice.logprobs, self.spelling

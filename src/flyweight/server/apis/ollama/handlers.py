@@ -60,8 +60,8 @@ async def chat(server: ApiServer, request: Request, body: OllamaChatBody) -> Res
     model = server.find(resolve_name(server.serves, body.model))
     if not body.messages:
         return reply_loaded(body, {"message": {"role": "assistant", "content": ""}})
-    talk = [one.to_chat() for one in body.messages]
-    prepared, reading = await prepare_conversation(model, request, body, talk, body.tools)
+    messages = [one.to_chat() for one in body.messages]
+    prepared, reading = await prepare_conversation(model, request, body, messages, body.tools)
     write = partial(OllamaWriter, body, make_message, reading)
     return await answer(server, model, request, prepared, write, stream=body.stream)
 
@@ -82,8 +82,8 @@ async def generate(server: ApiServer, request: Request, body: OllamaGenerateBody
             prepared = await model.prepare(prompts, params, context, "format")
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
-        talk = [*system, {"role": "user", "content": body.prompt}]
-        prepared, reading = await prepare_conversation(model, request, body, talk)
+        messages = [*system, {"role": "user", "content": body.prompt}]
+        prepared, reading = await prepare_conversation(model, request, body, messages)
     write = partial(OllamaWriter, body, make_response, reading)
     return await answer(server, model, request, prepared, write, stream=body.stream)
 
@@ -92,7 +92,7 @@ async def prepare_conversation(
     model: ServedModel,
     request: Request,
     body: OllamaBody,
-    talk: list[dict[str, Any]],
+    messages: list[dict[str, Any]],
     tools: list[Tool] | None = None,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and the format of its answer."""
@@ -107,7 +107,7 @@ async def prepare_conversation(
     if tools:
         given["tools"] = [declare_tool(tool) for tool in tools]
     with field_names(NAMES | name_logprobs(body.top_logprobs)):
-        chat_body = make_chat_body({"messages": talk, **body.context_fields(model), **given})
+        chat_body = make_chat_body({"messages": messages, **body.context_fields(model), **given})
         defaults = {**DEFAULTS, **model.defaults, "structured_outputs": body.form}
         return await prepare_chat(model, request, chat_body, defaults, "format", NAMES)
 
@@ -115,25 +115,25 @@ async def prepare_conversation(
 def declare_tool(tool: Tool) -> dict[str, Any]:
     """A tool as a chat body declares it.  Go clients send empty fields for absent parameters."""
     found = tool.model_dump(exclude_unset=True)
-    told = found["function"].get("parameters")
-    if told is not None:
-        kept = {name: value for name, value in told.items() if value not in (None, "")}
+    parameters = found["function"].get("parameters")
+    if parameters is not None:
+        kept = {name: value for name, value in parameters.items() if value not in (None, "")}
         found["function"]["parameters"] = kept
     return found
 
 
-def reply_loaded(body: OllamaBody, said: dict[str, Any]) -> Response:
+def reply_loaded(body: OllamaBody, parsed: dict[str, Any]) -> Response:
     """The reply to a request that only wants the model loaded."""
-    head = {"model": body.model, "created_at": format_now(), **said}
+    head = {"model": body.model, "created_at": format_now(), **parsed}
     return reply({**head, "done": True, "done_reason": "load"})
 
 
-def make_message(said: ParsedAnswer) -> dict[str, Any]:
+def make_message(parsed: ParsedAnswer) -> dict[str, Any]:
     """What is new, in the format of /api/chat."""
-    found: dict[str, Any] = {"role": "assistant", "content": said.content}
-    if said.reasoning:
-        found["thinking"] = said.reasoning
-    calls = [(call.name, parse_arguments(call)) for call in said.calls]
+    found: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        found["thinking"] = parsed.reasoning
+    calls = [(call.name, parse_arguments(call)) for call in parsed.calls]
     whole = [
         {"function": {"name": name, "arguments": arguments}}
         for name, arguments in calls
@@ -144,9 +144,12 @@ def make_message(said: ParsedAnswer) -> dict[str, Any]:
     return {"message": found}
 
 
-def make_response(said: ParsedAnswer) -> dict[str, Any]:
+def make_response(parsed: ParsedAnswer) -> dict[str, Any]:
     """What is new, in the format of /api/generate."""
-    return {"response": said.content, **({"thinking": said.reasoning} if said.reasoning else {})}
+    return {
+        "response": parsed.content,
+        **({"thinking": parsed.reasoning} if parsed.reasoning else {}),
+    }
 
 
 Shape = Callable[[ParsedAnswer], dict[str, Any]]
@@ -174,16 +177,16 @@ class OllamaWriter:
     def write_reply(self) -> dict[str, Any]:
         (choice,) = self.collector.output().outputs
         self.finish = choice.finish_reason or self.finish
-        said = parse_answer(self.reading, choice)
-        return self._make_line(said, **self._make_scores(choice.logprobs), **self._report_usage())
+        parsed = parse_answer(self.reading, choice)
+        return self._make_line(parsed, **self._make_scores(choice.logprobs), **self._report_usage())
 
     def begin(self) -> bytes:
         return b""
 
     def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         self.finish = piece.finish or self.finish
-        said = [self._parse_step(step) for step in self.blocks.read_piece(piece)]
-        lines = [self._make_line(one, done=False) for one in said if one is not None]
+        parsed = [self._parse_step(step) for step in self.blocks.read_piece(piece)]
+        lines = [self._make_line(one, done=False) for one in parsed if one is not None]
         if scores := self._make_scores(piece.logprobs):  # once, though a piece be of several lines
             lines = lines or [self._make_line(ParsedAnswer(), done=False)]
             lines[-1].update(scores)
@@ -215,8 +218,8 @@ class OllamaWriter:
             else {}
         )
 
-    def _make_line(self, said: ParsedAnswer, **more: Any) -> dict[str, Any]:
-        return {"model": self.model_name, "created_at": format_now(), **self.shape(said), **more}
+    def _make_line(self, parsed: ParsedAnswer, **more: Any) -> dict[str, Any]:
+        return {"model": self.model_name, "created_at": format_now(), **self.shape(parsed), **more}
 
     def _report_usage(self) -> dict[str, Any]:
         m = self.collector.metrics()

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field
 from flyweight.errors import RequestError
 from flyweight.params.options import OLLAMA
 from flyweight.params.structured import StructuredOutputs
-from flyweight.server.apis.body import limited
 from flyweight.server.apis.fields import ALWAYS, Fields
+from flyweight.server.apis.openai.chat_schema import LOGPROBS
 from flyweight.server.apis.openai.embeddings import Dimensions
 from flyweight.server.apis.option_fields import with_options
 from flyweight.server.apis.output_formats import schema_in
@@ -28,7 +28,6 @@ from flyweight.server.apis.sampling_fields import (
 )
 from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
-from flyweight.types import MAX_LOGPROBS
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
@@ -126,9 +125,7 @@ class OllamaBody(Fields):
     truncate: No | None = Field(None, description="What does not fit is refused.")
     shift: No | None = Field(None, description="An answer ends where the context does.")
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
-    )
+    top_logprobs: int | None = LOGPROBS
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
 

@@ -181,11 +181,11 @@ def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[s
         "documents": body.documents,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    talk = [message.to_chat() for message in body.messages]
+    messages = [message.to_chat() for message in body.messages]
     whole = body.truncate_prompt_tokens is not None  # read to its end, however long
     tools = read_tools(model, body).declared or None
     if whole:
-        read = {"messages": talk, "tools": tools, "documents": body.documents}
+        read = {"messages": messages, "tools": tools, "documents": body.documents}
         for name, value in read.items():
             check_depth(name, value)
             check_size(name, str(value), get_max_bytes(model))
@@ -196,7 +196,7 @@ def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[s
     try:
         made = render_conversation(
             model.tokenizer,
-            talk,
+            messages,
             longest=None if whole else longest,
             tools=tools,
             # templates write their special tokens themselves
@@ -204,7 +204,7 @@ def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[s
             bounds=model.settings.templates,
             **own,
         )
-    except TemplateFault as fault:  # whose words are Python's: a client is told the kind
+    except TemplateFault as fault:  # its text is Python's: the client gets the kind
         model.log.event("chat_template", failed=fault.kind, line=fault.line)
         if model.settings.chat_template:
             raise HttpError(500, BROKEN, code="chat_template") from None

@@ -24,6 +24,7 @@ from flyweight.text.template_reads import list_variables
 from flyweight.types import MAX_LOGPROBS
 from flyweight.validation.untrusted import shown
 
+LOGPROBS = Field(None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs"))
 Switch = Annotated[str, Field(max_length=64)]
 Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
 Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
@@ -36,7 +37,7 @@ UNSEEN = {  # by templates
     "annotations", "prefix", "audio", "function_call", "provider_specific_fields",
 }  # fmt: skip
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-THINKING = ("enable_thinking", "thinking")  # how templates are told whether to reason
+THINKING = ("enable_thinking", "thinking")  # template variables that switch reasoning
 EFFORT = "reasoning_effort"
 GOING_ON = "continue_final_message"  # is no template's to read
 WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
@@ -109,9 +110,7 @@ class ChatBody(SamplingBody):
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
-    )
+    top_logprobs: int | None = LOGPROBS
     echo: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -137,11 +136,11 @@ class ChatBody(SamplingBody):
     def goes_on(self) -> bool | None:
         """Whether the answer continues the last message.  Raises `RequestError`."""
         *others, last = self.messages
-        stray = next((i for i, one in enumerate(others) if one.prefix), None)
+        misplaced = next((i for i, one in enumerate(others) if one.prefix), None)
         if last.prefix and last.role != "assistant":
-            stray = len(others)
-        if stray is not None:
-            place = f"messages.{stray}.prefix"
+            misplaced = len(others)
+        if misplaced is not None:
+            place = f"messages.{misplaced}.prefix"
             raise RequestError(
                 "is not valid",
                 place,
@@ -183,11 +182,11 @@ def check_template_fields(
         reject_unused_field(model, request, name, reads, names)
         less |= dict.fromkeys(WITH_TOOLS if name == "tools" else (name,))
     own = body.chat_template_kwargs or {}
-    strays = [name for name in own if name not in (*reads, *OWN, GOING_ON)]
-    for name in strays:
+    unused = [name for name in own if name not in (*reads, *OWN, GOING_ON)]
+    for name in unused:
         reject_unused_field(model, request, f"chat_template_kwargs.{name}", reads, names)
-    if strays:
-        less["chat_template_kwargs"] = {n: v for n, v in own.items() if n not in strays}
+    if unused:
+        less["chat_template_kwargs"] = {n: v for n, v in own.items() if n not in unused}
     return body.model_copy(update=less) if less else body
 
 

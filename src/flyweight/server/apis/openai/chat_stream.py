@@ -11,64 +11,39 @@ from uuid import uuid4
 from flyweight.outputs import CompletionOutput, Logprob
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.apis.answer import get_collectors
-from flyweight.server.apis.logprobs import TokenSpelling, encode_chat_scores, encode_prompt_scores
+from flyweight.server.apis.logprobs import encode_chat_scores, encode_prompt_scores
 from flyweight.server.apis.openai.chat_schema import ChatBody
+from flyweight.server.apis.openai.chunk_writer import ChunkWriter
 from flyweight.server.apis.openai.content_blocks import was_cut_off
-from flyweight.server.apis.usage import RunningUsage, report_attempts, report_usage
-from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
+from flyweight.server.apis.usage import report_attempts
+from flyweight.server.transport.replies import EventTemplate, encode_event
 from flyweight.text.tools.deltas import Delta, DeltaKind, ParsedAnswer
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 
 
-class ChatWriter:
+class ChatWriter(ChunkWriter):
     """Writes one conversation's answers."""
 
-    media = "text/event-stream"
-    ping = PING
-
     def __init__(self, body: ChatBody, reading: AnswerFormat, group: RequestGroup) -> None:
-        self.model = model = group.model
+        super().__init__(body, group, "chat.completion.chunk", "chatcmpl")
+        (self.collector,) = self.collectors
         self.body, self.reading = body, reading
         self.echo = (body.continued or "") if body.echo else ""
         self.parsers: dict[int, AnswerParser] = {}  # by choice
-        (self.collector,) = get_collectors(group)
-        options = body.stream_options
-        running = options is not None and options.running
-        self.running = RunningUsage([self.collector]) if running else None
-        self.last = options is not None and (options.include_usage or running)
-        self.last = self.last or bool(body.return_cache_explanation)
-        self.last = self.last or model.settings.enable_force_include_usage
-        self.begun: set[int] = set()
-        self.plain: dict[int, EventTemplate] = {}  # chunks of each choice that hold text alone
-        bare = not (body.logprobs or body.return_token_ids)
-        self.bare = bare and reading.plain and not running
-        self.spelling = TokenSpelling(model.tokenizer, body.return_tokens_as_token_ids)
-        self.collector.interval = body.stream_interval or self.collector.interval
-        self.id = f"chatcmpl-{body.request_id or uuid4().hex}"
-        self.head = {
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": model.now(),
-            "model": body.model or model.names[0],
-            "system_fingerprint": None,
-        }
+        bare = not (body.logprobs or body.return_token_ids or self.running)
+        self.bare = bare and reading.plain
 
     def write_reply(self) -> dict[str, Any]:
-        found = self.collector.output().outputs[: self.body.n or 1]
+        found = self.collector.output().outputs[: self.choices]
         choices = [self._make_choice(choice) for choice in found]
         head = {**self.head, "object": "chat.completion", "service_tier": None}
-        return {**head, "choices": choices, **self._describe_prompt(), **self._report_usage()}
-
-    def begin(self) -> bytes:
-        return b""
+        return {**head, "choices": choices, **self._describe_prompt(), **self.report_usage()}
 
     def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
         first = b""
         if self.running is not None:
             self.running.note(prompt, piece)
-        if piece.choice >= (self.body.n or 1):  # a beam that is not among the best
+        if piece.choice >= self.choices:  # a beam that is not among the best
             return first
         if piece.choice not in self.begun:
             prompt_facts = {} if self.begun else self._describe_prompt()
@@ -82,20 +57,7 @@ class ChatWriter:
         if self.bare and piece.finish is None:
             return first + self._write_plain(piece.choice, piece.text)
         one = self._make_delta_choice(piece)
-        if one is None:
-            return first
-        chunk: dict[str, Any] = {**self.head, "choices": [one]}
-        if self.running is not None:
-            chunk["usage"] = self.running.report()
-        return first + encode_event(chunk)
-
-    def end(self) -> bytes:
-        if not self.last:
-            return DONE
-        return encode_event({**self.head, "choices": [], **self._report_usage()}) + DONE
-
-    def write_error(self, error: HttpError) -> bytes:
-        return encode_event(error.body()) + DONE
+        return first if one is None else first + self.write_chunk(one)
 
     def _write_plain(self, choice: int, text: str) -> bytes:
         """The chunk of a piece that only has text."""
@@ -127,9 +89,6 @@ class ChatWriter:
         if self.body.return_prompt_text:
             found["prompt_text"] = self._get_prompt_text()
         return found
-
-    def _report_usage(self) -> dict[str, Any]:
-        return report_usage(self.model, [self.collector])
 
     def _make_choice(self, choice: CompletionOutput) -> dict[str, Any]:
         parser = AnswerParser(self.reading)

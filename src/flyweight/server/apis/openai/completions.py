@@ -5,7 +5,6 @@ Invariant: choices are numbered prompt by prompt, n of each.
 
 from functools import cache, partial
 from typing import Any
-from uuid import uuid4
 
 from pydantic import Field
 from starlette.requests import Request
@@ -16,19 +15,19 @@ from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import check_fits, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.body import limited
-from flyweight.server.apis.logprobs import PromptScores, TextScores, TokenSpelling
+from flyweight.server.apis.answer import answer
+from flyweight.server.apis.logprobs import PromptScores, TextScores
+from flyweight.server.apis.openai.chat_schema import LOGPROBS
+from flyweight.server.apis.openai.chunk_writer import ChunkWriter
 from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, listing
-from flyweight.server.apis.usage import RunningUsage, report_attempts, report_usage
+from flyweight.server.apis.usage import report_attempts
 from flyweight.server.served_model import ServedModel
-from flyweight.server.transport.errors import HttpError
-from flyweight.server.transport.replies import DONE, PING, EventTemplate, encode_event
+from flyweight.server.transport.replies import EventTemplate
 from flyweight.text.infill import Infill
 from flyweight.types import MAX_LOGPROBS
 
-MOST_TOKENS = 16  # OpenAI's, where nobody says
+MOST_TOKENS = 16  # OpenAI's default
 
 
 class CompletionBody(SamplingBody):
@@ -36,9 +35,7 @@ class CompletionBody(SamplingBody):
 
     prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, lt=2**31)
-    logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
-    )
+    logprobs: int | None = LOGPROBS
     echo: bool | None = None
     best_of: int | None = Field(None, ge=1, le=20)
     suffix: str | None = None
@@ -131,44 +128,22 @@ def make_infill_prompts(
     return [partial(make, one) for one in prompts]
 
 
-class CompletionWriter:
+class CompletionWriter(ChunkWriter):
     """Writes the continuations of all prompts."""
 
-    media = "text/event-stream"
-    ping = PING
-
     def __init__(self, body: CompletionBody, group: RequestGroup) -> None:
-        self.model, self.body, self.collectors = group.model, body, get_collectors(group)
-        model = self.model
-        options = body.stream_options
-        running = options is not None and options.running
-        self.running = RunningUsage(self.collectors) if running else None
-        self.last = options is not None and (options.include_usage or running)
-        self.last = self.last or bool(body.return_cache_explanation)
-        self.last = self.last or model.settings.enable_force_include_usage
-        self.plain: dict[int, EventTemplate] = {}  # chunks of each choice that hold text alone
+        super().__init__(body, group, "text_completion", "cmpl")
+        self.body = body
         scored = body.logprobs is not None or body.prompt_logprobs is not None
-        self.bare = not (scored or body.return_token_ids or running)
-        self.spelling = TokenSpelling(model.tokenizer, body.return_tokens_as_token_ids)
+        self.bare = not (scored or body.return_token_ids or self.running)
         self.scores: dict[int, TextScores] = {}  # by choice
-        self.prompts: dict[int, PromptScores] = {}  # until all choices have told of theirs
-        self.untold = [body.n or 1] * len(self.collectors)  # choices of each prompt
-        self.begun: set[int] = set()
-        for collector in self.collectors:
-            collector.interval = body.stream_interval or collector.interval
-        self.id = f"cmpl-{body.request_id or uuid4().hex}"
-        self.head = {
-            "id": self.id,
-            "object": "text_completion",
-            "created": model.now(),
-            "model": body.model or model.names[0],
-            "system_fingerprint": None,
-        }
+        self.prompts: dict[int, PromptScores] = {}  # until all choices have written theirs
+        self.unwritten = [self.choices] * len(self.collectors)  # choices of each prompt
 
     def write_reply(self) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
         for prompt, collector in enumerate(self.collectors):
-            for choice in collector.output().outputs[: self.body.n or 1]:
+            for choice in collector.output().outputs[: self.choices]:
                 one = _wrap_text(len(choices), choice.text, choice.finish_reason)
                 if self.body.logprobs is not None and choice.logprobs is not None:
                     one["logprobs"] = self._make_scores(prompt).write(choice.logprobs)
@@ -178,18 +153,14 @@ class CompletionWriter:
                 report = report_attempts(choice.structured_output)
                 choices.append({**one, **report, **self._describe_prompt(prompt)})
         head = {**self.head, "service_tier": None}
-        return {**head, "choices": choices, **report_usage(self.model, self.collectors)}
-
-    def begin(self) -> bytes:
-        return b""
+        return {**head, "choices": choices, **self.report_usage()}
 
     def write_piece(self, prompt: int, piece: TextPiece) -> bytes:
-        many = self.body.n or 1
         if self.running is not None:
             self.running.note(prompt, piece)
-        if piece.choice >= many:  # a beam that is not among the best
+        if piece.choice >= self.choices:  # a beam that is not among the best
             return b""
-        at = prompt * many + piece.choice
+        at = prompt * self.choices + piece.choice
         if self.bare and piece.finish is None:
             plain = self.plain.get(at)
             if plain is None:
@@ -211,21 +182,7 @@ class CompletionWriter:
         if self.body.return_token_ids:
             one["token_ids"] = piece.tokens
         one |= report_attempts(piece.report)
-        chunk: dict[str, Any] = {**self.head, "choices": [one]}
-        if self.running is not None:
-            chunk["usage"] = self.running.report()
-        return encode_event(chunk)
-
-    def end(self) -> bytes:
-        if not self.last:
-            return DONE
-        return (
-            encode_event({**self.head, "choices": [], **report_usage(self.model, self.collectors)})
-            + DONE
-        )
-
-    def write_error(self, error: HttpError) -> bytes:
-        return encode_event(error.body()) + DONE
+        return self.write_chunk(one)
 
     def _make_scores(self, prompt: int) -> TextScores:
         """The writer of one choice's log-probabilities."""
@@ -238,8 +195,8 @@ class CompletionWriter:
             found["prompt_logprobs"] = self._get_prompt_scores(prompt).prompt_logprobs
         if self.body.return_token_ids:
             found["prompt_token_ids"] = list(self.collectors[prompt].request.tokens)
-        self.untold[prompt] -= 1
-        if not self.untold[prompt]:
+        self.unwritten[prompt] -= 1
+        if not self.unwritten[prompt]:
             self.prompts.pop(prompt, None)
         return found
 

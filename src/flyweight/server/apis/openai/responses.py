@@ -13,10 +13,10 @@ from starlette.responses import Response
 from flyweight.errors import RequestError, field_names
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer
-from flyweight.server.apis.body import FIRST, limited
+from flyweight.server.apis.body import FIRST
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import prepare_chat
-from flyweight.server.apis.openai.chat_schema import Budget, Effort, Switches, join_parts
+from flyweight.server.apis.openai.chat_schema import LOGPROBS, Budget, Effort, Switches, join_parts
 from flyweight.server.apis.openai.content_blocks import make_chat_body
 from flyweight.server.apis.openai.responses_stream import ResponseWriter
 from flyweight.server.apis.output_formats import NamedSchema
@@ -33,7 +33,6 @@ from flyweight.server.apis.sampling_fields import (
 )
 from flyweight.server.apis.tools import TOOLS, NamedTool, ToolName
 from flyweight.server.settings import MOST_TOOLS
-from flyweight.types import MAX_LOGPROBS
 
 TAKEN = (  # as a chat has them
     *VllmFields.model_fields,
@@ -225,9 +224,7 @@ class ResponseBody(VllmFields):
     reasoning: ReasoningChoice | None = None
     metadata: Metadata = None
     stream_options: StreamChoice | None = None
-    top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
-    )
+    top_logprobs: int | None = LOGPROBS
     store: Stored = None
     previous_response_id: None = Field(None, description="Nothing is kept here.")
     background: No | None = None
@@ -267,13 +264,13 @@ class ResponseBody(VllmFields):
 
     def to_chat(self) -> dict[str, Any]:
         """The fields of a chat body.  Raises `RequestError`."""
-        talk = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else []
+        messages = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else []
         if not isinstance(self.input, str):
-            talk = make_messages(self.input)
+            messages = make_messages(self.input)
         if self.instructions:
-            talk.insert(0, {"role": "system", "content": self.instructions})
+            messages.insert(0, {"role": "system", "content": self.instructions})
         found: dict[str, Any] = {name: getattr(self, name) for name in TAKEN}
-        found |= {"messages": talk, "max_tokens": self.max_output_tokens}
+        found |= {"messages": messages, "max_tokens": self.max_output_tokens}
         if self.scored is not None:
             found |= {"logprobs": True, "top_logprobs": self.scored}
         if self.tools:

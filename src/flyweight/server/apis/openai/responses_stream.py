@@ -31,7 +31,7 @@ from flyweight.text.tools.parser import AnswerFormat
 
 NAMES = {DeltaKind.CONTENT: "output_text", DeltaKind.REASONING: "reasoning_text"}
 CUTS = {"length": "max_output_tokens", "repetition": "repetition"}  # why a response is incomplete
-NONE = Raw(b"[]")  # log-probabilities, where none are told
+NONE = Raw(b"[]")  # no log-probabilities
 
 
 class PartScores:
@@ -44,7 +44,7 @@ class PartScores:
         self.hidden = special if params.skip_special_tokens else frozenset()
         self.most, self.spelling = most, spelling
         self.detokenizer = collector.make_detokenizer()
-        # texts that are in no part yet, and what is known of their tokens where it was not told
+        # texts that are in no part yet, and their tokens' entries that were not written
         self.waiting: list[tuple[str, Entry | None]] = []
         self.follows = True  # whether content now goes on where the last of it ended
         self.runs: list[bytes] = []  # of the part that is open, encoded once
@@ -195,9 +195,9 @@ class ResponseWriter:
         off.
         """
         steps = self.blocks.read_piece(piece)
-        told = [self._write_step(step) for step in steps[:-1]]
+        events = [self._write_step(step) for step in steps[:-1]]
         self.finish = piece.finish
-        return b"".join(told + [self._write_step(step) for step in steps[-1:]])
+        return b"".join(events + [self._write_step(step) for step in steps[-1:]])
 
     def _write_step(self, step: BlockEvent) -> bytes:
         known = NONE if self.scores is None else self.scores.step(step)
