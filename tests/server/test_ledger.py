@@ -20,8 +20,11 @@ from flyweight.server.lifecycle.running import (
     read_command,
 )
 from flyweight.server.observability.counters import ServerCounters
-from flyweight.server.observability.effective_config import PATIENCE, EffectiveConfiguration
-from flyweight.server.observability.model_summary import ModelSummary
+from flyweight.server.observability.effective_config import (
+    PATIENCE,
+    EffectiveConfiguration,
+    ModelSummary,
+)
 from flyweight.server.settings import ServerSettings
 
 FACTS = {

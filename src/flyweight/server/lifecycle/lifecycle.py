@@ -37,9 +37,8 @@ from flyweight.server.lifecycle.running import (
     remove_record,
     write_record,
 )
-from flyweight.server.observability.effective_config import EffectiveConfiguration
+from flyweight.server.observability.effective_config import EffectiveConfiguration, summarize_model
 from flyweight.server.observability.log import LogFile, ServerLog
-from flyweight.server.observability.model_summary import summarize_model
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError

@@ -1,29 +1,76 @@
-"""The ledger of effective settings: each feature that can be asked for, what is really active and
-why, and what it has done so far.
+"""The effective configuration: each feature that can be requested, what is in effect and why, and
+what it has done; and the model in a few words.
 
-Invariant: nothing is told of a feature that the engine did not say of itself; an enabled feature
-that has done nothing after `PATIENCE` sequences is warned of once, and marked until it has.
+Invariant: the facts of a feature are those that the engine reports.  An enabled feature that has
+had no effect after `PATIENCE` sequences is warned of once, and marked until it has.  No tensor is
+read.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
+from math import prod
 from typing import Any
 
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
+from flyweight.describe import ModelDescription
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import FIELDS, ServerCounters
-from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
 
 PATIENCE = 100  # sequences that end before a feature without effect is told of
+MINOR = 0.01  # of the parameters: kinds below it are not worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """`kinds` are the types of the weights, the most frequent first; `context` is the context that
+    the model was trained for.
+    """
+
+    family: str
+    parameters: int
+    kinds: tuple[str, ...]
+    context: int
+    format: str
+
+    @property
+    def quantisation(self) -> str:
+        first, *others = self.kinds
+        return first + (f" (and {', '.join(others)})" if others else "")
+
+    @property
+    def size(self) -> str:
+        """The number of parameters in words: 752 M, 1.2 B."""
+        for scale, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+            if self.parameters >= scale:
+                return f"{self.parameters / scale:.3g} {unit}"
+        return str(self.parameters)
+
+
+def summarize_model(found: ModelDescription) -> ModelSummary:
+    tensors = found.checkpoint.tensors
+    used = {source.tensor for slot in found.plan.slots for source in slot.sources}
+    sizes: Counter[str] = Counter()
+    for name in used:
+        sizes[tensors[name].kind] += prod(tensors[name].shape)
+    total = sizes.total()
+    kinds = [kind for kind, many in sizes.most_common() if many >= MINOR * total]
+    return ModelSummary(
+        family=found.spec.family,
+        parameters=total,
+        kinds=tuple(kind.upper() for kind in kinds),
+        context=found.spec.context,
+        format=found.checkpoint.format,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureRow:
     """`counter` is the total of the engine, or the count of ours, that grows when it has an effect,
-    `counts` what that is; `expected`: it is strange where it never does.
+    `counts` what that is; `expected`: it is strange if it never does.
     """
 
     name: str
