@@ -178,8 +178,10 @@ def test_running_usage_is_usage_at_the_end_and_looks_at_no_other_prompt() -> Non
 
 def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    prompt_scores = Collector.prompt_scores
-    monkeypatch.setattr(Collector, "prompt_scores", lambda c: made.append(1) or prompt_scores(c))
+    prompt_scores = Collector.read_prompt_logprobs
+    monkeypatch.setattr(
+        Collector, "read_prompt_logprobs", lambda c: made.append(1) or prompt_scores(c)
+    )
     own = collector(n=8, prompt=300, prompt_logprobs=2, echo=True)
     own.feed(Event("r", 0, (5,), (SCORED,), prompt_logprobs=(SCORED,) * 299))
     prompt = scores.PromptScores(own, 2, scores.TokenSpelling(LLM().tokenizer))
