@@ -42,7 +42,7 @@ class Decoding:
             own = Random(i + 1)
             begin = common if shared else [own.randrange(vocab // 2) for _ in common]
             prompt = begin + [own.randrange(vocab // 2) for _ in range(tail)]
-            engine.add(self.llm.collector(prompt, params).request)
+            engine.add(self.llm.make_collector(prompt, params).request)
             if shared and not i:  # the others find it in the cache
                 engine.step()
                 while engine.scheduler.running[0].computed < depth - 1:

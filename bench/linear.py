@@ -111,7 +111,7 @@ def table(gemm: Gemm, limits: Limits, kinds: list[str], rows: list[int], activat
         integer = choose_rounding(activations, kind) == "int8"
         for n, k in SHAPES:
             part = random_weight(kind, n, k)
-            size = gemm.packed_nbytes((n, k), kind)
+            size = gemm.count_packed_bytes((n, k), kind)
             copies = [gemm.pack((n, k), [part]) for _ in range(max(2, FOOTPRINT // size))]
             for t in rows:
                 line(gemm, limits, copies[: 4 if t > 16 else len(copies)], t, integer)

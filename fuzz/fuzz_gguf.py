@@ -73,7 +73,7 @@ class Target:
             for name, info in checkpoint.tensors.items():
                 checkpoint.read(name, 0, info.shape[0])
                 if len(info.shape) == 2 and FORMATS[info.kind].quantised:
-                    checkpoint.blocks(name, 0, info.shape[0])
+                    checkpoint.read_blocks(name, 0, info.shape[0])
             find_family(checkpoint.config).read_spec(checkpoint.config)
             return True
         except CheckpointError:  # a quantised tensor that is no matrix, a shape no family has

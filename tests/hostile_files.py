@@ -68,6 +68,6 @@ def check_damaged(
             found = read(path)
             for name, span in found.spans.items():
                 if span.kind in FORMATS:
-                    found.file.rows(name, span, 0, (span.shape or (1,))[0])
+                    found.file.read_rows(name, span, 0, (span.shape or (1,))[0])
         except CheckpointError:
             pass

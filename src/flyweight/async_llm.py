@@ -115,7 +115,7 @@ class AsyncLLM:
         cancelling the task, ends the request; so does `abort` with its `request_id`.
         """
         lanes = ContextFactory(salt, priority, adapter, lora_request)
-        collector = self.llm.collector(prompt, sampling_params, lanes, request_id)
+        collector = self.llm.make_collector(prompt, sampling_params, lanes, request_id)
         async with self._free:
             stream = self._begin(collector)
             try:
@@ -139,7 +139,7 @@ class AsyncLLM:
     ) -> EmbeddingRequestOutput:
         """The prompt's vector."""
         lanes = ContextFactory(salt, priority, adapter)
-        collector = self.llm.collector(prompt, params or PoolingParams(), lanes)
+        collector = self.llm.make_collector(prompt, params or PoolingParams(), lanes)
         async with self._free:
             stream = self._begin(collector)
             try:
@@ -215,7 +215,7 @@ class AsyncLLM:
                     self._step()
                     moving.step()
                 else:
-                    moving.rest()
+                    moving.run_idle()
             except Exception as error:  # a bug of ours, or no memory: every reader gets it
                 self._end_all(error)
         self._end_all(make_closed_error())

@@ -170,7 +170,7 @@ def open_packed_cache(
         for shape, kind in parts
         if len(shape) == 2
     ]
-    layout = lay_out(key, matrices, ops.packed_nbytes)
+    layout = lay_out(key, matrices, ops.count_packed_bytes)
     return Opener(CacheFolder(room.folder, room.room), layout, ops, note, read_machine().cores)
 
 

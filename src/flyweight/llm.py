@@ -183,7 +183,7 @@ class LLM:
         many = list_prompts(prompts)
         params = self._spread_params(sampling_params, len(many))
         asked = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
-        return self._run_all(asked, self._asking.collector, use_tqdm)
+        return self._run_all(asked, self._asking.make_collector, use_tqdm)
 
     def embed(
         self,
@@ -200,7 +200,7 @@ class LLM:
         many = list_prompts(prompts)
         params = spread_options("pooling_params", pooling_params, PoolingParams, len(many))
         asked = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
-        return self._run_all(asked, self._asking.make_vector_collector, use_tqdm)
+        return self._run_all(asked, self._asking.make_vector, use_tqdm)
 
     def beam_search(
         self,
@@ -219,7 +219,7 @@ class LLM:
         many = list_prompts(prompts)
         searches = spread_options("params", params, BeamSearchParams, len(many))
         asked = self._prepare(many, searches, ContextFactory(salt, priority, adapter, lora_request))
-        found = self._run_all(asked, self._asking.collector, use_tqdm)
+        found = self._run_all(asked, self._asking.make_collector, use_tqdm)
         return cast("list[BeamSearchOutput]", found)
 
     def chat(
@@ -325,11 +325,11 @@ class LLM:
         (asked,) = self._prepare(
             [prompt], [params], ContextFactory(salt, priority, adapter, lora_request)
         )
-        id = asking.id()
-        runs = self.loop.run(asking.collector(asked, id, time.monotonic()) for _ in range(1))
+        id = asking.make_id()
+        runs = self.loop.run(asking.make_collector(asked, id, time.monotonic()) for _ in range(1))
         return (collector.output() for news in runs for collector in news if collector.readable)
 
-    def collector(
+    def make_collector(
         self,
         prompt: Prompt,
         params: Params | None = None,
@@ -341,10 +341,8 @@ class LLM:
         """
         wanted = self._spread_params(None, 1)[0] if params is None else params
         (asked,) = self._prepare([prompt], [wanted], lanes or ContextFactory())
-        make = (
-            self._asking.collector if asked.pooling is None else self._asking.make_vector_collector
-        )
-        return make(asked, self._asking.id() if id is None else id)
+        make = self._asking.make_collector if asked.pooling is None else self._asking.make_vector
+        return make(asked, self._asking.make_id() if id is None else id)
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: ContextFactory
@@ -372,7 +370,7 @@ class LLM:
 
         def collectors() -> Iterator[BatchCollector[Output]]:
             for one in asked:
-                places.append(self._asking.id())
+                places.append(self._asking.make_id())
                 yield make(one, places[-1])
 
         engine = self.loaded.engine

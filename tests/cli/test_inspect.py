@@ -39,7 +39,7 @@ def test_inspecting_reads_no_weights(command, folder, monkeypatch) -> None:
     def refuse(*_) -> None:
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr("flyweight.weights.mapped.MappedFile.rows", refuse)
+    monkeypatch.setattr("flyweight.weights.mapped.MappedFile.read_rows", refuse)
     assert command("inspect", folder).code == 0
 
 

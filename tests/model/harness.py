@@ -91,7 +91,7 @@ def batch(parts: Sequence[tuple[np.ndarray, int]], total: int, rows: np.ndarray)
 
 def memory(model: Decoder, total: int, sequences: int = 1, kv: str = "f32") -> list[Any]:
     blocks = -(-total // BLOCK) * sequences + 1
-    return [model.ops.kv_layer(x.kv, blocks, BLOCK, kv) for x in model.spec.layers]
+    return [model.ops.make_kv_layer(x.kv, blocks, BLOCK, kv) for x in model.spec.layers]
 
 
 def logits_of(model: Decoder, step: Batch, kv: Sequence[Any]) -> F32:

@@ -163,7 +163,7 @@ def test_deepseek_files_from_before_the_matrices_were_parted(native: Ops, tmp_pa
             tensors[f"{layer}.attn_kv_b.weight"] = whole[f"{of}.self_attn.kv_b_proj.weight"]
         elif part != "v_b.weight":
             rows = int(np.prod(span.shape[:-1])) if len(span.shape) > 1 else span.shape[0]
-            values = np.asarray(to_f32(parted.file.rows(key, span, 0, rows)))
+            values = np.asarray(to_f32(parted.file.read_rows(key, span, 0, rows)))
             tensors[key] = encode(values.reshape(span.shape), "f32")
     at, meta = "deepseek2.attention.", metadata(config)
     meta = {k: v for k, v in meta.items() if not k.endswith("_length_mla")}

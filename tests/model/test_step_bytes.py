@@ -30,7 +30,7 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         op = getattr(self._ops, name)
-        return op if not callable(op) or name in ("pack", "kv_layer") else self._counting(op)
+        return op if not callable(op) or name in ("pack", "make_kv_layer") else self._counting(op)
 
     def stack(self, layers: Sequence[Layer]) -> SteppedStack:
         return SteppedStack(layers)

@@ -74,7 +74,7 @@ def still(tokens: int, half: int) -> Rotation:
 
 def poisoned(ops: Ops, group: KVGroup, pages: Paged, dtype: str) -> KVLayer:
     """A KV layer with NaN in every slot, written through the op itself."""
-    kv = ops.kv_layer(group, pages.blocks, pages.block, dtype)
+    kv = ops.make_kv_layer(group, pages.blocks, pages.block, dtype)
     everything = Paged(np.arange(pages.blocks, dtype=np.int32)[None], pages.block, pages.blocks)
     batch = everything.step([(0, pages.blocks * pages.block)])
     tokens = len(batch.tokens)

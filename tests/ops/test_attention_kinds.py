@@ -383,7 +383,7 @@ def test_refusals() -> None:
     refused(some, ops, softcap=float("nan"))
     refused(some, ops, sinks=np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match="V of 9 elements in K of 8; allowed: at most 8"):
-        ops.kv_layer(KVGroup(1, 8, 9, v_in_k=True), 1, 16, "f16")
+        ops.make_kv_layer(KVGroup(1, 8, 9, v_in_k=True), 1, 16, "f16")
     batch: Batch = some.pages.step(some.whole)
     kv = some.store(ops, "f32")
     wrong = HeadNorm(np.ones(7, np.float32), np.ones(8, np.float32), 1e-6)

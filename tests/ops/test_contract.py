@@ -92,7 +92,7 @@ def test_embed_gives_the_dequantised_rows(
     want, _ = _embed(ref, parts, n, k, rows)
     within(got, want, 0 if kind in DENSE else 4 * EPS * np.abs(want))
     assert w.shape == (n, k) and w.kind == kind
-    assert w.nbytes == ops.packed_nbytes((n, k), kind)
+    assert w.nbytes == ops.count_packed_bytes((n, k), kind)
 
 
 def _embed(
@@ -287,7 +287,7 @@ def test_rope_leaves_the_rest_of_the_head(
     inv_freq = normal(rng, rotated // 2)
     results = []
     for ops in (native(), ReferenceOps()):
-        kv = ops.kv_layer(KVGroup(1, dim, dim), pages.blocks, 4, "f32")
+        kv = ops.make_kv_layer(KVGroup(1, dim, dim), pages.blocks, 4, "f32")
         rope = ReferenceOps().rotation(batch.positions, inv_freq, 1.0)
         results.append(ops.rope_store(qkv, kv, batch, rope, None))
     within(results[0], results[1], 4 * EPS * 2 * np.abs(qkv).max())

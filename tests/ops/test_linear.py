@@ -220,7 +220,7 @@ def test_parts_of_any_size_make_one_weight(kind: str) -> None:
     cuts = [0, 1, 16, 33, 33, 60, 61]
     whole = g.pack((61, 512), (rows(part, a, b) for a, b in pairwise(cuts)))
     assert np.array_equal(g.embed(whole, np.arange(61, dtype=np.int32)), floats(part))
-    assert whole.kind == kind and whole.nbytes == g.packed_nbytes((61, 512), kind)
+    assert whole.kind == kind and whole.nbytes == g.count_packed_bytes((61, 512), kind)
 
 
 # What is packed as something else, or has its scales widened, is larger than its file.
@@ -231,7 +231,7 @@ EXPANDED |= {"iq2_xxs": 4.19, "iq1_m": 4.93, "iq1_s": 5.52, "tq2_0": 4.19, "tq1_
 @pytest.mark.parametrize("kind", FORMATS)
 def test_packed_bytes_beside_the_file(kind: str) -> None:
     form = FORMATS[kind]
-    packed = gemm().packed_nbytes((64, 512), form.packed)
+    packed = gemm().count_packed_bytes((64, 512), form.packed)
     assert packed <= EXPANDED.get(kind, 1.05) * form.count_bytes((64, 512))
 
 

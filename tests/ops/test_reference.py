@@ -41,7 +41,7 @@ def test_linear_is_a_sum_of_products(rng: np.random.Generator, kind: str) -> Non
             bias[n]
         )
         assert y[t, n] == pytest.approx(exact, rel=1e-6, abs=1e-6)
-    assert w.kind == kind and w.nbytes == ops.packed_nbytes((5, k), kind) + bias.nbytes
+    assert w.kind == kind and w.nbytes == ops.count_packed_bytes((5, k), kind) + bias.nbytes
 
 
 def test_int8_rows_are_rounded_per_32(rng: np.random.Generator) -> None:
@@ -82,7 +82,7 @@ def test_rotation_and_rope_are_complex_products(rng: np.random.Generator) -> Non
     pages = paged(rng, [(0, 3)], 4)
     batch = pages.step([(0, 3)])
     rope = ops.rotation(batch.positions, inv_freq, 1.0)
-    kv = ops.kv_layer(group, pages.blocks, 4, "f32")
+    kv = ops.make_kv_layer(group, pages.blocks, 4, "f32")
     qkv = normal(rng, 3, 4 * 12)  # two query heads, a K, a V
     q = ops.rope_store(qkv, kv, batch, rope, None)
     heads = qkv.reshape(3, 4, 12)
@@ -103,7 +103,7 @@ def test_head_norms_come_before_the_rotation(rng: np.random.Generator) -> None:
     pages = paged(rng, [(0, 2)], 4)
     batch, norms = pages.step([(0, 2)]), HeadNorm(normal(rng, 8), normal(rng, 8), 1e-6)
     qkv = normal(rng, 2, 32)
-    kv = ops.kv_layer(group, pages.blocks, 4, "f32")
+    kv = ops.make_kv_layer(group, pages.blocks, 4, "f32")
     rope = ops.rotation(batch.positions, normal(rng, 4), 1.0)
     q = ops.rope_store(qkv, kv, batch, rope, norms)
     first = qkv[:, :8].astype(np.float64)
@@ -154,7 +154,7 @@ def test_bad_parts_are_refused(rng: np.random.Generator) -> None:
     with pytest.raises(ConfigError, match="int8"):
         ReferenceOps("int4")
     with pytest.raises(ConfigError, match="f16"):
-        ops.kv_layer(KVGroup(1, 8, 8), 1, 4, "fp16")
+        ops.make_kv_layer(KVGroup(1, 8, 8), 1, 4, "fp16")
     with pytest.raises(ConfigError, match="silu"):
         ops.act(np.zeros((1, 2), np.float32), "silo")
 

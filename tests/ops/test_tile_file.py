@@ -41,7 +41,7 @@ def packed(ops: CpuOps, kind: str) -> np.ndarray:
         dtype = next(name for name, known in DENSE_KINDS.items() if known == kind)
         bits = rng.integers(0, 1 << 14, (N, K), np.uint16)
         part = bits if dtype == "uint16" else bits.astype(dtype)
-    return np.array(ops.packed_bytes(ops.pack((N, K), [part])))
+    return np.array(ops.view_packed(ops.pack((N, K), [part])))
 
 
 @pytest.fixture(scope="module")
@@ -96,22 +96,22 @@ def huge_pages() -> bool:
 def test_a_product_is_the_same_before_between_and_after(ops: CpuOps, file: int) -> None:
     """The descriptor is closed, and the first page moved, the weight's first half, then all."""
     own = os.dup(file)
-    found = ops.tile_file(own)
+    found = ops.map_file(own)
     os.close(own)
-    weight = ops.mapped(found, AT, (N, K), "q4_0", None)
+    weight = ops.map_weight(found, AT, (N, K), "q4_0", None)
     x = np.random.default_rng(5).standard_normal((3, K)).astype(np.float32)
-    before, at = ops.linear(x, weight), ops.packed_bytes(weight).ctypes.data
+    before, at = ops.linear(x, weight), ops.view_packed(weight).ctypes.data
     for count, left in ((1, 2 * HUGE), (HUGE, HUGE), (HUGE, 0), (HUGE, 0)):
         ops.move(found, count)
-        assert ops.unmoved(found) == left
+        assert ops.count_unmoved(found) == left
         assert np.array_equal(ops.linear(x, weight), before)
-        assert ops.packed_bytes(weight).ctypes.data == at
-        assert np.array_equal(ops.packed_bytes(weight), packed(ops, "q4_0"))
+        assert ops.view_packed(weight).ctypes.data == at
+        assert np.array_equal(ops.view_packed(weight), packed(ops, "q4_0"))
 
 
 def test_a_thread_reads_while_another_moves(ops: CpuOps, file: int) -> None:
     x = np.random.default_rng(6).standard_normal((2, K)).astype(np.float32)
-    expected = ops.linear(x, ops.mapped(ops.tile_file(file), AT, (N, K), "q4_0", None))
+    expected = ops.linear(x, ops.map_weight(ops.map_file(file), AT, (N, K), "q4_0", None))
     reading, wrong = CpuOps(1), []
 
     def read() -> None:
@@ -119,11 +119,11 @@ def test_a_thread_reads_while_another_moves(ops: CpuOps, file: int) -> None:
             wrong.extend([1] * (not np.array_equal(reading.linear(x, weight), expected)))
 
     for _ in range(20):
-        found, over = ops.tile_file(file), threading.Event()
-        weight = ops.mapped(found, AT, (N, K), "q4_0", None)
+        found, over = ops.map_file(file), threading.Event()
+        weight = ops.map_weight(found, AT, (N, K), "q4_0", None)
         reader = threading.Thread(target=read)
         reader.start()
-        while ops.unmoved(found):
+        while ops.count_unmoved(found):
             ops.move(found, HUGE)
         over.set()
         reader.join()
@@ -138,9 +138,9 @@ def test_what_shall_stay_mapped_does(ops: CpuOps, file: int) -> None:
 
 
 def test_a_mapped_weight_keeps_its_bias(ops: CpuOps, file: int) -> None:
-    weight = ops.mapped(ops.tile_file(file), AT, (N, K), "q4_0", np.ones(N, np.float32))
+    weight = ops.map_weight(ops.map_file(file), AT, (N, K), "q4_0", np.ones(N, np.float32))
     x = np.random.default_rng(4).standard_normal((3, K)).astype(np.float32)
-    plain = ops.mapped(ops.tile_file(file), AT, (N, K), "q4_0", None)
+    plain = ops.map_weight(ops.map_file(file), AT, (N, K), "q4_0", None)
     assert np.array_equal(ops.linear(x, weight), ops.linear(x, plain) + np.float32(1))
 
 
@@ -156,7 +156,7 @@ def test_a_mapped_weight_keeps_its_bias(ops: CpuOps, file: int) -> None:
     ],
 )
 def test_nothing_lies_beyond_the_file(ops: CpuOps, file: int, offset: int, n: int, k: int) -> None:
-    found = ops.tile_file(file)
+    found = ops.map_file(file)
     with pytest.raises(ValueError, match=r"beyond the file|cache line|needs rows"):
         found.tiles(offset, "q4_0", n, k)
 
@@ -166,7 +166,7 @@ def test_what_is_no_file_is_refused(ops: CpuOps, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "empty"):
         descriptor = os.open(path, os.O_RDONLY)
         with pytest.raises(ValueError, match="not a file with bytes"):
-            ops.tile_file(descriptor)
+            ops.map_file(descriptor)
         os.close(descriptor)
     with pytest.raises(ValueError, match="not a file"):
-        ops.tile_file(-1)
+        ops.map_file(-1)

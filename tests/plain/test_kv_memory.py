@@ -38,7 +38,7 @@ def made(blocks: int, layers: int, block_bytes: int) -> tuple[Prefault, BlockPoo
 def test_idle_asks_for_all_layers_of_a_run_then_the_next_and_stops_at_the_spare() -> None:
     ahead, pool, ops = made(10_000, 4, RUN // 8)
     while ahead.wanted:
-        ahead.rest()
+        ahead.run_idle()
     assert ops.runs[:5] == [(0, 0, 8), (1, 0, 8), (2, 0, 8), (3, 0, 8), (0, 8, 8)]
     assert len(ops.runs) == len(set(ops.runs)) == SPARE // RUN
     pool.grow(Table(ROOT), 0, 16 * 8)  # a run is taken: there is one more to do
@@ -48,10 +48,10 @@ def test_idle_asks_for_all_layers_of_a_run_then_the_next_and_stops_at_the_spare(
 def test_a_small_pool_is_asked_for_whole_and_once() -> None:
     ahead, _, ops = made(21, 2, RUN // 8)
     while ahead.wanted:
-        ahead.rest()
+        ahead.run_idle()
     assert ops.runs == [(i, f, n) for f, n in ((0, 8), (8, 8), (16, 5)) for i in (0, 1)]
     ahead.step()
-    ahead.rest()
+    ahead.run_idle()
     assert len(ops.runs) == 6
 
 
@@ -67,7 +67,7 @@ def test_steps_keep_as_far_ahead_as_they_were(taken: list[int], layers: int) -> 
     """What steps ask for is what they used up, in order, and lies before what is taken next."""
     ahead, pool, ops = made(4000, layers, RUN // 8)
     while len(ops.runs) < 2 * layers:
-        ahead.rest()
+        ahead.run_idle()
     table, tokens = Table(ROOT), 0
     for blocks in taken:
         before = len(ops.runs)

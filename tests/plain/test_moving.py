@@ -16,7 +16,7 @@ class Heard:
     refuses: int = 1 << 30
     moves: list[int] = field(default_factory=list)
 
-    def unmoved(self, file: Any) -> int:
+    def count_unmoved(self, file: Any) -> int:
         return self.left
 
     def move(self, file: Any, count: int) -> None:
@@ -32,9 +32,9 @@ def made(size: int, refuses: int = 1 << 30) -> tuple[LayerPrefetch, Heard]:
 def test_an_idle_engine_moves_run_by_run_to_the_end() -> None:
     moving, ops = made(3 * RUN + 1)
     while moving.wanted:
-        moving.rest()
+        moving.run_idle()
     assert ops.moves == [RUN] * 4
-    moving.rest(), moving.step(), moving.settle()
+    moving.run_idle(), moving.step(), moving.settle()
     assert len(ops.moves) == 4
 
 
@@ -57,5 +57,5 @@ def test_a_refusal_is_the_end() -> None:
 
 def test_without_a_file_there_is_nothing_to_move() -> None:
     moving = LayerPrefetch()
-    moving.rest(), moving.step(), moving.settle()
+    moving.run_idle(), moving.step(), moving.settle()
     assert not moving.wanted

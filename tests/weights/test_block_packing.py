@@ -42,7 +42,7 @@ def test_tiles_are_those_of_the_parser(ops: CpuOps, kind: str, n: int, k: int) -
     parts = [BlockRows((stop - start, k), kind, raw[start:stop]) for start, stop in pairwise(cuts)]
     packed = ops.pack((n, k), parts)
     assert packed.kind == kind
-    assert np.array_equal(ops.packed_bytes(packed), ops.packed_bytes(parsed))
+    assert np.array_equal(ops.view_packed(packed), ops.view_packed(parsed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,7 +51,7 @@ def test_the_order_of_rows_is_kept(ops: CpuOps, kind: str) -> None:
     rows = BlockRows((20, 256), kind, raw).take(order)
     packed = ops.pack((20, 256), [rows])
     parsed = ops.pack((20, 256), [FORMATS[kind].parse(raw[order].reshape(-1), (20, 256))])
-    assert np.array_equal(ops.packed_bytes(packed), ops.packed_bytes(parsed))
+    assert np.array_equal(ops.view_packed(packed), ops.view_packed(parsed))
 
 
 def test_blocks_that_do_not_fit_are_refused(ops: CpuOps) -> None:

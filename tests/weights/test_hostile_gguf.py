@@ -237,8 +237,10 @@ def test_versions_and_alignments(version: int, alignment: int, tmp_path: Path) -
     data = values[:4].tobytes().ljust(alignment * 2, b"\0") + values[4:].tobytes()
     path.write_bytes(gguf_bytes(keys, entries, data, alignment=alignment, version=version))
     found = read_gguf(path)
-    assert np.array_equal(found.file.rows("a", found.spans["a"], 1, 2), values[2:4].reshape(1, 2))
-    assert np.array_equal(found.file.rows("b", found.spans["b"], 1, 3), values[5:])
+    assert np.array_equal(
+        found.file.read_rows("a", found.spans["a"], 1, 2), values[2:4].reshape(1, 2)
+    )
+    assert np.array_equal(found.file.read_rows("b", found.spans["b"], 1, 3), values[5:])
 
 
 @pytest.fixture(scope="module")

@@ -291,7 +291,7 @@ def test_archives_beyond_32_bits_are_read(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     path.write_bytes(GOOD[:place] + whole_directory + last + locator + after)
     file = read_torch(path)
-    assert file.file.rows("a", file.spans["a"], 0, 2).shape == (2, 2)
+    assert file.file.read_rows("a", file.spans["a"], 0, 2).shape == (2, 2)
 
 
 def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:

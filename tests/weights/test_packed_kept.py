@@ -101,7 +101,7 @@ def test_every_byte_is_as_packed(kept: Path) -> None:
     for slot in slots:
         one, other = cast(Weight, plain[slot]), cast(Weight, kept_too[slot])
         assert (one.shape, one.kind, one.nbytes) == (other.shape, other.kind, other.nbytes)
-        assert np.array_equal(way.ops.packed_bytes(one), way.ops.packed_bytes(other))
+        assert np.array_equal(way.ops.view_packed(one), way.ops.view_packed(other))
 
 
 def test_what_the_weights_come_from_is_in_the_key(kept: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_an_answer_is_the_same_however_much_has_moved(kept: Path, story: list[in
     task, [file] = llm.loaded.moving, kept.iterdir()
     file.unlink()
     left = [task.left]
-    for more in (task.rest, task.step, task.settle, task.rest):
+    for more in (task.run_idle, task.step, task.settle, task.run_idle):
         more()
         left.append(task.left)
         assert told(llm, ONE) == story[:1]

@@ -29,7 +29,9 @@ MIB = 1 << 20
 def values(file: TorchFile | SafetensorsFile, name: str) -> np.ndarray:
     span = file.spans[name]
     shape = span.shape or (1,)
-    found = file.file.rows(name, span, 0, int(np.prod(shape[:-1])) if len(shape) > 1 else shape[0])
+    found = file.file.read_rows(
+        name, span, 0, int(np.prod(shape[:-1])) if len(shape) > 1 else shape[0]
+    )
     assert isinstance(found, np.ndarray)
     return found
 
@@ -56,10 +58,10 @@ def test_rows_of_a_transposed_tensor() -> None:
         "transposed": (2, 5), "columns": (3, 7), "column": (1, 4), "whole": (0, 0),
     }.items():  # fmt: skip
         assert bool(file.spans[name].strides) == (name != "whole")
-        found = file.file.rows(name, file.spans[name], start, stop)
+        found = file.file.read_rows(name, file.spans[name], start, stop)
         assert np.array_equal(found, values(twin, name)[start:stop]), name  # type: ignore[arg-type]
     with pytest.raises(IndexError):
-        file.file.rows("transposed", file.spans["transposed"], 0, 7)
+        file.file.read_rows("transposed", file.spans["transposed"], 0, 7)
 
 
 def test_numbers_that_are_no_weights_are_named(tmp_path: Path) -> None:

@@ -91,16 +91,16 @@ def make_whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
     plan = make_memory_plan(settings, asked, read_machine())
     length = settings.max_model_len or plan.sizing.max_model_len
 
-    def at(seqs: int, tokens: int) -> MemoryPlan:
+    def plan_for(seqs: int, tokens: int) -> MemoryPlan:
         blocks = seqs * -(-tokens // plan.sizing.block_size) + 1  # one to spare: copy-on-write
         sizing = replace(plan.sizing, max_num_seqs=seqs, max_model_len=tokens, blocks=blocks)
         return make_smallest_plan(asked, sizing, (plan.base, plan.limit))
 
-    whole = at(settings.max_num_seqs, length)
+    whole = plan_for(settings.max_num_seqs, length)
     if whole.need <= whole.limit:
         return whole
-    seqs = _find_most(settings.max_num_seqs, lambda n: at(n, length))
-    tokens = _find_most(length, lambda n: at(settings.max_num_seqs, n))
+    seqs = _find_most(settings.max_num_seqs, lambda n: plan_for(n, length))
+    tokens = _find_most(length, lambda n: plan_for(settings.max_num_seqs, n))
     ways = [f"memory_limit = {-(-(whole.need + MARGIN) // MIB)}MiB"]
     ways += [f"max_batch_size = {seqs}"] if seqs else []
     ways += [f"{tokens} tokens of input and output"] if tokens else []
@@ -112,11 +112,11 @@ def make_whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
     )
 
 
-def _find_most(high: int, at: Callable[[int], MemoryPlan]) -> int:
+def _find_most(high: int, plan_for: Callable[[int], MemoryPlan]) -> int:
     """The largest number up to `high` whose plan fits, by bisection; 0 when none does."""
     low = 0
     while low < high:
         middle = (low + high + 1) // 2
-        plan = at(middle)
+        plan = plan_for(middle)
         low, high = (middle, high) if plan.need <= plan.limit else (low, middle - 1)
     return low

@@ -61,7 +61,7 @@ class Conversation:
     def length(self, prompt: Prompt) -> int:
         """Tokens of a prompt; more than the context where it is too long."""
         try:
-            return len(self.llm.collector(prompt, SamplingParams()).request.tokens)
+            return len(self.llm.make_collector(prompt, SamplingParams()).request.tokens)
         except RequestError as error:
             if error.path != "prompt":
                 raise

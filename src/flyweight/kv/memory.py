@@ -24,7 +24,8 @@ SPARE = 2 << 30  # bytes of all layers that an idle engine touches ahead of the 
 def allocate_kv(spec: ModelSpec, ops: Ops, limits: Limits, dtype: str) -> tuple[KVLayer, ...]:
     """Allocates K/V memory for every layer.  Raises `ConfigError` on an unknown dtype."""
     return tuple(
-        ops.kv_layer(layer.kv, limits.blocks, limits.block_size, dtype) for layer in spec.layers
+        ops.make_kv_layer(layer.kv, limits.blocks, limits.block_size, dtype)
+        for layer in spec.layers
     )
 
 
@@ -46,7 +47,7 @@ class Prefault:
         """Whether an idle engine would touch more."""
         return self._first < min(self.pool.blocks, self.pool.reached + self.spare)
 
-    def rest(self) -> None:
+    def run_idle(self) -> None:
         """One run of one layer, while the engine is idle."""
         self._catch_up()
         if not self.wanted:
@@ -66,7 +67,7 @@ class Prefault:
         while self._owed >= 1:
             self._owed -= 1
             if self._first < self.pool.reached + 2 * self.run:
-                self.rest()
+                self.run_idle()
 
     def _catch_up(self) -> None:
         """Skips runs whose blocks have all been taken meanwhile."""

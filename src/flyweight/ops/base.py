@@ -87,13 +87,15 @@ class Ops(Protocol):
         """
         ...
 
-    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+    def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` will hold for a weight of this shape and kind, exactly (for the memory
         plan).
         """
         ...
 
-    def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer: ...
+    def make_kv_layer(
+        self, group: KVGroup, blocks: int, block_size: int, dtype: str
+    ) -> KVLayer: ...
 
     # --- step bounds ---
     def begin(self, batch: Batch) -> None: ...
@@ -254,17 +256,17 @@ class Packing(Protocol):
 
     @property
     def packing(self) -> str: ...
-    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int: ...
+    def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int: ...
 
-    def packed_bytes(self, weight: Weight) -> U8:
+    def view_packed(self, weight: Weight) -> U8:
         """A weight's bytes, its bias apart: a view."""
         ...
 
-    def tile_file(self, descriptor: int) -> Any:
+    def map_file(self, descriptor: int) -> Any:
         """A file of packed weights, mapped to be read; it lives as long as a weight in it."""
         ...
 
-    def unmoved(self, file: Any) -> int:
+    def count_unmoved(self, file: Any) -> int:
         """Bytes of such a file that are read more slowly than they could be, as they are mapped,
         and that `move` can take elsewhere.
         """
@@ -276,7 +278,7 @@ class Packing(Protocol):
         """
         ...
 
-    def mapped(
+    def map_weight(
         self, file: Any, offset: int, shape: tuple[int, int], kind: str, bias: F32 | None
     ) -> Weight:
         """The weight whose bytes begin at an offset of such a file."""

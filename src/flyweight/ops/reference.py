@@ -120,10 +120,12 @@ class ReferenceOps:
             raise CheckpointError(f"weight of shape {matrix.shape} where {shape} is needed")
         return ReferenceWeight(matrix, kinds[0], bias)
 
-    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+    def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:
         return shape[0] * shape[1] * 8
 
-    def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> ReferenceKV:
+    def make_kv_layer(
+        self, group: KVGroup, blocks: int, block_size: int, dtype: str
+    ) -> ReferenceKV:
         if dtype not in KV_DTYPES:
             raise ConfigError(describe_unknown("KV dtype", dtype, KV_DTYPES))
         slots = blocks * block_size

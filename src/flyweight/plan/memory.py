@@ -32,7 +32,7 @@ MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on 
 class Packer(Protocol):
     """The facts of a backend this room needs."""
 
-    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int: ...
+    def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int: ...
     @property
     def activations(self) -> str: ...
     @property
@@ -147,7 +147,7 @@ def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
     for parts in kinds.values():
         for shape, kind in parts:
             matrix = len(shape) == 2
-            total += ops.packed_nbytes((shape[0], shape[1]), kind) if matrix else 4 * shape[0]
+            total += ops.count_packed_bytes((shape[0], shape[1]), kind) if matrix else 4 * shape[0]
     return total
 
 
@@ -175,13 +175,15 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     are useful and fit.  Raises `ConfigError` naming the nearest settings that fit.
     """
 
-    def at(length: int) -> MemoryPlan:
+    def plan_for(length: int) -> MemoryPlan:
         return make_smallest_plan(needs, replace(sizing, max_model_len=length), bounds)
 
-    length = _find_longest(at, min(least, sizing.max_model_len), sizing.max_model_len)
+    length = _find_longest(plan_for, min(least, sizing.max_model_len), sizing.max_model_len)
     if length is None:
-        raise ConfigError(_explain_refusal(needs, at(min(least, sizing.max_model_len)), bounds))
-    plan = at(length)
+        raise ConfigError(
+            _explain_refusal(needs, plan_for(min(least, sizing.max_model_len)), bounds)
+        )
+    plan = plan_for(length)
     if not sizing.blocks:
         useful = sizing.max_num_seqs * _count_blocks(length, sizing.block_size)
         room = (plan.limit - plan.need) // (plan.block + sizing.token * sizing.block_size)
@@ -234,15 +236,15 @@ def _count_blocks(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) + 1  # one to spare: copy-on-write needs a target
 
 
-def _find_longest(at: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
+def _find_longest(plan_for: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
     """The longest context from low to high whose plan fits, by bisection: need grows with it."""
-    if at(high).need <= at(high).limit:
+    if plan_for(high).need <= plan_for(high).limit:
         return high
-    if low > high or at(low).need > at(low).limit:
+    if low > high or plan_for(low).need > plan_for(low).limit:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if at(middle).need <= at(middle).limit:
+        if plan_for(middle).need <= plan_for(middle).limit:
             low = middle
         else:
             high = middle

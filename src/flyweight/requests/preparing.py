@@ -84,7 +84,7 @@ class RequestPreparer:
         self._ids = count()
         self._seeds = SystemRandom() if seed is None else Random(seed)
 
-    def id(self) -> str:
+    def make_id(self) -> str:
         return f"request-{next(self._ids)}"
 
     def ask(self, prompt: Prompt, params: Params, lane: RequestContext) -> PreparedPrompt:
@@ -100,7 +100,9 @@ class RequestPreparer:
         params.check_ends(len(ends), self.facts.vocab)
         return replace(self.reader.read(prompt, UNSAMPLED, lane), beam=params)
 
-    def collector(self, asked: PreparedPrompt, id: str, arrival: float | None = None) -> Collector:
+    def make_collector(
+        self, asked: PreparedPrompt, id: str, arrival: float | None = None
+    ) -> Collector:
         """Of a request for tokens; `arrival` where its clock starts later than it was read."""
         if asked.beam is not None:
             return self._search(asked, id)
@@ -131,7 +133,7 @@ class RequestPreparer:
         )
         return Collector(request, self.tokenizer, asked.text, asked=params)
 
-    def make_vector_collector(self, asked: PreparedPrompt, id: str) -> VectorCollector:
+    def make_vector(self, asked: PreparedPrompt, id: str) -> VectorCollector:
         """Of a request for the prompt's vector."""
         pooling = asked.pooling
         # What a decoder makes of its first token does not depend on the others.

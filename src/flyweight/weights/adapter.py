@@ -62,7 +62,7 @@ class LoraPair:
         return scaled
 
     def _read(self, name: str, rows: int) -> F32:
-        read: Any = self.file.file.rows(name, self.file.spans[name], 0, rows)
+        read: Any = self.file.file.read_rows(name, self.file.spans[name], 0, rows)
         found = to_f32(read)
         if not np.isfinite(found).all():
             raise CheckpointError(

@@ -68,7 +68,7 @@ class Checkpoint(Protocol):
         """
         ...
 
-    def blocks(self, name: str, start: int, stop: int) -> BlockRows:
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         """The same rows as the file has them, of a kind that is whole blocks."""
         ...
 

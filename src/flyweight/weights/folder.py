@@ -143,14 +143,14 @@ class FolderCheckpoint:
         """
         found = blake2b((self.path / "config.json").read_bytes(), digest_size=16)
         for _, file in sorted(self._files.items()):
-            found.update(file.file.digest(file.header))
+            found.update(file.file.compute_digest(file.header))
         return found.hexdigest()
 
     @property
     def stamps(self) -> tuple[int, ...]:
         return tuple(file.file.stamp for _, file in sorted(self._files.items()))
 
-    def blocks(self, name: str, start: int, stop: int) -> BlockRows:
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         raise AssertionError("neither safetensors nor PyTorch's files hold blocks")
 
     def read(self, name: str, start: int, stop: int) -> Rows:
@@ -163,7 +163,7 @@ class FolderCheckpoint:
             raise CheckpointError(
                 f"{self.path}: tensor {shown(name)} is {kind}, which is not a weight"
             )
-        return file.file.rows(name, file.spans[name], start, stop)
+        return file.file.read_rows(name, file.spans[name], start, stop)
 
     def _read_bytes(self, name: str, start: int, stop: int) -> U8:
         """Rows of MXFP4's blocks or scales: the two leading axes are rows, the rest their bytes."""

@@ -42,21 +42,21 @@ class GgufParts:
     def metadata(self) -> dict[str, object]:
         return self.files[0].metadata
 
-    def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
-        return self.files[span.part].file.rows(name, span, start, stop)
+    def read_rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
+        return self.files[span.part].file.read_rows(name, span, start, stop)
 
-    def blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
-        return self.files[span.part].file.blocks(name, span, start, stop)
+    def read_blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
+        return self.files[span.part].file.read_blocks(name, span, start, stop)
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """Hash of the metadata, the tensor tables, the sizes and samples of the data; paths and
         times do not count.
         """
         if len(self.files) == 1:
             return blake2b(
-                self.files[0].file.digest(self.files[0].data), digest_size=16
+                self.files[0].file.compute_digest(self.files[0].data), digest_size=16
             ).hexdigest()
-        found = b"".join(part.file.digest(part.data) for part in self.files)
+        found = b"".join(part.file.compute_digest(part.data) for part in self.files)
         return blake2b(found, digest_size=16).hexdigest()
 
     def close(self) -> None:
@@ -194,17 +194,17 @@ class GgufCheckpoint:
 
     @property
     def fingerprint(self) -> str:
-        return self._gguf.digest()
+        return self._gguf.compute_digest()
 
     @property
     def stamps(self) -> tuple[int, ...]:
         return tuple(part.file.stamp for part in self._gguf.files)
 
     def read(self, name: str, start: int, stop: int) -> Rows:
-        return self._gguf.rows(name, self._spans[name], start, stop)
+        return self._gguf.read_rows(name, self._spans[name], start, stop)
 
-    def blocks(self, name: str, start: int, stop: int) -> BlockRows:
-        return self._gguf.blocks(name, self._spans[name], start, stop)
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        return self._gguf.read_blocks(name, self._spans[name], start, stop)
 
     def close(self) -> None:
         self._gguf.close()
@@ -241,7 +241,7 @@ class GgufCheckpoint:
         span = self._spans.pop(name)
         rows = None
         if len(span.shape) == 1:
-            rows = self._gguf.rows(name, span, 0, span.shape[0])
+            rows = self._gguf.read_rows(name, span, 0, span.shape[0])
         if rows is None or isinstance(rows, GroupedWeight):
             raise CheckpointError(
                 f"{where}: {name} is {span.kind} {list(span.shape)}; a list of floats expected"

@@ -193,7 +193,7 @@ def _read_parts(
             first, last = source.start + start, source.start + stop
             rows: Part
             if as_they_lie:
-                rows = checkpoint.blocks(source.tensor, first, last)
+                rows = checkpoint.read_blocks(source.tensor, first, last)
             else:
                 rows = _read(checkpoint, source, first, last)
             count_out = source.out if source.transposed else stop - start

@@ -58,7 +58,7 @@ class MappedFile:
         """The map itself, for loops that check their own bounds."""
         return self._map
 
-    def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
+    def read_rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
         """Rows [start, stop) of a tensor, in canonical form; elements when it has one axis, and
         leading axes count as rows when it has more than two.
         """
@@ -67,7 +67,7 @@ class MappedFile:
         self.drop(offset, count)
         return parsed
 
-    def blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
+    def read_blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
         """Rows [start, stop) of a tensor of whole blocks, as they lie in the file: a view, whose
         pages are given back at the next call.
         """
@@ -92,7 +92,7 @@ class MappedFile:
         row = span.nbytes // shape[0] if shape[0] else 0
         return (stop - start, *shape[1:]), span.offset + start * row, (stop - start) * row
 
-    def digest(self, header: int) -> bytes:
+    def compute_digest(self, header: int) -> bytes:
         """Hash of the size, the first `header` bytes, and evenly spread samples of the rest."""
         found = blake2b(self.size.to_bytes(8, "little") + self._map[:header], digest_size=16)
         step = max(SAMPLE_BYTES, (self.size - header) // SAMPLES)

@@ -34,10 +34,10 @@ MOST_ENTRIES = 1 << 16  # tensors of one file
 class StridedFile(MappedFile):
     """A file whose tensors may be transposed: their elements lie in another order."""
 
-    def rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
+    def read_rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
         shape, _, count = self._find_range(name, span, start, stop)
         if not span.strides or not count:
-            return super().rows(name, span, start, stop)
+            return super().read_rows(name, span, start, stop)
         item = span.nbytes // math.prod(span.shape)
         offset = span.offset + start * span.strides[0]
         dtype = np.dtype(f"u{item}")

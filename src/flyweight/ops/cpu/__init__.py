@@ -99,26 +99,26 @@ class CpuOps:
     ) -> PackedWeight:
         return self._gemm.pack(shape, parts, bias)
 
-    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
-        return self._gemm.packed_nbytes(shape, kind)
+    def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:
+        return self._gemm.count_packed_bytes(shape, kind)
 
     @property
     def packing(self) -> str:
         return f"tiles {_native.PACKING} {self.isa}"
 
-    def packed_bytes(self, weight: Weight) -> U8:
+    def view_packed(self, weight: Weight) -> U8:
         return _check_packed(weight).tiles.bytes()
 
-    def tile_file(self, descriptor: int) -> _native.TileFile:
+    def map_file(self, descriptor: int) -> _native.TileFile:
         return _native.TileFile(descriptor, False)
 
-    def unmoved(self, file: _native.TileFile) -> int:
+    def count_unmoved(self, file: _native.TileFile) -> int:
         return file.unmoved
 
     def move(self, file: _native.TileFile, count: int) -> None:
         file.move(self._pool, count)
 
-    def mapped(
+    def map_weight(
         self,
         file: _native.TileFile,
         offset: int,
@@ -128,7 +128,7 @@ class CpuOps:
     ) -> PackedWeight:
         return map_weight(file, offset, shape, kind, bias)
 
-    def kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer:
+    def make_kv_layer(self, group: KVGroup, blocks: int, block_size: int, dtype: str) -> KVLayer:
         return make_kv_layer(group, blocks, block_size, dtype, self._activations)
 
     # --- step bounds: kernels hold nothing between ops ---

@@ -55,7 +55,7 @@ class Gemm:
         }
         self.by_kind = [self._modes[kind] for kind in _native.kinds()]
 
-    def packed_nbytes(self, shape: tuple[int, int], kind: str) -> int:
+    def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` holds for a weight without bias, exactly."""
         return int(_native.packed_nbytes(kind, *shape))
 

@@ -141,7 +141,7 @@ class RequestGroup:
         while open_attempts:
             begun: dict[Attempts, EngineStream] = {}
             for one in open_attempts:
-                if collector := one.retry(await self._validate(one), self.model.preparer.id()):
+                if collector := one.retry(await self._validate(one), self.model.preparer.make_id()):
                     begun[one] = self.model.client.submit(collector, self._news)
             self._retries += begun.values()
             await self._finish(list(begun.values()))
@@ -162,8 +162,8 @@ class RequestGroup:
 
     def _submit(self, prompt: PreparedPrompt) -> None:
         preparer = self.model.preparer
-        make = preparer.collector if prompt.pooling is None else preparer.make_vector_collector
-        collector = make(prompt, preparer.id())
+        make = preparer.make_collector if prompt.pooling is None else preparer.make_vector
+        collector = make(prompt, preparer.make_id())
         if isinstance(collector, Collector):
             collector.interval = self.model.settings.stream_interval
             if attempts := preparer.attempts(prompt, collector):

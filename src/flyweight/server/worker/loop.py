@@ -115,7 +115,7 @@ class Worker:
         wait = 0 if busy or task else None if grammars.prepared else QUIET
         if not select.select([self.line], [], [], wait)[0]:
             if not busy and task:
-                task.rest()
+                task.run_idle()
             elif not busy:
                 grammars.prepare()
             return []

@@ -34,7 +34,7 @@ class LayerPrefetch:
 
     def __init__(self, ops: Packing | None = None, file: Any = None) -> None:
         self._ops, self._file = ops, file
-        self.left = ops.unmoved(file) if ops and file is not None else 0  # bytes
+        self.left = ops.count_unmoved(file) if ops and file is not None else 0  # bytes
         self._share = max(1, self.left // RUN // STEPS)  # runs
 
     @property
@@ -42,21 +42,21 @@ class LayerPrefetch:
         """Whether there is more to move."""
         return self.left > 0
 
-    def rest(self) -> None:
+    def run_idle(self) -> None:
         """One run, while nothing else is to be done."""
         if self._ops and self.left:
             self._ops.move(self._file, RUN)
-            self.left = self._ops.unmoved(self._file)
+            self.left = self._ops.count_unmoved(self._file)
 
     def step(self) -> None:
         """A share of the file, between two steps."""
         for _ in range(self._share):
-            self.rest()
+            self.run_idle()
 
     def settle(self) -> None:
         """All that is left, before something is measured."""
         while self.wanted:
-            self.rest()
+            self.run_idle()
 
 
 LEAST = 32 << 20  # bytes of packed weights; fewer are packed faster than a file is looked after
@@ -108,7 +108,7 @@ class MappedWeights:
 
     def take(self, bias: F32 | None) -> Weight | None:
         place = next(self._places)
-        return self._ops.mapped(self._file, place.offset, place.shape, place.kind, bias)
+        return self._ops.map_weight(self._file, place.offset, place.shape, place.kind, bias)
 
     def put(self, weight: Weight) -> None:
         raise AssertionError("every matrix is kept")
@@ -134,7 +134,7 @@ class WrittenWeights:
         return None
 
     def put(self, weight: Weight) -> None:
-        self._ahead.append(self._worker.submit(self._stream.add, self._ops.packed_bytes(weight)))
+        self._ahead.append(self._worker.submit(self._stream.add, self._ops.view_packed(weight)))
         if len(self._ahead) > AHEAD and self._ahead[0].exception() is None:
             self._ahead.pop(0)
 
@@ -205,7 +205,7 @@ class Opener:
         return True
 
     def _map(self, file: int) -> None:
-        self._file = self.ops.tile_file(file)
+        self._file = self.ops.map_file(file)
 
     def _create(self) -> PackedWeightCache:
         size, folder = self.layout.size, self.folder
