@@ -29,8 +29,8 @@ class Under:
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
             preparer=SimpleNamespace(
-                collector=self._collector,
-                id=lambda: str(len(self.streams)),
+                make_collector=self._collector,
+                make_id=lambda: str(len(self.streams)),
                 attempts=lambda *given: None,
             ),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),

@@ -48,7 +48,9 @@ class Under:
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0),
             preparer=SimpleNamespace(
-                collector=lambda asked, id: own, id=lambda: "r", attempts=lambda *given: None
+                make_collector=lambda asked, id: own,
+                make_id=lambda: "r",
+                attempts=lambda *given: None,
             ),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             observer=SimpleNamespace(observe_end=lambda stream: None),
