@@ -94,7 +94,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         assert rows["max_model_len"]["effective"] == "64" and llm.settings.memory_limit == "90%"
         assert not any("--" in row["reason"] + row["requested"] for row in rows.values())
     assert (
-        choose_engine({}).settings == Settings() and not choose_engine({"swap_space": None}).wishes
+        choose_engine({}).settings == Settings() and not choose_engine({"swap_space": None}).notes
     )
 
 
@@ -111,8 +111,8 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of vLLM's, and values tha
 @pytest.mark.parametrize("name", NO_EFFECT)
 def test_what_has_no_effect_is_listed(name: str) -> None:
     for value in NO_EFFECT[name]:
-        (wish,) = choose_engine({name: value}).wishes
-        assert (wish.feature, wish.requested) == (name, f"{name} = {value!r}") and wish.reason
+        (note,) = choose_engine({name: value}).notes
+        assert (note.feature, note.requested) == (name, f"{name} = {value!r}") and note.reason
 
 
 @pytest.mark.parametrize(

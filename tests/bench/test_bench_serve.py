@@ -164,7 +164,7 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
         (("--dataset-name", "trace", "--output-len", "9"), "output_len has no effect here"),
         (("--request-timeout", "0"), "request_timeout = 0 is out of range; allowed: above 0"),
         (("--profile",), "--profile is not supported: no profile is taken; /debug/steps"),
-        (("--tokenizer_mode", "hf"), "--tokenizer-mode is not supported: a tokenizer's own files"),
+        (("--tokenizer_mode", "hf"), "--tokenizer-mode is not supported: the tokenizer's files"),
         (("--random-mm-base-items-per-request", "2"), "is not supported: prompts are text"),
         (("--dataset-name", "random-mm"), "dataset_name = 'random_mm' is not supported"),
     ],

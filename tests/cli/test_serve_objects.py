@@ -33,7 +33,7 @@ def test_defaults_of_templates_and_of_sampling() -> None:
     assert choice.server.template_defaults == {"enable_thinking": False, "tone": "dry"}
     expected = {"temperature": 0.3, "max_tokens": 9, "top_k": None}
     assert choice.server.sampling_defaults == expected
-    active = {wish.feature: wish.effective for wish in choice.wishes.noted}
+    active = {note.feature: note.effective for note in choice.requests.noted}
     assert active["--default-chat-template-kwargs"] == "enable_thinking = false, tone = 'dry'"
     assert "temperature = 0.3" in active["--override-generation-config"]
     assert not chosen().server.template_defaults and not chosen().server.sampling_defaults
@@ -60,9 +60,9 @@ def test_objects_in_parts(tmp_path: Path) -> None:
     )
     assert chosen("--config", file, part, "0.2").server.sampling_defaults == expected
     assert chosen("--config", file).server.sampling_defaults == {**expected, "temperature": 1}
-    assert chosen("--structured-outputs-config.backend", "guidance").wishes.noted
-    assert chosen("--compilation-config.level", "3").wishes.noted
-    assert chosen("--limit-mm-per-prompt.image", "0").wishes.noted
+    assert chosen("--structured-outputs-config.backend", "guidance").requests.noted
+    assert chosen("--compilation-config.level", "3").requests.noted
+    assert chosen("--limit-mm-per-prompt.image", "0").requests.noted
 
 
 PARTS = [

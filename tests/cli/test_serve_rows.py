@@ -42,7 +42,9 @@ ALSO = {
 
 
 def rows(choice: ServeChoice) -> dict[str, dict[str, Any]]:
-    ledger = EffectiveConfiguration(choice.settings, choice.server, choice.wishes, FACTS, PORTRAIT)
+    ledger = EffectiveConfiguration(
+        choice.settings, choice.server, choice.requests, FACTS, PORTRAIT
+    )
     ledger.speaks(ChatFormat(None, None, {}))
     told = ledger.document(ServerCounters(512))["features"]
     assert len({row["feature"] for row in told}) == len(told)
@@ -79,7 +81,7 @@ def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
         assert support is not None and not support.accepted
         assert f"--{name}" in str(error) and "is not supported" in str(error)
         return
-    asked = f", {choice.wishes.given[name]}, "
+    asked = f", {choice.requests.given[name]}, "
     told = [row for row in rows(choice).values() if asked in f", {row['requested']}, "]
     assert told and "secret" not in str(told)
     assert all(row["effective"] and row["reason"] for row in told)

@@ -38,7 +38,7 @@ def refusal(*words: object) -> str:
 def test_nothing_said_is_the_model_inside_with_the_defaults() -> None:
     choice = chosen()
     assert choice.settings == Settings() and choice.server == ServerSettings()
-    assert not choice.wishes.given and not choice.wishes.noted
+    assert not choice.requests.given and not choice.requests.noted
 
 
 def test_the_commands_people_know() -> None:
@@ -125,14 +125,14 @@ def test_lengths_and_shares() -> None:
 def test_dtypes_of_vllm(asked: str, computed: str) -> None:
     choice = chosen("--dtype", asked)
     assert choice.settings.activations == computed
-    (wish,) = choice.wishes.noted
-    assert wish.feature == "--dtype" and wish.effective in ("auto", f"activations {computed}")
-    assert ("float16 is computed as bfloat16" in wish.reason) == (asked in ("half", "float16"))
+    (note,) = choice.requests.noted
+    assert note.feature == "--dtype" and note.effective in ("auto", f"activations {computed}")
+    assert ("float16 is computed as bfloat16" in note.reason) == (asked in ("half", "float16"))
 
 
 def test_what_changes_no_answer_is_taken() -> None:
     words = "--enforce-eager --trust-remote-code --swap-space 4 --no-enforce-eager --deterministic"
-    active = {wish.feature: wish.effective for wish in chosen(*words.split()).wishes.noted}
+    active = {note.feature: note.effective for note in chosen(*words.split()).requests.noted}
     assert active["--deterministic"] == "always" and active["--swap-space"] == "none"
     assert active["--trust-remote-code"] == "never used"
 
@@ -146,7 +146,7 @@ def test_several_words(tmp_path: Path) -> None:
     )  # fmt: skip
     assert choice.server.served_model_name == ("a", "b")
     assert choice.server.keys == ("first", "second", "fifth", "third", "fourth")
-    assert "first" not in json.dumps(dict(choice.wishes.given))
+    assert "first" not in json.dumps(dict(choice.requests.given))
 
 
 @pytest.mark.parametrize("names", [["FLYWEIGHT_API_KEY"], ["VLLM_API_KEY"]])
@@ -157,8 +157,8 @@ def test_a_key_of_the_environment(names: list[str], monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, " hidden\n")
     choice = chosen("--host", "0.0.0.0")
     assert choice.server.keys == ("hidden",)
-    assert [wish.requested for wish in choice.wishes.noted if wish.feature in names] == ["set"]
-    assert "hidden" not in str(choice.wishes)
+    assert [note.requested for note in choice.requests.noted if note.feature in names] == ["set"]
+    assert "hidden" not in str(choice.requests)
     assert chosen("--api-key", "given").server.keys == ("given",)
     assert chosen().settings == choice.settings
 
@@ -295,9 +295,9 @@ def test_values_that_look_like_options() -> None:
               ["--model", "some/model", "--tokenizer=some/model"]],
 )  # fmt: skip
 def test_a_tokenizer_that_is_the_models_own_is_taken(words: list[str]) -> None:
-    (wish,) = chosen(*words).wishes.noted
-    assert (wish.feature, wish.effective) == ("--tokenizer", "the model's own")
-    assert "some" not in wish.requested, "no folder is told to clients"
+    (note,) = chosen(*words).requests.noted
+    assert (note.feature, note.effective) == ("--tokenizer", "the model's own")
+    assert "some" not in note.requested, "no folder is told to clients"
     assert "--tokenizer = other is not" in refusal("some/model", "--tokenizer", "other")
 
 
@@ -307,8 +307,8 @@ def test_no_option_is_ignored(support) -> None:
     for value in support.accepted:
         words = {"on": [f"--{support.name}"], "off": [f"--no-{support.name}"]}
         said = words.get(value, [f"--{support.name}", "3" if " " in value else value])
-        (wish,) = chosen(*said).wishes.noted
-        assert (wish.feature, wish.effective) == (f"--{support.name}", support.active)
+        (note,) = chosen(*said).requests.noted
+        assert (note.feature, note.effective) == (f"--{support.name}", support.active)
     if support.kind != "switch" and support.active != "no effect":
         said = refusal(f"--{support.name}", "nonsense")
         assert f"--{support.name} = {'...' if support.name == 'hf-token' else 'nonsense'}" in said
@@ -366,7 +366,7 @@ def test_uvicorns_lines_of_access_are_ours() -> None:
     for level in ("warning", "error", "critical"):
         choice = chosen("--uvicorn-log-level", level)
         assert not choice.server.enable_log_requests
-        assert choice.wishes.noted[0].effective == "no line a request"
+        assert choice.requests.noted[0].effective == "no line a request"
         assert chosen(
             "--enable-log-requests", "--uvicorn-log-level", level
         ).server.enable_log_requests

@@ -53,18 +53,18 @@ class SettingRequests:
 @dataclass(slots=True)
 class DraftArguments:
     """`options` by name, `models` that were named without one.  `engine` are fields of `Settings`,
-    `server` of the server's settings; `wishes` what became of options that set no field.
+    `server` of the server's settings; `notes` what became of options that set no field.
     """
 
     options: Mapping[str, Value]
     models: Sequence[str] = ()
     engine: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] = field(default_factory=dict)
-    wishes: list[SettingRequest] = field(default_factory=list)
+    notes: list[SettingRequest] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
-    def wish(self, name: str, active: str, why: str) -> None:
-        self.wishes.append(
+    def note(self, name: str, active: str, why: str) -> None:
+        self.notes.append(
             SettingRequest(f"--{name}", write_option(name, self.options[name]), active, why)
         )
 
@@ -114,7 +114,7 @@ class DraftArguments:
                 continue
             refusal = support.refusal(value)
             if refusal is None or (name == "tokenizer" and format_value(value) in self._models()):
-                self.wish(name, support.active, support.why)
+                self.note(name, support.active, support.why)
             else:
                 self.refusals.append(refusal)
         for step in steps:

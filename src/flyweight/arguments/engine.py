@@ -30,14 +30,14 @@ ADAPTERS = "--lora-modules NAME=FOLDER", 'adapters={"NAME": "FOLDER"}'
 
 @dataclass(frozen=True, slots=True)
 class EngineChoices:
-    """`given` are the arguments as they were written, `wishes` what became of those that are no
+    """`given` are the arguments as they were written, `notes` what became of those that are no
     setting.  `sampling` are defaults before the model's own, None taking one away; without
     `model_defaults` those are not used.  Without `priorities` requests are served in order.
     """
 
     settings: Settings
     given: Mapping[str, str] = field(default_factory=dict)
-    wishes: tuple[SettingRequest, ...] = ()
+    notes: tuple[SettingRequest, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     model_defaults: bool = True
     priorities: bool = True
@@ -61,7 +61,7 @@ def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
     return EngineChoices(
         settings=settings,
         given=shown,
-        wishes=tuple(rename_request(wish, shown) for wish in draft.wishes),
+        notes=tuple(rename_request(note, shown) for note in draft.notes),
         sampling=draft.server.get("sampling_defaults", {}),
         model_defaults=draft.server.get("model_defaults", True),
         priorities=draft.server.get("max_priority", 1) != 0,
@@ -107,9 +107,9 @@ def read_argument(options: dict[str, Value], name: str, value: object) -> None:
         options[name] = value if isinstance(value, bool) else str(value)
 
 
-def rename_request(wish: SettingRequest, given: Mapping[str, str]) -> SettingRequest:
+def rename_request(note: SettingRequest, given: Mapping[str, str]) -> SettingRequest:
     """What became of an argument, in Python's words."""
-    name = spell_in_python(wish.feature)
+    name = spell_in_python(note.feature)
     return SettingRequest(
-        name, given.get(name, wish.requested), wish.effective, spell_in_python(wish.reason)
+        name, given.get(name, note.requested), note.effective, spell_in_python(note.reason)
     )

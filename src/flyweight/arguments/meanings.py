@@ -51,7 +51,7 @@ def apply_utilization(draft: DraftArguments) -> None:
             f"nearest valid: {1.0 if share > 1 else 0.01}"
         )
     draft.engine["memory_limit"] = f"{100 * share:.9f}".rstrip("0").rstrip(".") + "%"
-    draft.wish(
+    draft.note(
         "gpu-memory-utilization", f"memory_limit {draft.engine['memory_limit']}",
         "on a CPU it is that share of the memory this process may use (cgroups counted)",
     )  # fmt: skip
@@ -60,7 +60,7 @@ def apply_utilization(draft: DraftArguments) -> None:
 def apply_dtype(draft: DraftArguments) -> None:
     asked = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
     if asked == "auto":
-        draft.wish("dtype", "auto", "weights are as the file has them; see activations")
+        draft.note("dtype", "auto", "weights are as the file has them; see activations")
         return
     if asked not in COMPUTED_AS:
         raise ConfigError(
@@ -74,7 +74,7 @@ def apply_dtype(draft: DraftArguments) -> None:
     draft.engine["activations"] = computed
     half = asked in ("half", "float16")
     why = "16 bits: float16 is computed as bfloat16" if half else "weights are as the file has them"
-    draft.wish("dtype", f"activations {computed}", why)
+    draft.note("dtype", f"activations {computed}", why)
 
 
 def apply_kv_dtype(draft: DraftArguments) -> None:
@@ -91,12 +91,12 @@ def apply_quantization(draft: DraftArguments) -> None:
     text = draft.text("quantization")
     asked = objects.read_quantization(text) if text.lstrip().startswith("{") else text.lower()
     if asked in ("none", "auto"):
-        draft.wish("quantization", asked, "weights are computed with as the file has them")
+        draft.note("quantization", asked, "weights are computed with as the file has them")
     elif asked == "gguf":
         if (other := draft.engine.get("load_format")) in ("safetensors", "pt"):
             raise ConfigError(f"--quantization gguf and --load-format {other} contradict")
         draft.engine["load_format"] = "gguf"
-        draft.wish("quantization", "gguf", "the file's own types")
+        draft.note("quantization", "gguf", "the file's own types")
     else:
         raise ConfigError(
             f"--quantization = {shown(asked)} is not supported: quantised weights come as GGUF; "
@@ -115,7 +115,7 @@ def apply_load_format(draft: DraftArguments) -> None:
         raise ConfigError(f"--load-format {asked} and --quantization gguf contradict each other")
     if asked != "auto":
         draft.engine["load_format"] = asked
-    draft.wish("load-format", asked, "the files' kind is seen from the files")
+    draft.note("load-format", asked, "the files' kind is seen from the files")
 
 
 def apply_generation_config(draft: DraftArguments) -> None:
@@ -126,15 +126,17 @@ def apply_generation_config(draft: DraftArguments) -> None:
             "own), vllm (neutral defaults)"
         )
     draft.server["model_defaults"] = asked == "auto"
-    draft.wish("generation-config", asked, "defaults of requests that leave an option out")
+    draft.note("generation-config", asked, "defaults of requests that leave an option out")
 
 
 def apply_sampling_defaults(draft: DraftArguments) -> None:
     name = "override-generation-config"
     found = objects.read_sampling(f"--{name}", draft.text(name))
     draft.server["sampling_defaults"] = found
-    draft.wish(
-        name, objects.format_options(found), "instead of the model's, where a request does not say"
+    draft.note(
+        name,
+        objects.format_options(found),
+        "used instead of the model's where a request has no value",
     )
 
 
@@ -182,7 +184,7 @@ def apply_enable_lora(draft: DraftArguments) -> None:
             "--enable-lora without adapters does nothing; name them: --lora-modules NAME=FOLDER"
         )
     if "lora-modules" not in named:
-        draft.wish("enable-lora", "adapters that are named", "they are loaded with the model")
+        draft.note("enable-lora", "adapters that are named", "they are loaded with the model")
 
 
 def apply_speculation(draft: DraftArguments) -> None:

@@ -92,7 +92,7 @@ class ChatSession:
     def retry(self) -> None:
         """Answers the last prompt again; with a seed, the n-th time with seed + n."""
         if not self.talk.turns:
-            raise RequestError("nothing to answer again; say something first")
+            raise RequestError("nothing to answer again; write a prompt first")
         turns, self.retries = self.talk.turns, self.retries + 1
         self.talk.turns = turns[:-1]
         try:

@@ -40,7 +40,7 @@ Model = Annotated[
 ]  # fmt: skip
 AddSpecial = Annotated[
     bool,
-    typer.Option("--add-special/--no-bos", help="Add BOS and EOS where the vocabulary says so."),
+    typer.Option("--add-special/--no-bos", help="Add BOS and EOS as the vocabulary requires."),
 ]
 ParseSpecial = Annotated[bool, typer.Option(help="Read special tokens written in the text.")]
 

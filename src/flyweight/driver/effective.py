@@ -29,7 +29,7 @@ def list_effective(chosen: EngineChoices, loaded: LoadedModel) -> list[dict[str,
     """Rows of feature, requested, effective and reason: what was decided, then every argument of
     vLLM that was given and is no setting.
     """
-    rows = [*_list_decided(chosen, loaded), *chosen.wishes]
+    rows = [*_list_decided(chosen, loaded), *chosen.notes]
     return [
         {
             "feature": row.feature,

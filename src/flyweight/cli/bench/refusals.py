@@ -9,8 +9,8 @@ MEDIA = "prompts are text"
 PLOTS = "nothing is drawn; --save-detailed has every request's times"
 OPTIONS = {
     "--trust-remote-code": "no code out of a checkpoint is ever run; leave it out",
-    "--tokenizer-mode": "a tokenizer's own files say what it is; leave it out",
-    "--skip-tokenizer-init": "say --prompt-form ids: they need no tokenizer",
+    "--tokenizer-mode": "the tokenizer's files define its kind; leave it out",
+    "--skip-tokenizer-init": "use --prompt-form ids: they need no tokenizer",
     "--chat-template-kwargs": "the server renders chats; put it into --extra-body",
     "--enable-multimodal-chat": MEDIA,
     "--use-beam-search": "beams cannot be streamed",

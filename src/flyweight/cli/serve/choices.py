@@ -39,7 +39,7 @@ class ServeChoice:
 
     settings: Settings
     server: ServerSettings
-    wishes: SettingRequests
+    requests: SettingRequests
     detach: bool = False
     as_json: bool = False
 
@@ -60,8 +60,8 @@ def choose(asked: ParsedOptions) -> ServeChoice:
     on = asked.options
     given = {name: write_option(name, value) for name, value in on.items()}
     plain = tuple(list_plain(given, engine, server))
-    wishes = SettingRequests(given, tuple(draft.wishes), plain)
-    return ServeChoice(engine, server, wishes, on.get("detach") is True, on.get("json") is True)
+    requests = SettingRequests(given, tuple(draft.notes), plain)
+    return ServeChoice(engine, server, requests, on.get("detach") is True, on.get("json") is True)
 
 
 def find_setter(name: str, _: Value) -> Meaning | None:

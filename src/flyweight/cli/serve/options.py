@@ -61,22 +61,24 @@ def apply_chat_template(draft: DraftArguments) -> None:
     if "{" not in given:
         given = read_text(Path(given), "--chat-template", TEMPLATE_BYTES)
     draft.server["chat_template"] = given
-    draft.wish("chat-template", "used", "instead of the model's own")
+    draft.note("chat-template", "used", "instead of the model's own")
 
 
 def apply_template_defaults(draft: DraftArguments) -> None:
     name = "default-chat-template-kwargs"
     found = read_template_defaults(f"--{name}", draft.text(name))
     draft.server["template_defaults"] = found
-    draft.wish(name, format_options(found), "where a request's chat_template_kwargs do not say")
+    draft.note(
+        name, format_options(found), "used where a request's chat_template_kwargs have no value"
+    )
 
 
 def apply_log_requests(draft: DraftArguments) -> None:
     draft.conflict("disable-log-requests", "enable-log-requests")
     quiet = draft.options["disable-log-requests"] is True
     draft.server["enable_log_requests"] = not quiet
-    draft.wish("disable-log-requests", "no line a request" if quiet else "a line a request",
-               "what enable-log-requests says, the other way about")  # fmt: skip
+    draft.note("disable-log-requests", "no line a request" if quiet else "a line a request",
+               "the opposite of --enable-log-requests")  # fmt: skip
 
 
 def apply_access_log(draft: DraftArguments) -> None:
@@ -84,7 +86,7 @@ def apply_access_log(draft: DraftArguments) -> None:
     draft.conflict("disable-uvicorn-access-log", "enable-log-requests")
     quiet = draft.options["disable-uvicorn-access-log"] is True
     active = "no line a request" if quiet else "a line a request"
-    draft.wish("disable-uvicorn-access-log", active, "that is all uvicorn would say")
+    draft.note("disable-uvicorn-access-log", active, "uvicorn logs nothing else")
     silence_requests(draft, quiet)
 
 
@@ -96,7 +98,7 @@ def apply_log_level(draft: DraftArguments) -> None:
             f"or none; allowed: {', '.join(LEVELS)}; nearest valid: info"
         )
     active = "a line a request" if asked == "info" else "no line a request"
-    draft.wish("uvicorn-log-level", active, "that is all uvicorn would say")
+    draft.note("uvicorn-log-level", active, "uvicorn logs nothing else")
     silence_requests(draft, asked != "info")
 
 
@@ -111,7 +113,7 @@ def apply_environment_key(draft: DraftArguments) -> None:
     name, key = read_server_key()
     if name and not {"api-key", "api-key-file"} & draft.options.keys():
         draft.server["keys"] = (key,)
-        draft.wishes.append(SettingRequest(name, "set", "on", "clients must send this key"))
+        draft.notes.append(SettingRequest(name, "set", "on", "clients must send this key"))
 
 
 def apply_keys(draft: DraftArguments) -> None:

@@ -89,17 +89,17 @@ class EffectiveConfiguration:
         self,
         settings: Settings,
         server: ServerSettings,
-        wishes: SettingRequests,
+        requests: SettingRequests,
         facts: Mapping[str, Any],
         portrait: ModelSummary,
     ) -> None:
         self.settings, self.server, self.facts = settings, server, facts
-        self.portrait, self.wishes = portrait, wishes
-        computed = _list_steps(settings, server, wishes, facts)
-        built = _list_build(settings, server, wishes, facts, portrait)
+        self.portrait, self.requests = portrait, requests
+        computed = _list_steps(settings, server, requests, facts)
+        built = _list_build(settings, server, requests, facts, portrait)
         known = (*computed, *built)
         told = {(feature.requested, feature.effective) for feature in known}  # have a row already
-        noted = [FeatureRow(*astuple(wish)) for wish in wishes.noted]
+        noted = [FeatureRow(*astuple(request)) for request in requests.noted]
         self.noted = tuple(
             feature for feature in noted if (feature.requested, feature.effective) not in told
         )
@@ -110,17 +110,17 @@ class EffectiveConfiguration:
 
     def speaks(self, speech: ChatFormat) -> None:
         """Adds how tool calls and reasoning are told from text."""
-        self._know(*self._known, *_list_parsers(speech, self.server, self.wishes))
+        self._know(*self._known, *_list_parsers(speech, self.server, self.requests))
 
     def _know(self, *known: FeatureRow) -> None:
         """All features, and a row for each option that none of them tells of."""
         self._known = known
         told = [f", {feature.requested}, " for feature in known]
-        plain = [wish for wish in self.wishes.plain
-                 if not any(f", {wish.requested}, " in one for one in told)]  # fmt: skip
+        plain = [request for request in self.requests.plain
+                 if not any(f", {request.requested}, " in one for one in told)]  # fmt: skip
         self.features = (
             *known,
-            *(FeatureRow(w.feature, w.requested, w.effective, w.reason) for w in plain),
+            *(FeatureRow(one.feature, one.requested, one.effective, one.reason) for one in plain),
         )
 
     def note(self, counts: ServerCounters) -> list[str]:
@@ -192,17 +192,17 @@ def _idle(feature: FeatureRow, counts: ServerCounters) -> bool:
 
 
 def _list_steps(
-    settings: Settings, server: ServerSettings, wishes: SettingRequests, facts: Mapping[str, Any]
+    settings: Settings, server: ServerSettings, requests: SettingRequests, facts: Mapping[str, Any]
 ) -> Iterator[FeatureRow]:
     """What the engine does with requests; each has a counter."""
     caching = bool(facts["prefix_caching"])
     yield FeatureRow(
-        "prefix caching", wishes.of("enable-prefix-caching"), "on" if caching else "off",
+        "prefix caching", requests.of("enable-prefix-caching"), "on" if caching else "off",
         "equal beginnings share blocks of K/V; answers are the same bit for bit"
         if caching else "switched off; every prompt is computed whole",
         "cached", "prompt tokens found in it", expected=caching,
     )  # fmt: skip
-    asked = wishes.of("enable-chunked-prefill", "long-prefill-token-threshold")
+    asked = requests.of("enable-chunked-prefill", "long-prefill-token-threshold")
     yield FeatureRow(
         "chunked prefill", asked, "always",
         f"a step has at most {facts['max_num_batched_tokens']} tokens, and fewer where it would "
@@ -210,17 +210,17 @@ def _list_steps(
         "chunked", "prompts computed in several steps", expected=asked != DEFAULT,
     )  # fmt: skip
     yield FeatureRow(
-        "batching", wishes.of("max-num-seqs"), "always",
+        "batching", requests.of("max-num-seqs"), "always",
         f"up to {facts['max_num_seqs']} sequences share a step", "shared", "steps of several",
     )  # fmt: skip
     yield FeatureRow(
-        "prefill-only steps", wishes.of("max-prefill-delay"), "adaptive",
+        "prefill-only steps", requests.of("max-prefill-delay"), "adaptive",
         "every second step, while decodes would delay prompts by more than "
         f"{server.max_prefill_delay:g} s", "prefill_only", "steps that decodes skipped",
     )  # fmt: skip
     drafts = settings.draft_tokens
     yield FeatureRow(
-        "speculation", wishes.of("speculative-config"), "ngram" if drafts else "off",
+        "speculation", requests.of("speculative-config"), "ngram" if drafts else "off",
         f"up to {drafts} draft tokens a step, copied from after an earlier match of the last "
         f"{settings.prompt_lookup_max} to {settings.prompt_lookup_min} tokens; the answer is the "
         "same with and without" if drafts else "not requested",
@@ -228,14 +228,14 @@ def _list_steps(
     )  # fmt: skip
     most = server.max_priority
     yield FeatureRow(
-        "scheduling", wishes.of("scheduling-policy", "max-priority"),
+        "scheduling", requests.of("scheduling-policy", "max-priority"),
         "priority" if most else "fcfs",
         f"lower priorities go first, from {-most}; then in the order of arrival"
         if most else "in the order of arrival; a priority other than 0 is refused",
     )  # fmt: skip
     adapters = len(settings.adapters)
     yield FeatureRow(
-        "LoRA", wishes.of("lora-modules", "enable-lora"),
+        "LoRA", requests.of("lora-modules", "enable-lora"),
         f"{adapters} loaded" if adapters else "off",
         "adapters are models of their own names, and share steps" if adapters else "not requested",
         "adapted", "requests for an adapter", expected=adapters > 0,
@@ -253,7 +253,7 @@ def _list_steps(
 
 
 def _list_parsers(
-    speech: ChatFormat, server: ServerSettings, wishes: SettingRequests
+    speech: ChatFormat, server: ServerSettings, requests: SettingRequests
 ) -> Iterator[FeatureRow]:
     """How an answer is read."""
     detected, requested = "as in the chat template", "requested"
@@ -261,7 +261,7 @@ def _list_parsers(
     own = "the operator's" if server.chat_template else "the model's"
     reads = ", ".join(sorted(speech.reads or ())) or "nothing"
     yield FeatureRow(
-        "chat template", wishes.of("chat-template"), "none" if speech.plain else own,
+        "chat template", requests.of("chat-template"), "none" if speech.plain else own,
         "messages as plain text; tools, documents and switches have no effect, and are refused"
         if speech.plain else f"reads {reads} and the messages; other switches are refused",
     )  # fmt: skip
@@ -270,12 +270,12 @@ def _list_parsers(
     if calls is not None and not speech.shows_tools:
         active, why = f"{active}, where required", "the chat template shows the model no tools"
     yield FeatureRow(
-        "tool calls", wishes.of("tool-call-parser", "enable-auto-tool-choice"), active, why,
+        "tool calls", requests.of("tool-call-parser", "enable-auto-tool-choice"), active, why,
         "offered", "chats with tools",
         expected=calls is not None and server.tool_call_parser != "auto",
     )  # fmt: skip
     yield FeatureRow(
-        "reasoning", wishes.of("reasoning-parser"),
+        "reasoning", requests.of("reasoning-parser"),
         "off" if marks is None else f"{marks.opening} to {marks.closing}",
         detected if server.reasoning_parser == "auto" else requested,
         "reasoned", "chats read for it",
@@ -283,17 +283,17 @@ def _list_parsers(
 
 
 def _list_build(
-    settings: Settings, server: ServerSettings, wishes: SettingRequests,
+    settings: Settings, server: ServerSettings, requests: SettingRequests,
     facts: Mapping[str, Any], portrait: ModelSummary,
 ) -> Iterator[FeatureRow]:  # fmt: skip
     """What was decided when the engine was built."""
     yield FeatureRow(
-        "activations", wishes.of("activations", "dtype"), settings.activations,
+        "activations", requests.of("activations", "dtype"), settings.activations,
         f"matrices of {portrait.quantisation} weights are multiplied with them",
     )  # fmt: skip
     yield FeatureRow(
         "K/V cache",
-        wishes.of(
+        requests.of(
             "kv-cache-dtype", "block-size", "num-gpu-blocks-override", "kv-cache-memory-bytes"
         ),
         f"{facts['blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}",
@@ -302,7 +302,7 @@ def _list_build(
     )  # fmt: skip
     share = facts["kv_sample"]
     yield FeatureRow(
-        "K/V residency", wishes.of("kv-cache-metrics", "kv-cache-metrics-sample"),
+        "K/V residency", requests.of("kv-cache-metrics", "kv-cache-metrics-sample"),
         f"{share:.3g} of the blocks" if share else "off",
         "/metrics has how long they stay" if share else "not requested",
         "evicted", "blocks evicted, timed or not",
@@ -313,15 +313,15 @@ def _list_build(
     else:
         whole = length >= portrait.context
         why = "all the model knows" if whole else f"of {portrait.context}: what memory has room for"
-    yield FeatureRow("context", wishes.of("max-model-len"), f"{length} tokens", why)
+    yield FeatureRow("context", requests.of("max-model-len"), f"{length} tokens", why)
     memory = facts["memory"]
     yield FeatureRow(
-        "memory", wishes.of("memory-limit", "gpu-memory-utilization"),
+        "memory", requests.of("memory-limit", "gpu-memory-utilization"),
         f"{format_size(memory['need'])} of {format_size(memory['limit'])}",
         f"limit {settings.memory_limit}, of what cgroups leave us; refused where it does not fit",
     )  # fmt: skip
     yield FeatureRow(
-        "threads", wishes.of("threads"), str(facts["threads"]),
+        "threads", requests.of("threads"), str(facts["threads"]),
         "requested" if settings.threads else "the cores this process may use",
     )  # fmt: skip
     yield FeatureRow(
@@ -329,7 +329,7 @@ def _list_build(
         "FLYWEIGHT_ISA" if settings.isa else "the best of this machine",
     )  # fmt: skip
     yield FeatureRow(
-        "API key", wishes.of("api-key", "api-key-file", "insecure"),
+        "API key", requests.of("api-key", "api-key-file", "insecure"),
         "needed" if server.keys else "none",
         f"{len(server.keys)} known" if server.keys
         else ("only this machine is served" if server.local else "--insecure"),
