@@ -56,7 +56,7 @@ class Ends:
             self.worker._step()
             for message in self.told():
                 news = message.news if isinstance(message, pipe.StepReport) else ()
-                for one in (n.event() for n in news if n.id == STAYS):
+                for one in (n.to_event() for n in news if n.id == STAYS):
                     tokens += one.tokens
                     assert one.finish in (None, Finish.LENGTH)
         return tokens

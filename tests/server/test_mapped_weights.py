@@ -63,7 +63,7 @@ def test_a_busy_engine_moves_between_steps(mapped: LoadedModel) -> None:
         worker._step()
         left.append(mapped.moving.left)
         for message in frames.push(ours.recv(READ)):
-            tokens += [t for news in message.news for t in news.event().tokens]
+            tokens += [t for news in message.news for t in news.to_event().tokens]
     ours.close()
     theirs.close()
     assert left[0] > left[1] > left[2] and left[-1] == 0

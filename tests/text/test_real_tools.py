@@ -172,7 +172,9 @@ def test_a_mark_that_is_a_special_token_is_drawn_and_shown_as_one() -> None:
     reading = speech.make_answer_format(None, None, ["get"], None)
     assert speech.special == {"[TOOL_CALLS]": 5} and speech.needs_special_tokens(reading)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    grammar = speech.grammar(reading, [OfferedTools("get", embed_schema(schema))], demanded=True)
+    grammar = speech.make_grammar(
+        reading, [OfferedTools("get", embed_schema(schema))], demanded=True
+    )
     size = tokenizer.vocab_size
     spelled = [tokenizer.token_bytes(i, special=True) for i in range(size)]
     ends = frozenset(tokenizer.eos_ids)

@@ -85,7 +85,7 @@ class ChatFormat:
             named |= {reading.calls.trigger, "[ARGS]"}
         return bool(named & self.special.keys())
 
-    def grammar(
+    def make_grammar(
         self,
         reading: AnswerFormat,
         offers: Sequence[OfferedTools],
@@ -103,7 +103,9 @@ class ChatFormat:
         )  # fmt: skip
         return made.require_calls(offers) if demanded else made.allow_calls(offers)
 
-    def either(self, reading: AnswerFormat, offers: Sequence[OfferedTools], other: str) -> str:
+    def make_either_grammar(
+        self, reading: AnswerFormat, offers: Sequence[OfferedTools], other: str
+    ) -> str:
         """The grammar of an answer that calls these tools or matches `other`."""
         assert reading.calls is not None
         made = CallGrammar(reading.calls, self.special, most=reading.most)

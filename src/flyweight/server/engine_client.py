@@ -264,7 +264,7 @@ class EngineClient:
 
     def _feed(self, stream: EngineStream, news: pipe.StepEvents) -> None:
         try:
-            stopped = stream.collector.feed(news.event())
+            stopped = stream.collector.feed(news.to_event())
         except Exception as error:  # of this answer, as where its text cannot be made; of no other
             self.leave(stream)
             stream.end(error)

@@ -94,7 +94,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             thought=request.words.thought,
         )
 
-    def request(self) -> Request:
+    def to_request(self) -> Request:
         """The request, validated again.  Raises `RequestError`."""
         params = dict(self.params)
         if FORM in params:
@@ -184,7 +184,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             (event.reuse.hit, event.reuse.reason, event.reuse.diverged) if event.reuse else None,
         )
 
-    def event(self) -> Event:
+    def to_event(self) -> Event:
         vector = None
         if self.vector is not None:
             vector = array("f", self.vector)

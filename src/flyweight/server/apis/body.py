@@ -88,7 +88,7 @@ def _count_values(value: Any, ids: bool) -> int:
     return count
 
 
-def limited(limit: str, *, both: bool = False) -> dict[str, Any]:
+def mark_limit(limit: str, *, both: bool = False) -> dict[str, Any]:
     """The schema mark of a field whose value or length has a limit of the server; `both`: the limit
     is also that of negative numbers.
     """

@@ -18,13 +18,13 @@ from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
 from flyweight.server.apis.body import FIRST
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
     Explain,
     Priority,
     Salt,
     StopText,
-    params_of,
+    make_field,
+    make_sampling_params,
 )
 from flyweight.server.apis.usage import report_usage
 from flyweight.server.served_model import ServedModel
@@ -133,7 +133,7 @@ class GenerateBody(Fields):
 
     prompt: str = Field(min_length=1)
     max_tokens: int = Field(256, ge=1, lt=2**31)
-    temperature: float = bounded("temperature", 0.7)
+    temperature: float = make_field("temperature", 0.7)
     top_p: float = Field(0.95, gt=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], FIRST] | None = None
@@ -147,7 +147,7 @@ async def generate(server: ApiServer, request: Request, body: GenerateBody) -> R
     model = server.find()
     every = body.model_dump(exclude=BESIDE, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
-    params = params_of({**every, **model.defaults, **given})
+    params = make_sampling_params({**every, **model.defaults, **given})
     context = model.make_context(
         None, body.cache_salt, body.priority, body.return_cache_explanation
     )

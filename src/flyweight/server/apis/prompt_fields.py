@@ -14,7 +14,7 @@ from pydantic import Field
 from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.prompts import PIECE, encode_prompt
-from flyweight.server.apis.sampling_fields import Id, params_of
+from flyweight.server.apis.sampling_fields import Id, make_sampling_params
 from flyweight.server.served_model import ServedModel
 from flyweight.types import SamplingParams
 
@@ -121,9 +121,9 @@ def make_params(body: BeamOptions, options: dict[str, Any]) -> SamplingParams | 
     """The parameters of a body, whose `options` include the server's defaults.  Raises
     `RequestError`.
     """
-    params = params_of(options)
+    params = make_sampling_params(options)
     if body.use_beam_search:
-        return make_beam_params(body, params_of(body.to_options({})))
+        return make_beam_params(body, make_sampling_params(body.to_options({})))
     if body.length_penalty not in (None, 1.0):
         raise RequestError(
             "has an effect only with use_beam_search",

@@ -1,20 +1,28 @@
-"""The options of a completion that OpenAI, vLLM and llama.cpp share, as a body has them.
+"""The sampling options as bodies have them, made from their declarations.
 
-Invariant: a body that passes makes `SamplingParams`, or is refused by the name of a field.
+Invariant: a field has the range that `SamplingParams` has.  A body that passes makes
+`SamplingParams`, or is refused by the name of a field.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema, create_model
 
 from flyweight.errors import RequestError
-from flyweight.params.options import OPENAI
+from flyweight.params.options import (
+    OPENAI,
+    NumberOption,
+    RealOption,
+    SamplingOption,
+    SwitchOption,
+    TextsOption,
+    TokenIdsOption,
+)
 from flyweight.params.repetition import LARGEST, LONGEST, RepetitionDetectionParams
-from flyweight.server.apis.body import limited
+from flyweight.server.apis.body import TOKEN, mark_limit
 from flyweight.server.apis.fields import ALWAYS, UNLESS_FALSE, Fields
-from flyweight.server.apis.option_fields import Id as Id
-from flyweight.server.apis.option_fields import bounded, with_options
 from flyweight.server.apis.output_formats import (
     ResponseFormat,
     Source,
@@ -44,7 +52,7 @@ KEYS = "Has no effect: whatever was computed is kept."
 Priority = Annotated[
     int | None,
     Field(
-        ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=limited("max_priority", both=True)
+        ge=-MOST_PRIORITY, le=MOST_PRIORITY, json_schema_extra=mark_limit("max_priority", both=True)
     ),
 ]
 Idle = Annotated[str | None, Field(description=IDLE, json_schema_extra=ALWAYS)]
@@ -59,28 +67,72 @@ Explain = Annotated[
     bool | None, Field(description="Return what was found in the prefix cache, and why not more.")
 ]
 OWN = ("n", "prompt_logprobs", "logprob_token_ids", "thinking_token_budget")  # of some bodies
+Body = TypeVar("Body", bound=BaseModel)
+Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
+MOST = 2**31 - 1  # whole numbers without another maximum
 
 
-def _off(value: bool) -> bool:
+def with_options(api: str) -> Callable[[type[Body]], type[Body]]:
+    """A class decorator: the body, with those options of an API that it does not have yet."""
+
+    def extend(body: type[Body]) -> type[Body]:
+        made: dict[str, Any] = {
+            option.name_in(name, api): (find_body_type(option) | None, make_field(name))
+            for name, option in OPTIONS.items()
+            if api in option.apis and option.name_in(name, api) not in body.model_fields
+        }
+        return create_model(
+            body.__name__, __base__=body, __module__=body.__module__, __doc__=body.__doc__, **made
+        )
+
+    return extend
+
+
+def make_field(name: str, default: Any = None) -> Any:
+    """A field with the meaning, the range and the limit of an option."""
+    option = OPTIONS[name]
+    more: dict[str, Any] = {"json_schema_extra": mark_limit(option.limit)} if option.limit else {}
+    if isinstance(option, NumberOption):
+        above = isinstance(option, RealOption) and option.above
+        more["gt" if above else "ge"] = option.lowest
+        more["le"] = MOST if option.high is None else option.high
+    return Field(default, description=option.doc, **more)
+
+
+def find_body_type(option: SamplingOption) -> Any:
+    """The type of an option's value in a body."""
+    if isinstance(option, TextsOption):
+        text = Annotated[str, Field(min_length=1, max_length=option.longest)]
+        many = Annotated[list[text], Field(max_length=option.most)]
+        return text | many if option.alone else many
+    if isinstance(option, TokenIdsOption):
+        least = 1 if option.none else 0
+        return Annotated[list[Id], Field(min_length=least, max_length=option.most, fail_fast=True)]
+    if isinstance(option, SwitchOption):
+        return bool
+    return float if isinstance(option, RealOption) else int
+
+
+def _check_false(value: bool) -> bool:
     if value:
         raise ValueError("false")
     return value
 
 
-def _on(value: bool) -> bool:
+def _check_true(value: bool) -> bool:
     if not value:
         raise ValueError("true")
     return value
 
 
-def _some(value: int) -> int:
+def _check_nonzero(value: int) -> int:
     if value == 0:
         raise ValueError("1 or more, or -1")
     return value
 
 
 Truncation = Annotated[
-    Annotated[int, AfterValidator(_some)] | None,
+    Annotated[int, AfterValidator(_check_nonzero)] | None,
     Field(
         ge=-1,
         lt=2**31,
@@ -88,9 +140,11 @@ Truncation = Annotated[
         json_schema_extra={"not": {"const": 0}},
     ),
 ]
-No = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]  # a switch left off
+No = Annotated[
+    bool, AfterValidator(_check_false), WithJsonSchema({"const": False})
+]  # a switch left off
 Nothing = Annotated[dict[str, Any] | None, Field(max_length=0)]
-Yes = Annotated[bool, AfterValidator(_on), WithJsonSchema({"const": True})]
+Yes = Annotated[bool, AfterValidator(_check_true), WithJsonSchema({"const": True})]
 
 
 class StreamOptions(Fields):
@@ -105,7 +159,7 @@ class StreamOptions(Fields):
 
 
 class RepetitionFields(Fields):
-    """Patterns of so many tokens, and how often one must stand in a row; none of 0 tokens."""
+    """The size of patterns, and how often one must repeat; none of 0 tokens."""
 
     max_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
     min_pattern_size: int | None = Field(None, ge=0, le=LARGEST)
@@ -113,28 +167,30 @@ class RepetitionFields(Fields):
 
 
 class SamplingFields(Fields):
-    """How tokens are drawn, under names all dialects share; `None` is as good as absent."""
+    """The sampling options that all APIs share."""
 
     api: ClassVar[str] = OPENAI
-    temperature: float | None = bounded("temperature")
-    top_p: float | None = bounded("top_p")
-    ignore_eos: bool | None = bounded("ignore_eos")
-    mirostat: int | None = bounded("mirostat")
+    temperature: float | None = make_field("temperature")
+    top_p: float | None = make_field("top_p")
+    ignore_eos: bool | None = make_field("ignore_eos")
+    mirostat: int | None = make_field("mirostat")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description=OPTIONS["seed"].doc)
 
-    def drawn(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """`SamplingParams`' keywords: the server's defaults, and over them what was given."""
-        given = {name: getattr(self, theirs, None) for name, theirs in _taken(self.api).items()}
+    def read_options(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of `SamplingParams`: the server's defaults, replaced by what was given."""
+        given = {
+            name: getattr(self, theirs, None) for name, theirs in _list_options(self.api).items()
+        }
         given = {name: value for name, value in given.items() if value is not None}
-        return {**beside(self.mirostat, defaults), **given}
+        return {**drop_mirostat_cuts(self.mirostat, defaults), **given}
 
 
 @with_options(OPENAI)
 class VllmFields(SamplingFields):
-    """What vLLM's servers take beside OpenAI's fields, in all of OpenAI's bodies."""
+    """What vLLM's servers take in addition to OpenAI's fields, in all of OpenAI's bodies."""
 
-    skip_special_tokens: bool | None = bounded("skip_special_tokens")
-    logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=limited("max_logit_bias"))
+    skip_special_tokens: bool | None = make_field("skip_special_tokens")
+    logit_bias: dict[str, Bias] | None = Field(None, json_schema_extra=mark_limit("max_logit_bias"))
     structured_outputs: StructuredFields | None = None
     repetition_detection: RepetitionFields | None = Field(
         None, description="Ends an answer whose last tokens repeat a pattern so often."
@@ -158,12 +214,12 @@ class SamplingBody(VllmFields):
     """What is the same in OpenAI's bodies of chat and completions."""
 
     model: str | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=limited("max_choices"))
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, json_schema_extra=mark_limit("max_choices"))
     prompt_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs")
+        None, ge=0, le=MAX_LOGPROBS, json_schema_extra=mark_limit("max_logprobs")
     )
     logprob_token_ids: list[Id] | None = Field(
-        None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=limited("max_logprobs"),
+        None, max_length=MAX_LOGPROBS, fail_fast=True, json_schema_extra=mark_limit("max_logprobs"),
         description="Returned in place of the most likely ones.",
     )  # fmt: skip
     response_format: ResponseFormat | None = None
@@ -197,14 +253,14 @@ class SamplingBody(VllmFields):
         return "grammar" if self.grammar else place_of(self.response_format)
 
     def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """`SamplingParams`' keywords.  Raises `RequestError`."""
+        """The keywords of `SamplingParams`.  Raises `RequestError`."""
         if self.stream_options is not None and not self.stream:
             raise RequestError(
                 "can be set only for streams", "stream_options", allowed="only if stream is true"
             )
-        found = self.drawn(defaults)
+        found = self.read_options(defaults)
         if self.logit_bias:
-            found["logit_bias"] = biases(self.logit_bias)
+            found["logit_bias"] = read_biases(self.logit_bias)
         if self.repetition_detection is not None:
             sizes = self.repetition_detection.model_dump(exclude_none=True)
             found["repetition_detection"] = RepetitionDetectionParams(**sizes)
@@ -215,28 +271,26 @@ class SamplingBody(VllmFields):
 
 
 @cache
-def _taken(api: str) -> dict[str, str]:
-    """Options that bodies of an API may have, with their names there."""
+def _list_options(api: str) -> dict[str, str]:
+    """The options that bodies of an API may have, with their names there."""
     found = {name: one.name_in(name, api) for name, one in OPTIONS.items() if api in one.apis}
     return found | {name: name for name in OWN}
 
 
-def beside(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Defaults without those that mirostat, where it is asked for, decides by itself."""
+def drop_mirostat_cuts(mirostat: int | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The defaults without those that mirostat, if requested, replaces."""
     if not mirostat:
         return defaults
     return {name: value for name, value in defaults.items() if name not in CUTS}
 
 
-def params_of(options: dict[str, Any]) -> SamplingParams:
+def make_sampling_params(options: dict[str, Any]) -> SamplingParams:
     """Raises `RequestError`."""
     return SamplingParams(**options)
 
 
-def alternatives(logprobs: bool | None, most: int | None) -> int | None:
-    """How many are told of beside each token; none where no log-probabilities are asked for.
-    Raises `RequestError`.
-    """
+def count_alternatives(logprobs: bool | None, most: int | None) -> int | None:
+    """The alternatives per token; None without log-probabilities.  Raises `RequestError`."""
     if most and not logprobs:
         raise RequestError(
             "needs logprobs = true",
@@ -247,8 +301,8 @@ def alternatives(logprobs: bool | None, most: int | None) -> int | None:
     return most or 0 if logprobs else None
 
 
-def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
-    """Raises `RequestError` where ids are listed and log-probabilities are not asked for."""
+def check_listed_ids(ids: list[int] | None, scored: bool, allowed: str) -> None:
+    """Raises `RequestError` if ids are listed without log-probabilities."""
     if ids and not scored:
         raise RequestError(
             "needs log-probabilities",
@@ -257,7 +311,7 @@ def listing(ids: list[int] | None, scored: bool, allowed: str) -> None:
         )
 
 
-def biases(given: dict[str, float]) -> dict[int, float]:
+def read_biases(given: dict[str, float]) -> dict[int, float]:
     """OpenAI's keys are ids as text.  Raises `RequestError`."""
     found: dict[int, str] = {}
     for key in given:

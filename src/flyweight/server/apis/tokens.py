@@ -32,7 +32,7 @@ from flyweight.server.apis.prompt_fields import (
     get_max_bytes,
     require_source,
 )
-from flyweight.server.apis.sampling_fields import Id, params_of
+from flyweight.server.apis.sampling_fields import Id, make_sampling_params
 from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
@@ -156,7 +156,7 @@ async def count_response_tokens(
 async def _render(
     model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> dict[str, Any]:
-    model.preparer.reader.check_ids(params_of(body.to_options(model.defaults)))
+    model.preparer.reader.check_ids(make_sampling_params(body.to_options(model.defaults)))
     body = check_template_fields(model, request, body, names)
     return await model.run_in_thread(render_prompt, model, body)
 
@@ -179,7 +179,7 @@ def _spell_token(model: ServedModel, token: int) -> str | list[int]:
 async def get_props(server: ApiServer, request: Request) -> Response:
     """The defaults of /completion, the context, and the chat template."""
     model = server.find()
-    settings = make_settings(params_of({**DEFAULTS, **model.defaults}))
+    settings = make_settings(make_sampling_params({**DEFAULTS, **model.defaults}))
     context = model.max_model_len
     return reply(
         {

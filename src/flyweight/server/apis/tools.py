@@ -15,7 +15,7 @@ from flyweight.params.structured import LONGEST, StructuredOutputs
 from flyweight.sampling.fields import fields
 from flyweight.sampling.schema_keywords import list_ignored_keywords
 from flyweight.sampling.sources import embed_constraint, embed_schema
-from flyweight.server.apis.body import limited
+from flyweight.server.apis.body import mark_limit
 from flyweight.server.apis.fields import Fields
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import map_constraint_names
@@ -27,7 +27,7 @@ from flyweight.text.tools.parser import AnswerFormat
 from flyweight.validation.untrusted import shown
 
 LETTERS = 3  # of a token, few enough that reasoning leaves room for a call
-TOOLS = Field(None, max_length=MOST_TOOLS, json_schema_extra=limited("max_tools"))
+TOOLS = Field(None, max_length=MOST_TOOLS, json_schema_extra=mark_limit("max_tools"))
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
@@ -174,7 +174,7 @@ class Tools:
         thought = None if room is None else room * LETTERS * self.share // 100
         offers, demanded = self._make_offers(reading.calls), bool(self.required)
         return _make_constraint(
-            chat_format.grammar(reading, offers, demanded=demanded, thought=thought)
+            chat_format.make_grammar(reading, offers, demanded=demanded, thought=thought)
         )
 
     def may_call_instead(self, form: StructuredOutputs, reading: AnswerFormat) -> bool:
@@ -183,7 +183,7 @@ class Tools:
         """
         return bool(reading.calls and self.all) and form.kind in ("json", "json_object")
 
-    def either(
+    def make_either_constraint(
         self, chat_format: ChatFormat, reading: AnswerFormat, form: StructuredOutputs
     ) -> StructuredOutputs | None:
         """The constraint of an answer that may be calls or JSON of this format; None if the format
@@ -201,7 +201,9 @@ class Tools:
                 "tools",
             )
         return _make_constraint(
-            chat_format.either(reading, self._make_offers(reading.calls), embed_constraint(form))
+            chat_format.make_either_grammar(
+                reading, self._make_offers(reading.calls), embed_constraint(form)
+            )
         )
 
     def _make_offers(self, form: CallFormat) -> list[OfferedTools]:

@@ -144,7 +144,7 @@ class Worker:
     def _add(self, message: pipe.Submit) -> None:
         number, self.count = self.count, self.count + 1
         try:
-            request = message.request()
+            request = message.to_request()
             self.driver.add(request)
         except RequestError as refused:
             self._send(pipe.RequestRefused.of(message.id, refused))

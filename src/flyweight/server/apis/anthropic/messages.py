@@ -25,7 +25,6 @@ from flyweight.server.apis.openai.chat_schema import (
     make_thinking_variables,
 )
 from flyweight.server.apis.openai.content_blocks import make_chat_body
-from flyweight.server.apis.option_fields import bounded
 from flyweight.server.apis.sampling_fields import (
     KEYS,
     Explain,
@@ -34,6 +33,7 @@ from flyweight.server.apis.sampling_fields import (
     Priority,
     Salt,
     StopText,
+    make_field,
 )
 from flyweight.server.apis.tools import TOOLS
 from flyweight.server.served_model import ServedModel
@@ -202,7 +202,7 @@ class MessagesBody(CountBody):
     max_tokens: int = Field(ge=1, lt=2**31)
     stream: bool | None = None
     stop_sequences: list[StopText] | None = Field(None, fail_fast=True)
-    temperature: float | None = bounded("temperature")
+    temperature: float | None = make_field("temperature")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
     cache_salt: Salt = None

@@ -18,10 +18,9 @@ from flyweight.requests.prompts import encode_prompt, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.answer import answer, get_collectors
-from flyweight.server.apis.body import FIRST, TOKEN, limited
+from flyweight.server.apis.body import FIRST, TOKEN, mark_limit
 from flyweight.server.apis.fields import ALWAYS
 from flyweight.server.apis.logprobs import TokenSpelling, encode_token_scores
-from flyweight.server.apis.option_fields import with_options
 from flyweight.server.apis.output_formats import Source, grammar_in, schema_in
 from flyweight.server.apis.sampling_fields import (
     Bias,
@@ -31,7 +30,8 @@ from flyweight.server.apis.sampling_fields import (
     Priority,
     Salt,
     SamplingFields,
-    params_of,
+    make_sampling_params,
+    with_options,
 )
 from flyweight.server.apis.usage import measure_llama_timings, report_timings
 from flyweight.server.served_model import ServedModel
@@ -78,11 +78,11 @@ class LlamaOptions(SamplingFields):
     n_predict: int = Field(
         -1, ge=-1, lt=2**31, description="-1: no limit, 0: the prompt is computed and kept."
     )
-    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=limited("max_choices"))
+    n_cmpl: int = Field(1, ge=1, le=MAX_CHOICES, json_schema_extra=mark_limit("max_choices"))
     logit_bias: Annotated[list[Pair], FIRST] | dict[str, Bias | Literal[False]] | None = Field(
-        None, json_schema_extra=limited("max_logit_bias")
+        None, json_schema_extra=mark_limit("max_logit_bias")
     )
-    n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs"))
+    n_probs: int = Field(0, ge=0, le=MAX_LOGPROBS, json_schema_extra=mark_limit("max_logprobs"))
     cache_prompt: bool = True
     return_tokens: bool = False
     stream: bool = False
@@ -108,7 +108,7 @@ class LlamaOptions(SamplingFields):
 
     def to_options(self, defaults: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         """`SamplingParams`' keywords."""
-        found = self.drawn({**DEFAULTS, **defaults})
+        found = self.read_options({**DEFAULTS, **defaults})
         found["n"] = self.n_cmpl
         if "n_predict" in self.model_fields_set:
             found["max_tokens"] = None if self.n_predict == -1 else max(1, self.n_predict)
@@ -171,7 +171,7 @@ async def continue_prompts(
     context = model.make_context(None, salt, body.priority, body.return_cache_explanation)
     with field_names(NAMES):
         wanted = await model.run_in_thread(body.to_options, model.defaults, model.tokenizer)
-        params = params_of({**wanted, "stop_token_ids": ends})
+        params = make_sampling_params({**wanted, "stop_token_ids": ends})
         prepared = await model.prepare(prompts, params, context, body.form_place)
     write = partial(LlamaWriter, body)
     return await answer(server, model, request, prepared, write, stream=body.stream)

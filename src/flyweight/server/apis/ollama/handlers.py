@@ -35,7 +35,7 @@ from flyweight.server.apis.openai.content_blocks import (
     parse_answer,
     parse_arguments,
 )
-from flyweight.server.apis.sampling_fields import beside, params_of
+from flyweight.server.apis.sampling_fields import drop_mirostat_cuts, make_sampling_params
 from flyweight.server.apis.tools import Tool
 from flyweight.server.apis.usage import report_timings
 from flyweight.server.served_model import ServedModel
@@ -73,11 +73,11 @@ async def generate(server: ApiServer, request: Request, body: OllamaGenerateBody
     if body.raw or model.tokenizer.chat_template is None:
         body.check_raw()
         given = body.to_options(model)
-        defaults = beside(given.get("mirostat"), {**DEFAULTS, **model.defaults})
+        defaults = drop_mirostat_cuts(given.get("mirostat"), {**DEFAULTS, **model.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], AnswerFormat()
         with field_names(NAMES | name_logprobs(body.top_logprobs)):
-            params = params_of({**given, "structured_outputs": body.form})
+            params = make_sampling_params({**given, "structured_outputs": body.form})
             context = model.make_context(**body.context_fields(model))
             prepared = await model.prepare(prompts, params, context, "format")
     else:

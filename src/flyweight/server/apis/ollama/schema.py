@@ -15,7 +15,6 @@ from flyweight.params.structured import StructuredOutputs
 from flyweight.server.apis.fields import ALWAYS, Fields
 from flyweight.server.apis.openai.chat_schema import LOGPROBS
 from flyweight.server.apis.openai.embeddings import Dimensions
-from flyweight.server.apis.option_fields import with_options
 from flyweight.server.apis.output_formats import schema_in
 from flyweight.server.apis.sampling_fields import (
     Explain,
@@ -24,7 +23,8 @@ from flyweight.server.apis.sampling_fields import (
     Salt,
     SamplingFields,
     Yes,
-    alternatives,
+    count_alternatives,
+    with_options,
 )
 from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
@@ -105,7 +105,7 @@ class OllamaOptions(SamplingFields, Shared):
                 value=0,
                 allowed="1 or more, or -1 for as many as fit",
             )
-        found = self.drawn({})
+        found = self.read_options({})
         if self.num_predict is not None and self.num_predict > 0:
             found["max_tokens"] = self.num_predict
         if self.seed == -1:
@@ -136,7 +136,7 @@ class OllamaBody(Fields):
     @property
     def most(self) -> int | None:
         """The alternatives per token, or None without log-probabilities.  Raises `RequestError`."""
-        return alternatives(self.logprobs, self.top_logprobs)
+        return count_alternatives(self.logprobs, self.top_logprobs)
 
     def context_fields(self, model: ServedModel) -> dict[str, Any]:
         """The fields of a `ChatBody` that affect where it runs."""

@@ -148,7 +148,7 @@ async def allow_calls(
     """Prompts whose answers were constrained to a (checked) format, and may be calls instead now.
     Raises `RequestError`.
     """
-    made = await model.run_in_thread(tools.either, model.chat_format, reading, form)
+    made = await model.run_in_thread(tools.make_either_constraint, model.chat_format, reading, form)
     if made is None:
         return prepared
     try:

@@ -12,9 +12,14 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translate_path
-from flyweight.server.apis.body import FIRST, limited
+from flyweight.server.apis.body import FIRST, mark_limit
 from flyweight.server.apis.fields import Fields
-from flyweight.server.apis.sampling_fields import IDLE, SamplingBody, alternatives, listing
+from flyweight.server.apis.sampling_fields import (
+    IDLE,
+    SamplingBody,
+    check_listed_ids,
+    count_alternatives,
+)
 from flyweight.server.apis.tools import TOOLS, Choice, Tool, demands_call
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import ignore_also
@@ -24,7 +29,7 @@ from flyweight.text.template_reads import list_variables
 from flyweight.types import MAX_LOGPROBS
 from flyweight.validation.untrusted import shown
 
-LOGPROBS = Field(None, ge=0, le=MAX_LOGPROBS, json_schema_extra=limited("max_logprobs"))
+LOGPROBS = Field(None, ge=0, le=MAX_LOGPROBS, json_schema_extra=mark_limit("max_logprobs"))
 Switch = Annotated[str, Field(max_length=64)]
 Plain = bool | int | float | Annotated[str, Field(max_length=4096)] | None
 Switches = Annotated[dict[Switch, Plain], Field(max_length=32)]
@@ -163,8 +168,8 @@ class ChatBody(SamplingBody):
         """`SamplingParams`' keywords.  Raises `RequestError`."""
         most = self.max_completion_tokens or self.max_tokens or defaults.get("max_tokens")
         found = {**self.options(defaults), "max_tokens": most}
-        scored = alternatives(self.logprobs, self.top_logprobs)
-        listing(self.logprob_token_ids, bool(self.logprobs), "true")
+        scored = count_alternatives(self.logprobs, self.top_logprobs)
+        check_listed_ids(self.logprob_token_ids, bool(self.logprobs), "true")
         return found if scored is None else {**found, "logprobs": scored}
 
 

@@ -20,7 +20,7 @@ from flyweight.server.apis.logprobs import PromptScores, TextScores
 from flyweight.server.apis.openai.chat_schema import LOGPROBS
 from flyweight.server.apis.openai.chunk_writer import ChunkWriter
 from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
-from flyweight.server.apis.sampling_fields import SamplingBody, listing
+from flyweight.server.apis.sampling_fields import SamplingBody, check_listed_ids
 from flyweight.server.apis.usage import report_attempts
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import EventTemplate
@@ -52,7 +52,7 @@ class CompletionBody(SamplingBody):
         most = defaults.get("max_tokens", MOST_TOKENS)
         found = {**self.options(defaults)}
         found["max_tokens"] = most if self.max_tokens is None else self.max_tokens
-        listing(self.logprob_token_ids, self.logprobs is not None, f"0 to {MAX_LOGPROBS}")
+        check_listed_ids(self.logprob_token_ids, self.logprobs is not None, f"0 to {MAX_LOGPROBS}")
         for name in ("logprobs", "echo", "best_of"):
             value = getattr(self, name)
             if value is not None:
