@@ -58,7 +58,7 @@ class Ops(Attention):
     def __init__(self, isa: str, threads: int = 2) -> None:
         super().__init__(_native.Pool(threads, isa))
 
-    kv_layer = staticmethod(make_kv_layer)
+    make_kv_layer = staticmethod(make_kv_layer)
 
 
 def rounded(x: F32, dtype: str) -> NDArray[np.float64]:
