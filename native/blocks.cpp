@@ -70,7 +70,7 @@ void parse_32(const uint8_t* block, bool mins, bool tops, Parsed& to) {
 }  // namespace
 
 int64_t block_bytes(Kind kind) {
-  switch (kind) {
+  switch (base_of(kind)) {
     case Kind::q4_0: return 18;
     case Kind::q4_1: return 20;
     case Kind::q5_0: return 22;
@@ -84,7 +84,7 @@ int64_t block_bytes(Kind kind) {
 }
 
 void parse_block(Kind kind, const uint8_t* block, Parsed& to) {
-  switch (kind) {
+  switch (base_of(kind)) {
     case Kind::q4_0: return parse_32(block, false, false, to);
     case Kind::q4_1: return parse_32(block, true, false, to);
     case Kind::q5_0: return parse_32(block, false, true, to);

@@ -17,8 +17,9 @@ namespace {
 FW_INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
 
 struct F32Weight {
-  static constexpr Kind kKind = Kind::f32;
-  static constexpr int kGroupBytes = 2048, kRowTiles = 1;
+  FW_INLINE explicit F32Weight(Kind) {}
+  FW_INLINE static constexpr int64_t group_bytes() { return 2048; }
+  static constexpr int kRowTiles = 1;
   static constexpr int kStep = 1;
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[1]) {
     out[0] = load(reinterpret_cast<const float*>(tile) + k * kLanes);
@@ -26,8 +27,9 @@ struct F32Weight {
 };
 
 struct F16Weight {
-  static constexpr Kind kKind = Kind::f16;
-  static constexpr int kGroupBytes = 1024, kRowTiles = 2;
+  FW_INLINE explicit F16Weight(Kind) {}
+  FW_INLINE static constexpr int64_t group_bytes() { return 1024; }
+  static constexpr int kRowTiles = 2;
   static constexpr int kStep = 1;
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[1]) {
     out[0] = load_f16(halves(tile) + k * kLanes);
@@ -35,8 +37,9 @@ struct F16Weight {
 };
 
 struct BF16Weight {
-  static constexpr Kind kKind = Kind::bf16;
-  static constexpr int kGroupBytes = 1024, kRowTiles = 2;
+  FW_INLINE explicit BF16Weight(Kind) {}
+  FW_INLINE static constexpr int64_t group_bytes() { return 1024; }
+  static constexpr int kRowTiles = 2;
   static constexpr int kStep = 2;
   FW_INLINE static void values(const uint8_t* tile, int64_t k, F32x16 (&out)[2]) {
     const I32x16 pair = iload(reinterpret_cast<const int32_t*>(tile) + k / 2 * kLanes);
@@ -49,7 +52,8 @@ struct BF16Weight {
 
 int64_t tiles_at_once(const LinearJob& job) {
   if (by_blocks(job)) return kSumTiles;
-  return job.mode == Mode::f32 && job.tokens <= kRowTokens ? kRowTiles : kTiles;
+  const bool row = (job.mode == Mode::f32 || of_floats(job.kind)) && job.tokens <= kRowTokens;
+  return row ? kRowTiles : kTiles;
 }
 
 // Where tiles pass over all panels of a chunk, those should stay in L2.  A block reads a panel once for all its tiles, so
@@ -63,7 +67,7 @@ bool shared(const LinearJob& job) {
 #if defined(FW_ISA_AMX)
   if (job.mode == Mode::i8) return !by_blocks(job);
 #endif
-  return job.mode == Mode::f32;
+  return job.mode == Mode::f32 || of_floats(job.kind);
 }
 
 void multiply(const LinearJob& job, Run tiles, Range panels) {
@@ -77,21 +81,22 @@ void unpack(const LinearJob& job, int64_t row, float* out) { FW_BASE::gemm_kerne
 
 void multiply(const LinearJob& job, Run tiles, Range panels) {
   if (job.mode == Mode::i8) return multiply_grouped(job, tiles, panels);
-  if (job.mode == Mode::bf16) return multiply_pairs(job, tiles, panels);
-  switch (job.kind) {
+  if (job.mode == Mode::bf16)
+    return of_floats(job.kind) ? multiply_codes(job, tiles, panels) : multiply_pairs(job, tiles, panels);
+  switch (base_of(job.kind)) {
     case Kind::f32: return multiply_dense<F32Weight>(job, tiles, panels);
     case Kind::f16: return multiply_dense<F16Weight>(job, tiles, panels);
     case Kind::bf16: return multiply_dense<BF16Weight>(job, tiles, panels);
-    default: return multiply_grouped_floats(job, tiles, panels);
+    default: return of_floats(job.kind) ? multiply_codes_floats(job, tiles, panels) : multiply_grouped_floats(job, tiles, panels);
   }
 }
 
 void unpack(const LinearJob& job, int64_t row, float* out) {
-  switch (job.kind) {
+  switch (base_of(job.kind)) {
     case Kind::f32: return unpack_row<F32Weight>(job, row, out);
     case Kind::f16: return unpack_row<F16Weight>(job, row, out);
     case Kind::bf16: return unpack_row<BF16Weight>(job, row, out);
-    default: return unpack_grouped(job, row, out);
+    default: return of_floats(job.kind) ? unpack_codes(job, row, out) : unpack_grouped(job, row, out);
   }
 }
 
@@ -102,7 +107,7 @@ void unpack(const LinearJob& job, int64_t row, float* out) {
 int64_t panel_width(const LinearJob& job) {
   if (job.mode == Mode::i8 && !by_blocks(job)) return kRowPanel;
 #if defined(FW_ISA_AMX)
-  if (job.mode != Mode::f32) return job.mode == Mode::i8 ? kOpenedTokens : kTileRows;
+  if (job.mode != Mode::f32 && !of_floats(job.kind)) return job.mode == Mode::i8 ? kOpenedTokens : kTileRows;
 #endif
   return kTokens;
 }

@@ -42,17 +42,35 @@ FW_INLINE int32_t sum16(const uint8_t* codes) {
 }
 #endif
 
-// One group of 32 of token t of a panel.  A group whose 127 / max is no finite positive number (all zero, denormal, or not
-// finite) becomes zero.
-FW_INLINE void quantize_group(const float* x, const CodeSums& sums, uint8_t* group, int64_t t, int64_t size) {
-  const F32x16 a = load(x), b = load(x + 16);
+// The codes of 32 numbers, by the largest of them; returns their scale.  Where 127 / max is no finite positive number (all
+// zero, denormal, or not finite) they become zero.
+FW_INLINE float quantize_by_largest(F32x16 a, F32x16 b, int8_t* codes) {
   const float max = largest(a, b), inverse = 127.0f / max;
   const bool usable = inverse > 0 && inverse <= 3.4028234e38f;
-  const float scale = usable ? max / 127.0f : 0.0f;
   const F32x16 by = set1(inverse);
+  store_i8(codes, usable ? to_i32(mul(a, by)) : izero());
+  store_i8(codes + 16, usable ? to_i32(mul(b, by)) : izero());
+  return usable ? max / 127.0f : 0.0f;
+}
+
+// The codes of 16 numbers by a calibrated scale: the nearest of -127 to 127 (products may negate them); NaN becomes 127.
+FW_INLINE void quantize_by(float scale, F32x16 x, int8_t* codes) {
+  store_i8(codes, to_i32(max(set1(-127), min(rint(div(x, set1(scale))), set1(127)))));
+}
+
+// One group of 32 of token t of a panel; `calibrated` is the scale of all, 0 where each group has its own.
+FW_INLINE void quantize_group(const float* x, float calibrated, const CodeSums& sums, uint8_t* group, int64_t t,
+                              int64_t size) {
+  const F32x16 a = load(x), b = load(x + 16);
   uint8_t* codes = group + kGroup * t;
-  store_i8(reinterpret_cast<int8_t*>(codes), usable ? to_i32(mul(a, by)) : izero());
-  store_i8(reinterpret_cast<int8_t*>(codes + 16), usable ? to_i32(mul(b, by)) : izero());
+  auto* to = reinterpret_cast<int8_t*>(codes);
+  float scale = calibrated;
+  if (calibrated > 0) {
+    quantize_by(calibrated, a, to);
+    quantize_by(calibrated, b, to + 16);
+  } else {
+    scale = quantize_by_largest(a, b, to);
+  }
   const int32_t first = sum16(codes), second = sum16(codes + 16), all[3] = {first, second, first + second};
   uint8_t* word = group + kGroup * size + 4 * t;
   std::memcpy(word, &scale, 4);
@@ -64,12 +82,36 @@ FW_INLINE void quantize_group(const float* x, const CodeSums& sums, uint8_t* gro
   }
 }
 
+// Elements of a row in the order of the weight's columns.
+class Columns {
+ public:
+  explicit Columns(const LinearJob& job) : order_(order_of(job)), k_(job.k) {}
+
+  // Elements [k, k + Count): in the row itself, or taken to `room`; zeros beyond the last.
+  template <int Count>
+  FW_INLINE const float* take(const float* x, int64_t k, float (&room)[Count]) const {
+    if (!order_) return x + k;
+    for (int i = 0; i < Count; ++i) room[i] = k + i < k_ ? x[order_[k + i]] : 0;
+    return room;
+  }
+  FW_INLINE float one(const float* x, int64_t k) const { return x[order_ ? order_[k] : k]; }
+
+ private:
+  const int32_t* order_;
+  int64_t k_;
+};
+
 void fill_i8(const LinearJob& job, int64_t token, int64_t size) {
   const CodeSums sums = code_sums(job.kind);
+  const float calibrated = input_scale_of(job);
+  const Columns columns(job);
   uint8_t* group = job.panels + token * token_bytes(Mode::i8, job.k);
   for (int64_t t = 0; t < size; ++t) {
     const float* x = row_of(job, token + t);
-    for (int64_t g = 0; g < job.k / kGroup; ++g) quantize_group(x + g * kGroup, sums, group + g * kRecord * size, t, size);
+    for (int64_t g = 0; g < job.k / kGroup; ++g) {
+      float some[kGroup];
+      quantize_group(columns.take(x, g * kGroup, some), calibrated, sums, group + g * kRecord * size, t, size);
+    }
   }
 }
 
@@ -82,23 +124,27 @@ FW_INLINE uint32_t bf16_of(float x) {
 }
 
 void fill_f32(const LinearJob& job, int64_t token, int64_t size) {
+  const Columns columns(job);
   uint8_t* word = job.panels + token * token_bytes(Mode::f32, job.k);
   for (int64_t k = 0; k < job.k; ++k)
     for (int64_t t = 0; t < size; ++t, word += 4) {
-      const float x = row_of(job, token + t)[k];
+      const float x = columns.one(row_of(job, token + t), k);
       const uint32_t rounded = bf16_of(x) << 16;
       std::memcpy(word, job.round_bf16 ? static_cast<const void*>(&rounded) : &x, 4);
     }
 }
 
 void fill_bf16(const LinearJob& job, int64_t token, int64_t size) {
+  const Columns columns(job);
   uint8_t* panel = job.panels + token * token_bytes(Mode::bf16, job.k);
   for (int64_t t = 0; t < size; ++t) {
     const float* x = row_of(job, token + t);
     for (int64_t k = 0; k < job.k; k += 16) {
       const int left = static_cast<int>(job.k - k < 16 ? job.k - k : 16);
       auto* to = reinterpret_cast<uint16_t*>(panel + (k / kGroup * size + t) * 64 + k % kGroup * 2);
-      store_bf16(to, left == 16 ? load(x + k) : load_tail(x + k, left));
+      float some[16];
+      const float* from = columns.take(x, k, some);
+      store_bf16(to, left == 16 ? load(from) : load_tail(from, left));
     }
     if ((job.k + 15) / 16 % 2)  // the second half of the last 32
       store_bf16(reinterpret_cast<uint16_t*>(panel + (job.k / kGroup * size + t) * 64 + 32), zero());

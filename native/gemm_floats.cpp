@@ -1,6 +1,8 @@
 // The loops over tiles that were opened to float32.
 #include "gemm_floats.h"
 
+#include "gemm_stretch.h"
+
 #include <array>
 
 namespace flyweight::FW_ISA {
@@ -49,48 +51,22 @@ constexpr std::array<Inner, kTokens> inners(std::integer_sequence<int, T...>) {
 }
 constexpr auto kInners = inners(std::make_integer_sequence<int, kTokens>{});
 
-// A few tiles with all panels of a chunk.
-class FloatChunk {
- public:
-  FloatChunk(const LinearJob& job, OpenFloats with)
-      : job_(job), open_(with), bytes_(tile_bytes(job.kind, job.k)), panels_(panel_count(job.tokens, kTokens)) {}
+struct FloatPath {
+  static constexpr int64_t kK = kFloatK;
+  using Tile = Floats;
 
-  void run(Range tiles, Range panels) {
-    for (int64_t k = 0; k < job_.k; k += kFloatK) {
-      const int64_t count = k + kFloatK < job_.k ? kFloatK : job_.k - k;
-      const bool last = k + count == job_.k;
-      for (int64_t i = tiles.begin; i < tiles.end; ++i) {
-        prefetch(last ? job_.weight + (tiles.end - tiles.begin + i) * bytes_ : place(i, k + count), place(i, count) - place(i, 0));
-        open_(job_.weight + i * bytes_, k, count, opened_[i - tiles.begin]);
-      }
-      for (int64_t p = panels.begin; p < panels.end; ++p) multiply(tiles, p, k, count);
-    }
+  static const float* panel(const LinearJob& job, int64_t token, int64_t k, int64_t size) {
+    return reinterpret_cast<const float*>(job.panels + token * token_bytes(Mode::f32, job.k)) + k * size;
   }
+  static Inner multiply(int64_t size) { return kInners[static_cast<size_t>(size - 1)]; }
 
- private:
-  const uint8_t* place(int64_t tile, int64_t k) const { return job_.weight + tile * bytes_ + k * bytes_ / job_.k; }
-
-  void multiply(Range tiles, int64_t p, int64_t k, int64_t count) {
-    const int64_t token = panel_start(job_.tokens, panels_, p), size = panel_start(job_.tokens, panels_, p + 1) - token;
-    if (k > 0) sums_.take(job_, tiles, token, size);
-    const float* x = reinterpret_cast<const float*>(job_.panels + token * token_bytes(Mode::f32, job_.k)) + k * size;
-    kInners[static_cast<size_t>(size - 1)](opened_, tiles.end - tiles.begin, x, count, sums_.of(0), k == 0);
-    sums_.give(job_, tiles, token, size, k + count == job_.k);
-  }
-
-  const LinearJob& job_;
-  OpenFloats open_;
-  int64_t bytes_, panels_;
-  alignas(64) Floats opened_[kSumTiles];
-  Sums sums_;
+  OpenFloats open;
 };
 
 }  // namespace
 
 void multiply_floats(const LinearJob& job, Run tiles, Range panels, OpenFloats open) {
-  FloatChunk chunk(job, open);
-  for (int64_t i = tiles.begin; i < tiles.end; i += kSumTiles)
-    chunk.run({i, i + kSumTiles < tiles.end ? i + kSumTiles : tiles.end}, panels);
+  multiply_stretches(job, tiles, panels, FloatPath{open});
 }
 
 }  // namespace flyweight::FW_ISA

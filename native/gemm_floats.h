@@ -10,7 +10,7 @@
 namespace flyweight::FW_ISA {
 
 // Writes the exact values of K [k, k + count) of a tile: [count][16].
-using OpenFloats = void (*)(const uint8_t* tile, int64_t k, int64_t count, float* to);
+using OpenFloats = void (*)(Kind kind, const uint8_t* tile, int64_t k, int64_t count, float* to);
 
 void multiply_floats(const LinearJob& job, Run tiles, Range panels, OpenFloats open);
 

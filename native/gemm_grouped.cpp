@@ -1,11 +1,12 @@
 // Products over grouped weights.
 //
 // A kind answers four questions about a tile: the codes of a quad (four K), how codes multiply, the scale and minimum of a
-// sub-group, and the exact float32 values.  All are answered from its Structure (kernels_gemm.h); loops and the order of
-// summation are in gemm_tile.h.
+// sub-group, and the exact float32 values.  All are answered from its Structure (kernels_gemm.h), GGUF's at compile time;
+// loops and the order of summation are in gemm_tile.h.
 //
 // Error against float64 of the same rounded operands, per output: at most (2 K/sub + 2) * 2^-24 * sum |scale dot| for
 // int8 activations (integer dots are exact), K * 2^-24 * sum |w x| for float activations (one fma per K).
+#include "gemm_codes.h"
 #include "gemm_floats.h"
 #include "gemm_opened.h"
 #include "gemm_tile.h"
@@ -17,68 +18,30 @@ namespace {
 alignas(16) constexpr uint8_t kNonLinear[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 alignas(16) constexpr uint8_t kE2M1[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
 
-FW_INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
-
-// Four consecutive K of 16 rows from codes in 32-bit lanes: byte b is K + b.
-FW_INLINE void spread(B8x64 codes, F32x16 (&out)[4]) {
-  const I32x16 w = as_words(codes), byte = iset1(255);
-  out[0] = to_f32(and_(w, byte));
-  out[1] = to_f32(and_(shr<8>(w), byte));
-  out[2] = to_f32(and_(shr<16>(w), byte));
-  out[3] = to_f32(shr<24>(w));
-}
-
-// Down by `by` bits (up where negative).  Known at compile time wherever the loops over quads are unrolled.
-FW_INLINE I32x16 shift(I32x16 v, int by) {
-  switch (by) {
-    case -4: return shl<4>(v);
-    case -3: return shl<3>(v);
-    case -2: return shl<2>(v);
-    case -1: return shl<1>(v);
-    case 1: return shr<1>(v);
-    case 2: return shr<2>(v);
-    case 3: return shr<3>(v);
-    case 4: return shr<4>(v);
-    case 5: return shr<5>(v);
-    case 6: return shr<6>(v);
-    default: return v;
-  }
-}
-
-// Quad q of a plane of `Width` bits, moved up to bit `Up` of each byte.  Shifting whole words is safe: the mask drops
-// what crosses a byte.
-template <int Width, int Up>
-FW_INLINE I32x16 plane(const uint8_t* codes, int q) {
-  constexpr int quads = 8 / Width;
-  const I32x16 word = as_words(bload(codes + q / quads * 64));
-  return and_(shift(word, q % quads * Width - Up), iset1((((1 << Width) - 1) << Up) * 0x01010101));
-}
-
-template <int Bits>
-FW_INLINE B8x64 quad_of(const uint8_t* codes, int q) {
-  constexpr int low = low_bits(Bits);
-  if constexpr (Bits == 8)
-    return bload(codes + 64 * q);
-  else if constexpr (Bits == low)
-    return as_bytes(plane<low, 0>(codes, q));
-  else
-    return as_bytes(or_(plane<low, 0>(codes, q), plane<Bits - low, low>(codes + 64 * low, q)));
-}
-
 // 2^(x - 128), subnormal down to x = 0: of two factors, each a normal number.
 FW_INLINE F32x16 power(I32x16 x) {
   const I32x16 half = shr<1>(x), bias = iset1(63);
   return mul(as_f32(shl<23>(add(half, bias))), as_f32(shl<23>(add(sub(x, half), bias))));
 }
 
+// The exact float32 values of a quad whose scale is `by`: (code - offset) * by, less the minimum.
+template <int Offset, bool Mins>
+FW_INLINE void scale_quad(F32x16 (&out)[4], F32x16 by, F32x16 low) {
+#pragma GCC unroll 4
+  for (int b = 0; b < 4; ++b) {
+    out[b] = mul(by, Offset ? sub(out[b], set1(Offset)) : out[b]);
+    if constexpr (Mins) out[b] = sub(out[b], low);
+  }
+}
+
+// A kind of GGUF: its structure is known at compile time.
 template <Kind K>
-struct Grouped {
-  static constexpr Kind kKind = K;
+class Grouped {
+ public:
   static constexpr Structure kS = structure_of(K);
   static constexpr int kGroups = kS.k() / kGroup;  // of a block
-  static constexpr int kGroupBytes = kS.bytes() / kGroups;
   static constexpr int kSub = kS.sub, kStep = 4;
-  static constexpr bool kMins = kS.mins;
+  static constexpr bool kMins = kS.mins, kSmall = kS.bits <= 4;
   // Signed values reach the multiplication + 128.  vpdpbusd wants unsigned x signed, and the offset comes off through the
   // sum of x; elsewhere signed x signed is cheaper than full-range unsigned.
   static constexpr bool kSigned = kS.is_signed() || kS.table != Table::none;
@@ -89,7 +52,8 @@ struct Grouped {
   static constexpr int kZero = kSigned ? 0 : kOffset;
 #endif
 
-  FW_INLINE static const uint8_t* block(const uint8_t* tile, int64_t g) { return tile + g / kGroups * kS.bytes(); }
+  FW_INLINE explicit Grouped(Kind) {}
+  FW_INLINE static constexpr int64_t group_bytes() { return kS.bytes() / kGroups; }
 
   FW_INLINE static B8x64 quad(const uint8_t* tile, int64_t g, int q) {
     const B8x64 codes = quad_of<kS.bits>(block(tile, g) + kS.codes() + g % kGroups * 64 * kS.bits, q);
@@ -128,24 +92,70 @@ struct Grouped {
     const int64_t g = k / kGroup;
     const int q = static_cast<int>(k % kGroup) / 4, s = q * 4 / kSub;
     spread(quad(tile, g, q), out);
-    const F32x16 by = scale(tile, g, s), low = kMins ? min(tile, g, s) : zero();
-#pragma GCC unroll 4
-    for (int b = 0; b < 4; ++b) {
-      out[b] = mul(by, kOffset ? sub(out[b], set1(kOffset)) : out[b]);
-      if constexpr (kMins) out[b] = sub(out[b], low);
-    }
+    scale_quad<kOffset, kMins>(out, scale(tile, g, s), kMins ? min(tile, g, s) : zero());
   }
 
  private:
+  FW_INLINE static const uint8_t* block(const uint8_t* tile, int64_t g) { return tile + g / kGroups * kS.bytes(); }
   FW_INLINE static int64_t number(int64_t g, int s) {
     return (g % kGroups * (kGroup / kSub) + s) * kLanes * kS.scale_bytes();
   }
 };
 
+// A kind whose groups and numbers its `Form` describes: `Bits` to a code, with a zero point or minimum to each group
+// (`Mins`), or symmetric.  Unsigned codes of 8 bits are read as signed ones of 128 less.
+template <int Bits, bool Mins>
+class Formed : FormedBlocks {
+ public:
+  static constexpr int kSub = kGroup, kStep = 4;
+  static constexpr bool kMins = Mins, kSmall = Bits <= 4, kSigned = Bits == 8;
+  static constexpr int kOffset = kSigned ? 128 : Mins ? 0 : 1 << (Bits - 1);
+#if defined(FW_VNNI)
+  static constexpr int kZero = Mins ? 0 : kOffset;  // with minima their terms need the sums of x
+#else
+  static constexpr int kZero = kSigned ? 0 : kOffset;
+#endif
+
+  using FormedBlocks::FormedBlocks, FormedBlocks::group_bytes;
+
+  FW_INLINE B8x64 quad(const uint8_t* tile, int64_t g, int q) const { return quad_of<Bits>(codes<Bits>(tile, g), q); }
+
+  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) {
+    if constexpr (!kSigned) return dot_u7i8(acc, w, x);
+    if constexpr (kZero) return dot_u8i8(acc, w, x);
+    return dot_i8i8(acc, bxor(w, bset1(128)), x);
+  }
+
+  FW_INLINE F32x16 scale(const uint8_t* tile, int64_t g, int) const { return number(block(tile, g)); }
+
+  // scale * zero point, or the minimum; more by 128 scales where codes are read as less.
+  FW_INLINE F32x16 min(const uint8_t* tile, int64_t g, int) const {
+    const uint8_t* at = block(tile, g);
+    const F32x16 by = number(at);
+    if (s_.low == Low::min) return kSigned ? sub(number(at + low_), mul(by, set1(128))) : number(at + low_);
+    return mul(by, sub(point(at), set1(kSigned ? 128 : 0)));
+  }
+
+  FW_INLINE void values(const uint8_t* tile, int64_t k, F32x16 (&out)[4]) const {
+    const int64_t g = k / kGroup;
+    const uint8_t* at = block(tile, g);
+    const F32x16 by = number(at);
+    spread(quad(tile, g, static_cast<int>(k % kGroup) / 4), out);
+    if constexpr (!Mins) return scale_quad<kOffset, false>(out, by, zero());
+    if (s_.low == Low::min) return scale_quad<0, true>(out, by, number(at + low_));
+    const F32x16 zeros = point(at);
+#pragma GCC unroll 4
+    for (int b = 0; b < 4; ++b) out[b] = mul(by, sub(out[b], zeros));
+  }
+
+ private:
+  FW_INLINE F32x16 point(const uint8_t* at) const { return s_.low == Low::zero ? load_u8(at + low_) : number(at + low_); }
+};
+
 // `f` for the type of a grouped kind.
 template <class F>
 FW_INLINE void with_kind(Kind kind, F f) {
-  switch (kind) {
+  switch (base_of(kind)) {
     case Kind::q8_0: return f.template operator()<Grouped<Kind::q8_0>>();
     case Kind::q4_0: return f.template operator()<Grouped<Kind::q4_0>>();
     case Kind::q4_1: return f.template operator()<Grouped<Kind::q4_1>>();
@@ -161,6 +171,12 @@ FW_INLINE void with_kind(Kind kind, F f) {
     case Kind::q6_k: return f.template operator()<Grouped<Kind::q6_k>>();
     case Kind::iq4_xs: return f.template operator()<Grouped<Kind::iq4_xs>>();
     case Kind::int8_k: return f.template operator()<Grouped<Kind::int8_k>>();
+    case Kind::u2: return f.template operator()<Formed<2, true>>();
+    case Kind::u3: return f.template operator()<Formed<3, true>>();
+    case Kind::u4: return f.template operator()<Formed<4, true>>();
+    case Kind::u8: return f.template operator()<Formed<8, true>>();
+    case Kind::s4: return f.template operator()<Formed<4, false>>();
+    case Kind::s8: return f.template operator()<Formed<8, false>>();
     default: return;
   }
 }
@@ -177,25 +193,27 @@ FW_INLINE B8x64 opened_codes(B8x64 codes) {
 }
 
 template <class W>
-void open_tile(const uint8_t* tile, int64_t group, int64_t groups, Opened& to) {
+void open_tile(Kind kind, const uint8_t* tile, int64_t group, int64_t groups, Opened& to) {
   constexpr int subs = kGroup / W::kSub;
+  const W weight(kind);
   for (int64_t g = 0; g < groups; ++g) {
 #pragma GCC unroll 8
     for (int q = 0; q < kGroup / 4; ++q)
-      bstore(to.codes + (g * (kGroup / 4) + q) * 64, opened_codes<W>(W::quad(tile, group + g, q)));
+      bstore(to.codes + (g * (kGroup / 4) + q) * 64, opened_codes<W>(weight.quad(tile, group + g, q)));
 #pragma GCC unroll 2
     for (int s = 0; s < subs; ++s) {
-      store(to.scales + (g * subs + s) * kLanes, W::scale(tile, group + g, s));
-      if constexpr (W::kMins) store(to.lows + (g * subs + s) * kLanes, sub(zero(), W::min(tile, group + g, s)));
+      store(to.scales + (g * subs + s) * kLanes, weight.scale(tile, group + g, s));
+      if constexpr (W::kMins) store(to.lows + (g * subs + s) * kLanes, sub(zero(), weight.min(tile, group + g, s)));
     }
   }
 }
 
 template <class W>
-void open_floats(const uint8_t* tile, int64_t k, int64_t count, float* to) {
+void open_floats(Kind kind, const uint8_t* tile, int64_t k, int64_t count, float* to) {
+  const W weight(kind);
   for (const int64_t end = k + count; k < end; k += W::kStep, to += W::kStep * kLanes) {
     F32x16 w[W::kStep];
-    W::values(tile, k, w);
+    weight.values(tile, k, w);
     each<W::kStep>([&](auto j) FW_LAMBDA { store(to + j * kLanes, w[j]); });
   }
 }
@@ -203,7 +221,7 @@ void open_floats(const uint8_t* tile, int64_t k, int64_t count, float* to) {
 template <class W>
 void multiply_kind(const LinearJob& job, Run tiles, Range panels) {
   if (by_blocks(job))
-    return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kS.bits <= 4 && !W::kSigned}, open_tile<W>);
+    return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kSmall && !W::kSigned}, open_tile<W>);
 #if !defined(FW_ISA_AMX)  // there, the base's
   walk(job, kRowInners<Int8<W>>, tiles, panels);
 #endif
@@ -212,8 +230,8 @@ void multiply_kind(const LinearJob& job, Run tiles, Range panels) {
 }  // namespace
 
 CodeSums code_sums(Kind kind) {
-  CodeSums sums{0, structure_of(kind).mins};
-  with_kind(kind, [&]<class W>() { sums.zero = W::kZero; });
+  CodeSums sums{0, false};
+  with_kind(kind, [&]<class W>() { sums = {W::kZero, W::kMins}; });
   return sums;
 }
 

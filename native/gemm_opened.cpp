@@ -29,10 +29,13 @@ Inner inner_of(Codes codes, int64_t tokens) {
 #if defined(FW_PAIR_SUMS)
   if (codes == Codes::u4) return inner_of<Sub, Mins, Codes::u4>(tokens);
 #endif
-#if !defined(FW_VNNI)
-  if constexpr (!Mins)
-    if (codes == Codes::i8) return inner_of<Sub, Mins, Codes::i8>(tokens);
+#if defined(FW_VNNI)
+  constexpr bool has_signed = Mins && Sub == 32;  // u8
+#else
+  constexpr bool has_signed = !Mins || Sub == 32;
 #endif
+  if constexpr (has_signed)
+    if (codes == Codes::i8) return inner_of<Sub, Mins, Codes::i8>(tokens);
   static_cast<void>(codes);
   return inner_of<Sub, Mins, Codes::u8>(tokens);
 #endif
@@ -64,7 +67,7 @@ class Chunk {
       const int64_t left = job_.k / kGroup - group;
       groups_ = left < step ? left : step;
       for (int64_t i = tiles.begin; i < tiles.end; ++i)
-        open_(job_.weight + i * bytes_, group, groups_, opened_[i - tiles.begin]);
+        open_(job_.kind, job_.weight + i * bytes_, group, groups_, opened_[i - tiles.begin]);
       for (int64_t p = panels_.begin; p < panels_.end; ++p) multiply(tiles, p, group);
     }
     if (few_) sums_.give(job_, tiles, begin_, start(panels_.end) - begin_, true);

@@ -41,7 +41,7 @@ struct OpenedForm {
 };
 
 // Opens groups [group, group + groups) of a tile.
-using OpenTile = void (*)(const uint8_t* tile, int64_t group, int64_t groups, Opened& to);
+using OpenTile = void (*)(Kind kind, const uint8_t* tile, int64_t group, int64_t groups, Opened& to);
 
 void multiply_opened(const LinearJob& job, Run tiles, Range panels, const OpenedForm& form, OpenTile open);
 

@@ -9,12 +9,12 @@ struct Arrangement {  // vector units need none
   void set(const OpenedForm&, int64_t) {}
 };
 
-// How codes and activations multiply: with VNNI all codes are unsigned, and an offset comes off through the sum of x.
+// How codes and activations multiply: with VNNI codes are unsigned, and an offset comes off through the sum of x, which
+// kinds with minima need for those.
 enum class Codes { u8, i8, u4 };
 inline Codes codes_of(const OpenedForm& form) {
 #if defined(FW_VNNI)
-  static_cast<void>(form);
-  return Codes::u8;
+  return form.is_signed && form.mins ? Codes::i8 : Codes::u8;
 #elif defined(FW_PAIR_SUMS)
   return form.is_signed ? Codes::i8 : form.small ? Codes::u4 : Codes::u8;
 #else
@@ -24,10 +24,10 @@ inline Codes codes_of(const OpenedForm& form) {
 
 template <Codes C>
 FW_INLINE I32x16 dot_opened(I32x16 acc, B8x64 w, B8x64 x) {
+  if constexpr (C == Codes::i8) return dot_i8i8(acc, w, x);
 #if defined(FW_VNNI)
   return dot_u8i8(acc, w, x);
 #else
-  if constexpr (C == Codes::i8) return dot_i8i8(acc, w, x);
   return dot_u7i8(acc, w, x);
 #endif
 }

@@ -14,6 +14,7 @@ constexpr int kRowTokensAmx = 8;  // with more, opening tiles for matrix registe
 // Whether a product takes a few tiles at a time, kSumTiles at most, and passes panels over them, rather than tiles over
 // panels.
 inline bool by_blocks(const LinearJob& job) {
+  if (job.mode == Mode::bf16 && of_floats(job.kind)) return job.tokens > kRowTokens;
 #if defined(FW_ISA_AMX)
   if (job.mode == Mode::i8) return job.tokens > kRowTokensAmx;
   return job.mode == Mode::bf16 && job.tokens > kRowTokens;
@@ -32,11 +33,14 @@ class Sums {
     rows(job, tiles, token, size, [](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { store(sum, get(out, lanes)); });
   }
 
-  // `last` of K: with the bias.
+  // `last` of K: times the row scales, and with the bias.
   void give(const LinearJob& job, Range tiles, int64_t token, int64_t size, bool last) {
-    if (last && job.bias)
+    const float* scales = last ? row_scales_of(job) : nullptr;
+    const float* bias = last ? job.bias : nullptr;
+    if (scales || bias)
       rows(job, tiles, token, size, [&](float* sum, float* out, int lanes, int64_t n) FW_LAMBDA {
-        put(out, add(load(sum), get(job.bias + n, lanes)), lanes);
+        const F32x16 whole = scales ? mul(load(sum), load(scales + n)) : load(sum);
+        put(out, bias ? add(whole, get(bias + n, lanes)) : whole, lanes);
       });
     else
       rows(job, tiles, token, size, [](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { put(out, load(sum), lanes); });

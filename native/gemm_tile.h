@@ -2,7 +2,8 @@
 //
 // Normative order: each output element is one accumulator that walks K upward, with float activations one for each
 // kFold of K, added up in order; nothing else is ever added to it but the bias, last.  So an element's bits depend on its
-// row of x and its weight row alone, whatever tile, panel or thread computes it.  A weight kind enters as a type with static members (gemm_dense.cpp, gemm_grouped.cpp).
+// row of x and its weight row alone, whatever tile, panel or thread computes it.  A weight kind enters
+// as a type W that is made of a `Kind` and answers for its tiles (gemm_dense.cpp, gemm_grouped.cpp).
 #pragma once
 
 #include <cstddef>
@@ -62,6 +63,7 @@ struct Spot {
   const uint8_t* panel;
   float* out;
   const float* bias;
+  const float* row_scales;  // of these tiles' rows, or null
   int64_t left;   // rows from the first of these tiles to the end of the weight
   Stream stream;
 };
@@ -82,8 +84,10 @@ FW_INLINE void finish(const LinearJob& job, const Spot& at, F32x16 (&acc)[Tiles]
   each<Tiles>([&](auto i) FW_LAMBDA {
     const int lanes = lanes_of(at, i);
     const F32x16 bias = at.bias ? load_tail(at.bias + kLanes * i, lanes) : zero();
+    const F32x16 by = at.row_scales ? load(at.row_scales + kLanes * i) : zero();
     each<Tokens>([&](auto t) FW_LAMBDA {
-      const F32x16 y = at.bias ? add(acc[i][t], bias) : acc[i][t];
+      const F32x16 whole = at.row_scales ? mul(acc[i][t], by) : acc[i][t];
+      const F32x16 y = at.bias ? add(whole, bias) : whole;
       store_tail(at.out + t * job.stride + kLanes * i, y, lanes);
     });
   });
@@ -124,15 +128,15 @@ FW_INLINE void add_to(F32x16 (&total)[Tiles][Tokens], const F32x16 (&acc)[Tiles]
 
 // acc = fma(w[k], x[k], acc) over K [k, whole), upward; W::kStep of them share one call of W::values.  Returns the x after.
 template <class W, int Tiles, int Tokens>
-FW_INLINE const uint8_t* multiply_run(const LinearJob& job, const Spot& at, int64_t k, int64_t whole, const uint8_t* x,
+FW_INLINE const uint8_t* multiply_run(const LinearJob& job, const W& weight, const Spot& at, int64_t k, int64_t whole, const uint8_t* x,
                                       F32x16 (&acc)[Tiles][Tokens]) {
   constexpr int step = W::kStep;
-  const int64_t bytes = tile_bytes(W::kKind, job.k);
+  const int64_t bytes = tile_bytes(job.kind, job.k), group = weight.group_bytes();
   for (; k < whole; k += step, x += 4 * step * Tokens) {
     if (at.stream.ahead)
-      prefetch_stream(at.stream, at.tile + k * W::kGroupBytes * Tiles / kGroup, W::kGroupBytes * Tiles * step / kGroup);
+      prefetch_stream(at.stream, at.tile + k * group * Tiles / kGroup, group * Tiles * step / kGroup);
     F32x16 w[Tiles][step];
-    each<Tiles>([&](auto i) FW_LAMBDA { W::values(at.tile + bytes * i, k, w[i]); });
+    each<Tiles>([&](auto i) FW_LAMBDA { weight.values(at.tile + bytes * i, k, w[i]); });
     each<step>([&](auto j) FW_LAMBDA {
       each<Tokens>([&](auto t) FW_LAMBDA {
         const F32x16 xs = broadcast(x + 4 * (j * Tokens + t));
@@ -147,17 +151,18 @@ FW_INLINE const uint8_t* multiply_run(const LinearJob& job, const Spot& at, int6
 template <class W, int Tiles, int Tokens>
 void multiply_float(const LinearJob& job, const Spot& at) {
   constexpr int step = W::kStep;
+  const W weight(job.kind);
   F32x16 total[Tiles][Tokens], acc[Tiles][Tokens];
   clear(total);
   const uint8_t* x = at.panel;
   const int64_t whole = job.k / step * step;
   for (int64_t k = 0; k < job.k; k += kFold) {
     clear(acc);
-    x = multiply_run<W>(job, at, k, k + kFold < whole ? k + kFold : whole, x, acc);
+    x = multiply_run(job, weight, at, k, k + kFold < whole ? k + kFold : whole, x, acc);
     if (whole < job.k && k + kFold >= job.k) {  // bf16 with odd K: the second half of the last pair is padding
       each<Tiles>([&](auto i) FW_LAMBDA {
         F32x16 w[step];
-        W::values(at.tile + tile_bytes(W::kKind, job.k) * i, whole, w);
+        weight.values(at.tile + tile_bytes(job.kind, job.k) * i, whole, w);
         each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = fma(w[0], broadcast(x + 4 * t), acc[i][t]); });
       });
     }
@@ -172,8 +177,9 @@ void multiply_float(const LinearJob& job, const Spot& at) {
 // where scale_w and min_w are exact in float32 and |dot| < 2^24, so each line rounds twice at most.
 template <class W, int Tiles, int Tokens>
 void multiply_i8(const LinearJob& job, const Spot& at) {
-  constexpr int subs = kGroup / W::kSub, quads = W::kSub / 4, group = Tiles * W::kGroupBytes;
-  const int64_t bytes = tile_bytes(W::kKind, job.k);
+  constexpr int subs = kGroup / W::kSub, quads = W::kSub / 4;
+  const W weight(job.kind);
+  const int64_t bytes = tile_bytes(job.kind, job.k), group = Tiles * weight.group_bytes();
   F32x16 acc[Tiles][Tokens];
   clear(acc);
   const uint8_t* x = at.panel;
@@ -190,19 +196,19 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
 #pragma GCC unroll 8
       for (int j = 0; j < quads; ++j) {
         B8x64 w[Tiles];
-        each<Tiles>([&](auto i) FW_LAMBDA { w[i] = W::quad(at.tile + bytes * i, g, s * quads + j); });
+        each<Tiles>([&](auto i) FW_LAMBDA { w[i] = weight.quad(at.tile + bytes * i, g, s * quads + j); });
         each<Tokens>([&](auto t) FW_LAMBDA {
           const B8x64 xs = set4(x + kGroup * t + 4 * (s * quads + j));
           each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = W::dot(dot[i][t], w[i], xs); });
         });
       }
       each<Tiles>([&](auto i) FW_LAMBDA {
-        const F32x16 scale = W::scale(at.tile + bytes * i, g, s);
+        const F32x16 scale = weight.scale(at.tile + bytes * i, g, s);
         each<Tokens>([&](auto t) FW_LAMBDA {
           acc[i][t] = fma(to_f32(dot[i][t]), mul(scale, broadcast(x + kGroup * Tokens + 4 * t)), acc[i][t]);
         });
         if constexpr (W::kMins) {
-          const F32x16 low = sub(zero(), W::min(at.tile + bytes * i, g, s));
+          const F32x16 low = sub(zero(), weight.min(at.tile + bytes * i, g, s));
           each<Tokens>([&](auto t) FW_LAMBDA { acc[i][t] = fma(low, broadcast(x + sums + 4 * t), acc[i][t]); });
         }
       });
@@ -235,6 +241,7 @@ constexpr Inners kRowInners = inners<M, 1>(std::make_integer_sequence<int, kRowP
 inline void walk(const LinearJob& job, const Inners& inner, Run tiles, Range panels) {
   const int64_t bytes = tile_bytes(job.kind, job.k), token = token_bytes(job.mode, job.k);
   const int64_t count = panel_count(job.tokens, panel_width(job));
+  const float* scales = row_scales_of(job);
   for (int64_t i = tiles.begin; i < tiles.end;) {
     const bool many = i + inner.tiles <= tiles.end;
     const int64_t row = i * kLanes;
@@ -244,7 +251,7 @@ inline void walk(const LinearJob& job, const Inners& inner, Run tiles, Range pan
       // fetching stays close.
       const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kRowTokensI8 ? kAhead : bytes * (many ? inner.tiles : 1);
       const Spot at{job.weight + i * bytes, job.panels + t * token, job.out + t * job.stride + row,
-                    job.bias ? job.bias + row : nullptr, job.n - row,
+                    job.bias ? job.bias + row : nullptr, scales ? scales + row : nullptr, job.n - row,
                     stream_of(job, tiles, ahead)};
       (many ? inner.many : inner.one)[size - 1](job, at);
     }
@@ -277,14 +284,18 @@ void multiply_dense(const LinearJob& job, Run tiles, Range panels) {
 // One row of a weight: the float path's own values, lane by lane.
 template <class W>
 void unpack_row(const LinearJob& job, int64_t row, float* out) {
-  const uint8_t* tile = job.weight + row / kLanes * tile_bytes(W::kKind, job.k);
+  const W weight(job.kind);
+  const uint8_t* tile = job.weight + row / kLanes * tile_bytes(job.kind, job.k);
+  const float* scales = row_scales_of(job);
+  const int32_t* order = order_of(job);
   for (int64_t k = 0; k < job.k; k += W::kStep) {
     F32x16 w[W::kStep];
-    W::values(tile, k, w);
+    weight.values(tile, k, w);
     for (int j = 0; j < W::kStep && k + j < job.k; ++j) {
       float lane[kLanes];
       store(lane, w[j]);
-      out[k + j] = lane[row % kLanes];
+      const float value = lane[row % kLanes];
+      out[order ? order[k + j] : k + j] = scales ? value * scales[row] : value;
     }
   }
 }
@@ -304,5 +315,9 @@ void multiply_pairs(const LinearJob& job, Run tiles, Range panels);
 void multiply_grouped(const LinearJob& job, Run tiles, Range panels);
 void multiply_grouped_floats(const LinearJob& job, Run tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);
+// The same of kinds whose codes stand for floats; products in bf16.
+void multiply_codes(const LinearJob& job, Run tiles, Range panels);
+void multiply_codes_floats(const LinearJob& job, Run tiles, Range panels);
+void unpack_codes(const LinearJob& job, int64_t row, float* out);
 
 }  // namespace flyweight::FW_ISA

@@ -31,6 +31,8 @@ T get(const void* from, int64_t index) {  // fields come from files, at any addr
   return value;
 }
 uint32_t word(const uint8_t* p) { return get<uint32_t>(p, 0); }
+// With the second and third byte exchanged: how kernels want codes of floats.
+uint32_t exchanged(uint32_t w) { return (w & 0xFF0000FF) | (w >> 8 & 0xFF00) | (w << 8 & 0xFF0000); }
 
 template <class T>
 void pack_values(const Row& row) {
@@ -53,9 +55,10 @@ void pack_plane(const uint8_t* codes, int from, int width, uint8_t* to, int64_t 
   }
 }
 
-void pack_codes(const uint8_t* codes, int bits, uint8_t* to, int64_t lane) {
-  if (bits == 8) {  // + 128 modulo 256 flips the top bit of each byte
-    for (int q = 0; q < 8; ++q) put<uint32_t>(to, q * kLanes + lane, word(codes + 4 * q) ^ 0x80808080u);
+// `flip`: codes of 8 bits are signed, and + 128 modulo 256 flips the top bit of each byte.
+void pack_codes(const uint8_t* codes, int bits, bool flip, uint8_t* to, int64_t lane) {
+  if (bits == 8) {
+    for (int q = 0; q < 8; ++q) put<uint32_t>(to, q * kLanes + lane, word(codes + 4 * q) ^ (flip ? 0x80808080u : 0));
     return;
   }
   const int low = low_bits(bits);
@@ -63,42 +66,53 @@ void pack_codes(const uint8_t* codes, int bits, uint8_t* to, int64_t lane) {
   if (low < bits) pack_plane(codes, low, bits - low, to + 64 * low, lane);
 }
 
-void pack_number(const Structure& s, const void* from, int64_t index, uint8_t* to, int64_t lane) {
-  if (s.number == Number::f16)
-    put(to, lane, get<uint16_t>(from, index));
-  else
-    to[lane] = get<uint8_t>(from, index);
+void pack_number(int bytes, const void* from, int64_t index, uint8_t* to, int64_t lane) {
+  switch (bytes) {
+    case 2: return put(to, lane, get<uint16_t>(from, index));
+    case 4: return put(to, lane, get<uint32_t>(from, index));
+    default: to[lane] = get<uint8_t>(from, index);
+  }
 }
 
-void pack_block(const Structure& s, const Row& row, int64_t b, uint8_t* to) {
+// Whether parsers give codes of 8 bits as signed ones; others are bytes as they are, or codes of floats.
+bool signed_codes(Kind kind) { return base_of(kind) != Kind::u8 && !of_floats(kind); }
+
+void pack_block(Kind kind, const Structure& s, const Row& row, int64_t b, uint8_t* to) {
   if (s.super_bytes == 2) put(to, row.lane, get<uint16_t>(row.super_scales, b));
   if (s.super_bytes == 4) put(to, row.lane, get<uint32_t>(row.super_scales, b));
   if (s.super_bytes && s.mins) put(to + kLanes * s.super_bytes, row.lane, get<uint16_t>(row.super_mins, b));
   for (int g = 0; g < s.groups(); ++g) {
     const int64_t index = b * s.groups() + g;
-    const int place = kLanes * g * s.scale_bytes();
     if (s.number == Number::nibble) {
-      to[s.scales() + place + row.lane] =
+      to[s.scales() + kLanes * g + row.lane] =
           static_cast<uint8_t>(get<uint8_t>(row.scales, index) | get<uint8_t>(row.mins, index) << 4);
       continue;
     }
-    pack_number(s, row.scales, index, to + s.scales() + place, row.lane);
-    if (s.mins) pack_number(s, row.mins, index, to + s.minima() + place, row.lane);
+    pack_number(s.scale_bytes(), row.scales, index, to + s.scales() + kLanes * g * s.scale_bytes(), row.lane);
+    if (s.mins) pack_number(s.low_bytes(), row.mins, index, to + s.minima() + kLanes * g * s.low_bytes(), row.lane);
   }
-  for (int g = 0; g < s.k() / kGroup; ++g)
-    pack_codes(row.codes + b * s.k() + g * kGroup, s.bits, to + s.codes() + g * 64 * s.bits, row.lane);
+  for (int g = 0; g < s.k() / kGroup; ++g) {
+    const uint8_t* codes = row.codes + b * s.k() + g * kGroup;
+    uint8_t some[kGroup];
+    if (of_floats(kind)) {
+      for (int q = 0; q < kGroup / 4; ++q) put(some, q, exchanged(word(codes + 4 * q)));
+      codes = some;
+    }
+    pack_codes(codes, s.bits, signed_codes(kind), to + s.codes() + g * 64 * s.bits, row.lane);
+  }
 }
 
-void pack_grouped(const Structure& s, const Row& row) {
-  for (int64_t b = 0; b < row.k / s.k(); ++b) pack_block(s, row, b, row.tile + b * s.bytes());
+void pack_grouped(Kind kind, const Row& row) {
+  const Structure s = structure_of(kind);
+  for (int64_t b = 0; b < row.k / s.k(); ++b) pack_block(kind, s, row, b, row.tile + b * s.bytes());
 }
 
 void pack_row(Kind kind, const Row& row) {
-  switch (kind) {
+  switch (base_of(kind)) {
     case Kind::f32: return pack_values<uint32_t>(row);
     case Kind::f16: return pack_values<uint16_t>(row);
     case Kind::bf16: return pack_pairs(row);
-    default: return pack_grouped(structure_of(kind), row);
+    default: return pack_grouped(kind, row);
   }
 }
 
@@ -110,12 +124,13 @@ Row row_of(const PackPart& part, int64_t i, uint8_t* weight) {
   const int64_t n = part.row + i, k = part.k;
   uint8_t* tile = weight + n / kLanes * tile_bytes(part.kind, k);
   if (!grouped(part.kind))
-    return {at(part.codes, i * k * (part.kind == Kind::f32 ? 4 : 2)), nullptr, nullptr, nullptr, nullptr, tile, n % kLanes, k};
+    return {at(part.codes, i * k * (base_of(part.kind) == Kind::f32 ? 4 : 2)), nullptr, nullptr, nullptr, nullptr, tile, n % kLanes, k};
   const Structure s = structure_of(part.kind);
-  const int64_t scales = i * (k / s.sub) * s.scale_bytes(), supers = i * (k / s.k());
+  const int64_t groups = i * (k / s.k()) * s.groups(), scales = groups * s.scale_bytes(), supers = i * (k / s.k());
+  const int64_t lows = s.low == Low::none ? scales : groups * s.low_bytes();
   return {at(part.codes, i * k),
           at(part.scales, scales),
-          at(part.mins, scales),
+          at(part.mins, lows),
           at(part.super_scales, supers * s.super_bytes),
           at(part.super_mins, supers * s.super_bytes),
           tile, n % kLanes, k};
@@ -130,7 +145,7 @@ void pack_row_of_blocks(const Structure& s, const PackPart& part, int64_t i, uin
   const Row row{parsed.codes, parsed.scales, parsed.mins, parsed.super_scales, parsed.super_mins, tile, n % kLanes, s.k()};
   for (int64_t b = 0; b < blocks; ++b) {
     parse_block(part.kind, from + b * bytes, parsed);
-    pack_block(s, row, 0, tile + b * s.bytes());
+    pack_block(part.kind, s, row, 0, tile + b * s.bytes());
   }
 }
 

@@ -11,6 +11,7 @@
 //           to_f32 to_i32 (nearest even) as_f32 as_i32 load_i8_i32 load_u8_i32 load_u16 store_u16 store_i8 hsum
 //   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor as_bytes as_words
 //           lookup(table, v): byte v of 16 in place of each byte v, for bytes up to 15
+//           pick(table, i): entry i & 15 of 16 floats in place of each word i
 //           dot_u8i8 dot_u7i8 dot_i8i8 (four products into each of 16 int32 lanes, exact) dot_bf16
 //
 // `max(a, b)` is a > b ? a : b and `min(a, b)` is a < b ? a : b: with a NaN, the second operand.
@@ -112,6 +113,17 @@ FW_INLINE B8x64 pack_bf16(F32x16 a, F32x16 b) {
   store_bf16(both, a);
   store_bf16(both + 16, b);
   return bload(both);
+#endif
+}
+
+// Lane i of `a` and of `b`, rounded to bf16, as the low and the high half of word i: what dot_bf16 multiplies.
+FW_INLINE B8x64 pair_bf16(F32x16 a, F32x16 b) {
+#if defined(FW_ISA_AVX512)
+  alignas(64) static constexpr uint16_t kPairs[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return {_mm512_permutexvar_epi16(_mm512_load_si512(kPairs), pack_bf16(a, b).v)};
+#else
+  return as_bytes(or_(bf16_bits(a), shl<16>(bf16_bits(b))));
 #endif
 }
 

@@ -153,6 +153,13 @@ FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 x) {
   return {_mm256_shuffle_epi8(both, x.a), _mm256_shuffle_epi8(both, x.b)};
 }
 
+FW_INLINE __m256 pick_half(const float* table, __m256i i) {  // the sign bit of i << 28 says which eight
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), i);
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), i);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+}
+FW_INLINE F32x16 pick(const float* table, I32x16 i) { return {pick_half(table, i.a), pick_half(table, i.b)}; }
+
 // vpmaddubsw saturates its 16-bit pair sums from 255 * 127 * 2 on, so full-range bytes are widened first: the even and
 // the odd bytes as 16-bit numbers, two exact vpmaddwd.
 FW_INLINE __m256i dot_wide(__m256i acc, __m256i u, __m256i s) {

@@ -106,6 +106,8 @@ FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 a) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table)), a.v)};
 }
 
+FW_INLINE F32x16 pick(const float* table, I32x16 i) { return {_mm512_permutexvar_ps(i.v, _mm512_loadu_ps(table))}; }
+
 FW_INLINE I32x16 dot_u8i8(I32x16 acc, B8x64 a, B8x64 b) { return {_mm512_dpbusd_epi32(acc.v, a.v, b.v)}; }
 FW_INLINE I32x16 dot_u7i8(I32x16 acc, B8x64 a, B8x64 b) { return {_mm512_dpbusd_epi32(acc.v, a.v, b.v)}; }
 FW_INLINE I32x16 dot_i8i8(I32x16 acc, B8x64 a, B8x64 b) {

@@ -178,6 +178,14 @@ FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 x) {
   return quads<B8x64>([&](int i) { return vqtbl1q_u8(values, x.r[i]); });
 }
 
+FW_INLINE F32x16 pick(const float* table, I32x16 i) {
+  int32_t at[16];
+  float found[16];
+  istore(at, i);
+  for (int lane = 0; lane < 16; ++lane) found[lane] = table[at[lane] & 15];
+  return load(found);
+}
+
 FW_INLINE I32x16 dot_i8i8(I32x16 acc, B8x64 x, B8x64 y) {
   return quads<I32x16>([&](int i) { return vdotq_s32(acc.r[i], vreinterpretq_s8_u8(x.r[i]), vreinterpretq_s8_u8(y.r[i])); });
 }

@@ -251,6 +251,9 @@ FW_INLINE B8x64 bxor(B8x64 a, B8x64 b) {
 FW_INLINE B8x64 lookup(const uint8_t* table, B8x64 v) {
   return bytes([&](int i) { return table[v.byte[i] & 15]; });
 }
+FW_INLINE F32x16 pick(const float* table, I32x16 at) {
+  return lanes<F32x16>([&](int i) { return table[at.lane[i] & 15]; });
+}
 
 template <class A>
 FW_INLINE I32x16 dot4(I32x16 acc, B8x64 a, B8x64 b) {

@@ -40,7 +40,7 @@ struct Borrowed {
     require(modes.size() == std::size(kKindNames), "one mode a kind is needed");
     Matrix out;
     out.tiles = packed.memory.data, out.n = packed.n, out.k = packed.k;
-    set_mode(out, packed.kind, modes[static_cast<size_t>(packed.kind)]);
+    set_mode(out, packed.kind, modes[static_cast<size_t>(base_of(packed.kind))]);
     if (!bias.is_none()) {
       const auto values = nb::cast<In<float, Vec>>(bias, false);
       require(extent(values, 0) == packed.n, "bias does not have the weight's rows");

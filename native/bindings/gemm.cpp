@@ -21,25 +21,28 @@
 namespace flyweight {
 namespace {
 
-template <class E, size_t Size>
-E named(const char* const (&names)[Size], const std::string& name, const char* what) {
-  for (size_t i = 0; i < Size; ++i)
-    if (name == names[i]) return static_cast<E>(i);
-  throw nb::value_error((std::string(what) + " '" + name + "' is unknown").c_str());
+// Takes `suffix` off a name; whether it was there.
+bool take_suffix(std::string& name, const char* suffix) {
+  const std::string end(suffix);
+  if (name.size() < end.size() || name.compare(name.size() - end.size(), end.size(), end) != 0) return false;
+  name.resize(name.size() - end.size());
+  return true;
 }
 
 // Bytes of a packed matrix; INT64_MAX where 63 bits do not hold them, which no machine has either.
 size_t packed_nbytes(const std::string& name, int64_t n, int64_t k) {
   constexpr int64_t kMost = int64_t{1} << 48;
-  const Kind kind = named<Kind>(kKindNames, name, "kind");
+  const Kind kind = parse_kind(name);
   require(n >= 0 && k >= 0, "rows and columns must not be negative");
   int64_t bytes = 0;
-  if (n > kMost || k > kMost || __builtin_mul_overflow(tile_count(n), tile_bytes(kind, k), &bytes)) bytes = INT64_MAX;
+  if (n > kMost || k > kMost || __builtin_mul_overflow(tile_count(n), tile_bytes(kind, k), &bytes) ||
+      __builtin_add_overflow(bytes, extras_of(kind, n, k).bytes, &bytes))
+    bytes = INT64_MAX;
   return static_cast<size_t>(bytes);
 }
 
 void make_tiles(Tiles* self, Arena& arena, const std::string& name, int64_t n, int64_t k) {
-  const Kind kind = named<Kind>(kKindNames, name, "kind");
+  const Kind kind = parse_kind(name);
   require(n > 0 && k > 0, "a weight needs rows and columns");
   require(!grouped(kind) || k % block_of(kind).k == 0, "columns of a grouped weight must be whole blocks");
   new (self) Tiles{kind, n, k, arena.take(packed_nbytes(name, n, k))};
@@ -71,7 +74,7 @@ void move_tiles(TileFile& file, Engine& engine, size_t count) {
 }
 
 Tiles tiles_of(const TileFile& file, int64_t offset, const std::string& name, int64_t n, int64_t k) {
-  const Kind kind = named<Kind>(kKindNames, name, "kind");
+  const Kind kind = parse_kind(name);
   require(n > 0 && k > 0, "a weight needs rows and columns");
   require(!grouped(kind) || k % block_of(kind).k == 0, "columns of a grouped weight must be whole blocks");
   const size_t size = packed_nbytes(name, n, k), end = file.pages->size();
@@ -93,15 +96,16 @@ void pack_rows(Engine& engine, Tiles& tiles, int64_t row, int64_t rows, const By
   require(row >= 0 && rows >= 0 && rows <= tiles.n && row <= tiles.n - rows, "rows beyond the weight");
   require(!tiles.memory.pages->read_only(), "tiles of a file are read only");
   const Kind kind = tiles.kind;
-  const int64_t cells = rows * tiles.k, element = kind == Kind::f32 ? 4 : grouped(kind) ? 1 : 2;
+  const int64_t cells = rows * tiles.k, element = base_of(kind) == Kind::f32 ? 4 : grouped(kind) ? 1 : 2;
   const Structure s = structure_of(kind);
-  const int64_t scale_bytes = grouped(kind) ? cells / s.sub * s.scale_bytes() : 0;
+  const int64_t groups = grouped(kind) ? cells / s.k() * s.groups() : 0, scale_bytes = groups * s.scale_bytes();
+  const int64_t low_bytes = s.low == Low::none ? scale_bytes : groups * s.low_bytes();
   const int64_t super_bytes = grouped(kind) ? cells / s.k() * s.super_bytes : 0;
   require(static_cast<int64_t>(codes.size()) == cells * element, "codes do not fit rows x columns");
   PackPart part;
   part.codes = codes.data();
   part.scales = field(scales, scale_bytes, "scales do not fit rows x columns");
-  part.mins = field(mins, s.mins ? scale_bytes : 0, "mins do not fit rows x columns");
+  part.mins = field(mins, s.mins ? low_bytes : 0, "mins do not fit rows x columns");
   part.super_scales = field(super_scales, super_bytes, "super_scales do not fit");
   part.super_mins = field(super_mins, s.mins ? super_bytes : 0, "super_mins do not fit");
   part.row = row, part.rows = rows, part.k = tiles.k, part.kind = kind;
@@ -203,17 +207,77 @@ int64_t probe_dot(Engine& engine, int64_t rounds) { return probe_compute<&GemmKe
 int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::fma>(engine, rounds, kFmaOps); }
 int64_t probe_bf16(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::bf16>(engine, rounds, kBf16Ops); }
 
+// What lies behind the tiles: scales of rows [row, row + ...), the order of the columns, the activations' scale.
+void pack_extras(Tiles& tiles, int64_t row, const std::optional<In<float, Vec>>& row_scales,
+                 const std::optional<In<int32_t, Vec>>& columns, float input_scale) {
+  require(!tiles.memory.pages->read_only(), "tiles of a file are read only");
+  const Form form = form_of(tiles.kind);
+  const Extras extras = extras_of(tiles.kind, tiles.n, tiles.k);
+  uint8_t* behind = tiles.memory.data + tile_count(tiles.n) * tile_bytes(tiles.kind, tiles.k);
+  require(form.rows == row_scales.has_value() && form.order == columns.has_value() && form.input == (input_scale > 0),
+          "the kind has other parts behind its tiles");
+  if (row_scales) {
+    const auto count = static_cast<int64_t>(row_scales->size());
+    require(row >= 0 && count <= tiles.n && row <= tiles.n - count, "rows beyond the weight");
+    std::memcpy(behind + row * 4, row_scales->data(), static_cast<size_t>(count) * 4);
+  }
+  if (columns) {
+    require(static_cast<int64_t>(columns->size()) == tiles.k, "columns are not the weight's");
+    for (int64_t i = 0; i < tiles.k; ++i)
+      require(columns->data()[i] >= 0 && columns->data()[i] < tiles.k, "a column beyond the weight");
+    std::memcpy(behind + extras.order, columns->data(), static_cast<size_t>(tiles.k) * 4);
+  }
+  if (form.input) std::memcpy(behind + extras.input, &input_scale, 4);
+}
+
 }  // namespace
+
+Kind parse_kind(const std::string& name) {
+  std::string left = name;
+  Form form;
+  form.input = take_suffix(left, "_static"), form.order = take_suffix(left, "_order"), form.rows = take_suffix(left, "_rows");
+  const auto base = [&]() -> int {
+    for (size_t i = 0; i < std::size(kKindNames); ++i)
+      if (left == kKindNames[i]) return static_cast<int>(i);
+    return -1;
+  };
+  int found = base();
+  if (found < 0) {
+    form.low = take_suffix(left, "_min") ? Low::min : take_suffix(left, "_zf") ? Low::float_zero : Low::none;
+    form.number = take_suffix(left, "_f32") ? Number::f32 : take_suffix(left, "_bf16") ? Number::bf16 : Number::f16;
+    form.group = take_suffix(left, "_g32") ? 32 : take_suffix(left, "_g64") ? 64 : take_suffix(left, "_g128") ? 128 : 0;
+    found = form.group ? base() : -1;
+    const Kind kind = static_cast<Kind>(found);
+    const bool whole = kind == Kind::u2 || kind == Kind::u3 || kind == Kind::u4 || kind == Kind::u8;
+    if (found >= 0 && (!formed(kind) || (form.low != Low::none && !whole))) found = -1;
+    if (whole && form.low == Low::none) form.low = Low::zero;
+  } else if (formed(static_cast<Kind>(found)) && (!form.rows || static_cast<Kind>(found) <= Kind::u8)) {
+    found = -1;  // without a scale
+  }
+  if (found < 0) throw nb::value_error(("kind '" + name + "' is unknown").c_str());
+  return with_form(static_cast<Kind>(found), form);
+}
+
+std::string name_kind(Kind kind) {
+  const Form form = form_of(kind);
+  std::string name = kKindNames[static_cast<int>(base_of(kind))];
+  if (form.group) name += "_g" + std::to_string(form.group);
+  if (form.number == Number::bf16) name += "_bf16";
+  if (form.number == Number::f32) name += "_f32";
+  if (form.low == Low::float_zero) name += "_zf";
+  if (form.low == Low::min) name += "_min";
+  return name + (form.rows ? "_rows" : "") + (form.order ? "_order" : "") + (form.input ? "_static" : "");
+}
 
 void bind_gemm(nb::module_& m) {
   m.def("kinds", [] { return std::vector<std::string>(std::begin(kKindNames), std::end(kKindNames)); },
-        "Names of the kinds of weights that kernels read.");
+        "Names of the kinds of weights that kernels read, without their forms.");
   m.attr("PACKING") = kPacking;
   m.def("packed_nbytes", &packed_nbytes, nb::arg("kind"), nb::arg("n"), nb::arg("k"));
   nb::class_<Arena>(m, "Arena", "Memory that weights share, on huge pages.").def(nb::init<>());
   nb::class_<Tiles>(m, "Tiles", "A matrix [n, k] of one kind in 16-row tiles, zero until packed.")
       .def("__init__", &make_tiles, nb::arg("arena"), nb::arg("kind"), nb::arg("n"), nb::arg("k"))
-      .def_prop_ro("kind", [](const Tiles& t) { return kKindNames[static_cast<int>(t.kind)]; })
+      .def_prop_ro("kind", [](const Tiles& t) { return name_kind(t.kind); })
       .def_prop_ro("n", [](const Tiles& t) { return t.n; })
       .def_prop_ro("k", [](const Tiles& t) { return t.k; })
       .def_prop_ro("nbytes", [](const Tiles& t) { return t.memory.size; })
@@ -235,7 +299,9 @@ void bind_gemm(nb::module_& m) {
   m.def("pack_rows", &pack_rows, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"), array("codes"),
         array("scales").none() = nb::none(), array("mins").none() = nb::none(),
         array("super_scales").none() = nb::none(), array("super_mins").none() = nb::none(),
-        "Writes rows [row, row + rows) from canonical fields, each given as its bytes.");
+        "Writes rows [row, row + rows) from canonical fields, each given as its bytes; mins may be zero points.");
+  m.def("pack_extras", &pack_extras, nb::arg("tiles"), nb::arg("row"), array("row_scales").none(), array("columns").none(),
+        nb::arg("input_scale"), "Writes what lies behind the tiles: the scales of rows from `row` on, and the rest.");
   m.def("checksum", &sum_of, array("bytes"), "32 bytes that damage changes; no protection against forgery.");
   m.def("block_kinds", &block_kinds, "Kinds whose blocks, as files have them, pack_blocks takes.");
   m.def("pack_blocks", &pack_file_blocks, nb::arg("pool"), nb::arg("tiles"), nb::arg("row"), nb::arg("rows"),

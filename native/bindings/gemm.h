@@ -3,6 +3,7 @@
 
 #include <iterator>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "bindings.h"
@@ -11,7 +12,14 @@
 namespace flyweight {
 
 constexpr const char* kKindNames[] = {"f32",   "f16",    "bf16",  "q8_0",  "q4_0", "q4_1", "q5_0", "q5_1",   "iq4_nl",
-                                      "mxfp4", "nvfp4",  "q2_k",  "q3_k",  "q4_k", "q5_k", "q6_k", "iq4_xs", "int8_k"};
+                                      "mxfp4", "nvfp4",  "q2_k",  "q3_k",  "q4_k", "q5_k", "q6_k", "iq4_xs", "int8_k",
+                                      "u2",    "u3",     "u4",    "u8",    "s4",   "s8",   "nf4",  "fp4",    "e4m3",
+                                      "e5m2"};
+static_assert(std::size(kKindNames) == kKinds);
+
+// A kind with its form, as ops/grouped.py's name_kind writes it; `parse_kind` raises ValueError.
+Kind parse_kind(const std::string& name);
+std::string name_kind(Kind kind);
 
 struct Tiles {
   Kind kind;
@@ -29,13 +37,16 @@ struct Panels {
   }
 };
 
+// Whether products in bf16 read the weight's tiles themselves.
+inline bool opens_to_bf16(Kind kind) { return base_of(kind) == Kind::bf16 || of_floats(kind); }
+
 // What a product multiplies with: `mode` as Python gives it, 0 f32, 1 bf16, 2 int8.
 template <class Product>
 void set_mode(Product& product, Kind kind, int mode) {
   require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(kind)), "mode does not fit");
   product.kind = kind;
   product.round_bf16 = mode == static_cast<int>(Mode::bf16);
-  product.mode = product.round_bf16 && kind != Kind::bf16 ? Mode::f32 : static_cast<Mode>(mode);
+  product.mode = product.round_bf16 && !opens_to_bf16(kind) ? Mode::f32 : static_cast<Mode>(mode);
 }
 
 }  // namespace flyweight

@@ -1,4 +1,5 @@
 // Matrix products on every target against the scalar twin, and against themselves under any cut of the work.
+#include <cstring>
 #include <vector>
 
 #include "check.h"
@@ -9,7 +10,17 @@ namespace {
 
 constexpr Kind kKinds[] = {Kind::f32,  Kind::f16,    Kind::bf16,  Kind::q8_0,  Kind::q4_0, Kind::q4_1,
                            Kind::q5_0, Kind::q5_1,   Kind::iq4_nl, Kind::mxfp4, Kind::nvfp4, Kind::q2_k,
-                           Kind::q3_k, Kind::q4_k,   Kind::q5_k,  Kind::q6_k,  Kind::iq4_xs, Kind::int8_k};
+                           Kind::q3_k, Kind::q4_k,   Kind::q5_k,  Kind::q6_k,  Kind::iq4_xs, Kind::int8_k,
+                           with_form(Kind::u2, {64, Number::f16, Low::zero}),
+                           with_form(Kind::u3, {128, Number::f16, Low::float_zero}),
+                           with_form(Kind::u4, {128, Number::f16, Low::zero, true, true}),
+                           with_form(Kind::u8, {32, Number::f16, Low::min}),
+                           with_form(Kind::s4, {64, Number::f16}),
+                           with_form(Kind::s8, {.rows = true, .input = true}),
+                           with_form(Kind::nf4, {64, Number::f16}),
+                           with_form(Kind::fp4, {32, Number::f16, Low::none, false, true}),
+                           with_form(Kind::e4m3, {.rows = true}),
+                           with_form(Kind::e5m2, {128, Number::f16})};
 
 // The float fields and exponents of a grouped block.
 template <class Tame>
@@ -18,20 +29,43 @@ void tame_scales(uint8_t* block, const Structure& s, const Tame& tame, size_t at
   if (s.super_bytes == 2) tame(at, part(0, s.scales()));
   if (s.super_bytes == 4)
     for (int i = 0; i < s.scales(); i += 4) block[i + 3] = static_cast<uint8_t>((block[i + 3] & 0x80) | 0x3C);
-  if (s.number == Number::f16) tame(at + static_cast<size_t>(s.scales()), part(s.scales(), s.codes()));
+  if (s.number == Number::f16)
+    tame(at + static_cast<size_t>(s.scales()), part(s.scales(), s.low == Low::zero ? s.minima() : s.codes()));
   if (s.number == Number::exponent)
     for (int i = s.scales(); i < s.codes(); ++i) block[i] = static_cast<uint8_t>(112 + block[i] % 16);
 }
 
+// What lies behind the tiles: small row scales, columns in reverse, and a scale of activations.
+void write_extras(Kind kind, int64_t n, int64_t k, uint8_t* behind) {
+  const Extras extras = extras_of(kind, n, k);
+  const Form form = form_of(kind);
+  if (form.rows)
+    for (int64_t i = 0; i < tile_count(n) * kLanes; ++i) {
+      const float scale = 0.01f + 0.001f * static_cast<float>(i % 7);
+      std::memcpy(behind + 4 * i, &scale, 4);
+    }
+  if (form.order)
+    for (int64_t i = 0; i < k; ++i) {
+      const auto column = static_cast<int32_t>(k - 1 - i);
+      std::memcpy(behind + extras.order + 4 * i, &column, 4);
+    }
+  const float input = 0.05f;
+  if (form.input) std::memcpy(behind + extras.input, &input, 4);
+}
+
 // A packed weight of random codes; every float field is a small number, so that sums stay finite.
 std::vector<uint8_t> random_weight(std::mt19937& random, Kind kind, int64_t n, int64_t k) {
-  std::vector<uint8_t> w(static_cast<size_t>(tile_count(n) * tile_bytes(kind, k)));
+  std::vector<uint8_t> w(static_cast<size_t>(weight_bytes(kind, n, k)));
   for (uint8_t& b : w) b = static_cast<uint8_t>(random());
   const auto tame = [&](size_t at, size_t count) {  // f16 in +-[2^-8, 2^-7)
     for (size_t i = at; i < at + 2 * count; i += 2) w[i + 1] = static_cast<uint8_t>((w[i + 1] & 0x83) | 0x1C);
   };
   const Block block = block_of(kind);
-  for (size_t at = 0; at < w.size(); at += static_cast<size_t>(block.bytes)) {
+  const auto tiles = static_cast<size_t>(tile_count(n) * tile_bytes(kind, k));
+  write_extras(kind, n, k, w.data() + tiles);
+  if (base_of(kind) == Kind::e5m2)  // no infinities
+    for (size_t i = 0; i < tiles; ++i) w[i] = static_cast<uint8_t>(w[i] & 0xBF);
+  for (size_t at = 0; at < tiles; at += static_cast<size_t>(block.bytes)) {
     if (kind == Kind::f32)
       for (size_t i = at; i < at + 64; i += 4) w[i + 3] = static_cast<uint8_t>((w[i + 3] & 0x80) | 0x3E);
     else if (kind == Kind::bf16)
@@ -91,8 +125,8 @@ int main() {
     for (const int64_t tokens : {1, 4, 9, 37})
       for (const int64_t n : {1, 16, 61, 157}) {
         check_case(random, {kind, Mode::f32, tokens, n, k});
-        if (grouped(kind)) check_case(random, {kind, Mode::i8, tokens, n, k});
-        if (kind == Kind::bf16) check_case(random, {kind, Mode::bf16, tokens, n, k});
+        if (grouped(kind) && !of_floats(kind)) check_case(random, {kind, Mode::i8, tokens, n, k});
+        if (kind == Kind::bf16 || of_floats(kind)) check_case(random, {kind, Mode::bf16, tokens, n, k});
       }
   }
   return 0;

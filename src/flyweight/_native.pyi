@@ -82,7 +82,7 @@ def gate(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None
 def take(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
 
 def kinds() -> list[str]:
-    """Names of the kinds of weights that kernels read."""
+    """Names of the kinds of weights that kernels read, without their forms."""
 
 PACKING: int = 1
 
@@ -145,7 +145,12 @@ class Panels:
 
 def pack_rows(pool: Pool, tiles: Tiles, row: int, rows: int, codes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, mins: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, super_scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, super_mins: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
     """
-    Writes rows [row, row + rows) from canonical fields, each given as its bytes.
+    Writes rows [row, row + rows) from canonical fields, each given as its bytes; mins may be zero points.
+    """
+
+def pack_extras(tiles: Tiles, row: int, row_scales: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, columns: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, input_scale: float) -> None:
+    """
+    Writes what lies behind the tiles: the scales of rows from `row` on, and the rest.
     """
 
 def checksum(bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> bytes:

@@ -27,6 +27,17 @@ PACKED = {
         "q3_k": "3e8fe94dda2e8251", "q4_k": "07bea1a988b0008a", "q5_k": "d7b4b64e98f2ab86",
         "q6_k": "3691aedbc25f59c9", "iq4_nl": "d1c80f27aa9acfad", "iq4_xs": "4041d7d1acec2bee",
         "mxfp4": "26675eec08cfb06c", "nvfp4": "5d86dd58779d2e10", "int8_k": "8eb3a3305c8a1f95",
+        "u2_g64": "ea8e0a63f6ba9c43", "u3_g128_bf16": "98ce241159b20583",
+        "u4_g128": "f72e26bbbd956a89", "u4_g32_f32_zf": "42513144a9c87dc2",
+        "u4_g64_bf16_min": "1401887989d1ceb5", "u8_g32_zf": "3cb4cdfcff690185",
+        "u8_g128_f32_min": "aacbfea635322200", "s4_g64": "af4eed05a322e55d",
+        "s4_g128_f32": "dd87221ec8d280b7", "s8_g128_bf16": "934b27899d6b384a",
+        "s8_rows": "fcc5c1d6bdc1cdb0", "nf4_g64_f32": "6e98bd72a2742bfc",
+        "fp4_g128": "0c6b31d523cfb56a", "e4m3_g128_f32": "740f1f639a3451a8",
+        "e4m3_rows": "8c9af9504598db2e", "e5m2_g32_bf16": "9c628e476b6eae6a",
+        "u4_g128_order": "ee6bd46ed0cb6c18", "s8_rows_static": "6c2ca7feb59ca78e",
+        "s8_rows_order_static": "7a9bf6f93dfa90c2", "nvfp4_rows": "3c7c927306ada341",
+        "nf4_g32_order": "7e54777815643501", "q4_0_order": "91e5c10dd0eb53b8",
     },
 }  # fmt: skip
 N, K = 40, 512

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight, find_base
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer, Stack
 from flyweight.spec import KV_BYTES, KVGroup, RouteSpec
@@ -24,16 +24,21 @@ ACTIVATIONS = ("f32", "bf16", "int8")
 KV_DTYPES = tuple(KV_BYTES)
 GATED_ACTS = ("silu", "gelu", "gelu_tanh", "swiglu_clamped")
 PLAIN_ACTS = ("silu", "gelu", "gelu_tanh", "relu")
+FLOAT_CODES = ("nf4", "fp4", "e4m3", "e5m2")  # bases that bf16 products open themselves
 DENSE_KINDS = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # by the array's dtype
 
 
 def choose_rounding(activations: str, kind: str) -> str:
     """What `linear` rounds its input to, "f32", "bf16" or "int8", for a weight of this kind: int8
-    is for grouped kinds; with it, bf16 weights take bf16 rows and other dense weights float32.
+    is for grouped kinds; with it, bf16 weights and codes of floats (nf4, e4m3, ...) take bf16 rows
+    and other dense weights float32.
     """
     if activations != "int8":
         return activations
-    return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(kind, "int8")
+    base = find_base(kind)
+    return (
+        "bf16" if base in ("bf16", *FLOAT_CODES) else {"f32": "f32", "f16": "f32"}.get(base, "int8")
+    )
 
 
 def uses_pairs(group: KVGroup, block_size: int, dtype: str, activations: str) -> bool:

@@ -15,6 +15,7 @@ from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import (
     ACTIVATIONS,
     DENSE_KINDS,
+    FLOAT_CODES,
     GATED_ACTS,
     KV_DTYPES,
     PLAIN_ACTS,
@@ -25,7 +26,7 @@ from flyweight.ops.base import (
     to_bf16_bits,
     uses_pairs,
 )
-from flyweight.ops.grouped import BlockRows
+from flyweight.ops.grouped import BlockRows, GroupedWeight, find_base
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.reference_math import (
     activate,
@@ -34,10 +35,12 @@ from flyweight.ops.reference_math import (
     compute_sigmoid,
     describe_unknown,
     find_kind,
+    list_factors,
     load,
     normalize_heads,
     rotate,
     round_rows,
+    round_static,
     route,
     store,
     to_floats,
@@ -50,11 +53,18 @@ from flyweight.wire import F32, F64, I32, Batch, SampleBatch, Sampled
 
 @dataclass(frozen=True, slots=True)
 class ReferenceWeight:
-    """A dequantised matrix, [N,K] float64, that remembers what it was packed from."""
+    """A dequantised matrix, [N,K] float64, that remembers what it was packed from.  `product` is
+    what `linear` multiplies with: `matrix`, or for codes of floats rounded to bf16; its columns are
+    those of the codes, `columns` of x.  `input_scale` is the calibrated scale of its activations, 0
+    for none.
+    """
 
     matrix: F64
     kind: str
-    bias: F32 | None = None
+    bias: F32 | None
+    product: F64
+    columns: I32 | None = None
+    input_scale: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,7 +128,12 @@ class ReferenceOps:
         matrix = np.concatenate([to_floats(part) for part in pieces]).astype(np.float64)
         if matrix.shape != shape:
             raise CheckpointError(f"weight of shape {matrix.shape} where {shape} is needed")
-        return ReferenceWeight(matrix, kinds[0], bias)
+        first = pieces[0]
+        if not isinstance(first, GroupedWeight):
+            return ReferenceWeight(matrix, kinds[0], bias, matrix)
+        rounds = find_base(kinds[0]) in FLOAT_CODES and self._activations != "f32"
+        product = np.concatenate([list_factors(part, rounds) for part in pieces])
+        return ReferenceWeight(matrix, kinds[0], bias, product, first.columns, first.input_scale)
 
     def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:
         return shape[0] * shape[1] * 8
@@ -169,10 +184,13 @@ class ReferenceOps:
         if isinstance(w, tuple):
             return np.concatenate([self.linear(x, part) for part in w], axis=1)
         assert isinstance(w, ReferenceWeight)
-        rounded = round_rows(x, choose_rounding(self._activations, w.kind))  # [T,K]
+        mode = choose_rounding(self._activations, w.kind)
+        static = w.input_scale and mode == "int8"
+        x = x if w.columns is None else x[:, w.columns]
+        rounded = round_static(x, w.input_scale) if static else round_rows(x, mode)  # [T,K]
         out = np.empty((len(x), w.shape[0]), np.float32)  # [T,N]
         for t, row in enumerate(rounded):  # one at a time: T cannot change the order of a sum
-            y = w.matrix @ row
+            y = w.product @ row
             out[t] = y if w.bias is None else y + w.bias
         return out
 

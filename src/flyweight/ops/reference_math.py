@@ -6,6 +6,7 @@ chosen.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,23 @@ def to_floats(part: GroupedWeight | Array) -> F32:
     if isinstance(part, GroupedWeight):
         return part.dequantize()
     return from_bf16_bits(part) if part.dtype == np.uint16 else part.astype(np.float32)
+
+
+def list_factors(part: GroupedWeight | Array, rounds: bool) -> F64:
+    """The factors of products, [N,K] by code; with `rounds` the values of the table are bf16."""
+    assert isinstance(part, GroupedWeight)
+    by_code = replace(part, columns=None)
+    if rounds:
+        table = from_bf16_bits(to_bf16_bits(np.array(part.values, np.float32)))
+        by_code = replace(by_code, values=tuple(map(float, table)))
+    return by_code.dequantize().astype(np.float64)
+
+
+def round_static(x: F32, scale: float) -> F64:
+    """The nearest whole multiples of a calibrated scale, of -127 to 127 times it."""
+    codes = np.clip(np.rint(x / np.float32(scale)), -127, 127)
+    exact: F64 = codes.astype(np.float64) * np.float64(np.float32(scale))
+    return exact
 
 
 def round_rows(x: F32, to: str) -> F64:

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from flyweight import _native
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import DENSE_KINDS, Array, Part, choose_rounding
-from flyweight.ops.grouped import LAYOUTS, BlockRows, GroupedWeight
+from flyweight.ops.grouped import (
+    BASES,
+    LAYOUTS,
+    BlockRows,
+    GroupedWeight,
+    count_block,
+    find_base,
+)
 from flyweight.ops.operands import Weights
 from flyweight.wire import F32, I32, U8
 
@@ -49,11 +56,8 @@ class Gemm:
         self.panels = _native.Panels()
         self._last = np.empty(0, np.float32)
         self._arena = _native.Arena()
-        self._modes = {
-            kind: MODES[choose_rounding(activations, kind)]
-            for kind in (*DENSE_KINDS.values(), *LAYOUTS)
-        }
-        self.by_kind = [self._modes[kind] for kind in _native.kinds()]
+        self._modes = {base: MODES[choose_rounding(activations, base)] for base in _native.kinds()}
+        self.by_kind = list(self._modes.values())
 
     def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:
         """Bytes `pack` holds for a weight without bias, exactly."""
@@ -67,9 +71,10 @@ class Gemm:
     ) -> PackedWeight:
         """Row ranges, in order, into one weight; parts are taken one at a time."""
         tiles: _native.Tiles | None = None
-        row = 0
+        row, first = 0, None
         for part in parts:
             kind, rows = find_part_kind(part), part.shape[0]
+            first = part if first is None else first
             if tiles is None:
                 check_columns(shape, kind)
                 tiles = _native.Tiles(self._arena, kind, *shape)
@@ -85,6 +90,7 @@ class Gemm:
                 _native.pack_blocks(self._pool, tiles, row, rows, to_bytes(part.raw))
             else:
                 _native.pack_rows(self._pool, tiles, row, rows, *list_fields(part))
+                pack_extras(tiles, row, part, first)
             row += rows
         if tiles is None or row != shape[0]:
             raise CheckpointError(f"weight with {row} rows where {shape[0]} are needed")
@@ -117,7 +123,7 @@ class Gemm:
 
     def _multiply_into(self, x: F32, w: PackedWeight, out: F32, column: int) -> None:
         _native.linear(
-            self._pool, self.panels, x, w.tiles, w.bias, out, column, self._modes[w.kind]
+            self._pool, self.panels, x, w.tiles, w.bias, out, column, self._modes[find_base(w.kind)]
         )
 
     def linear_heads(self, x: F32, weights: Sequence[Weights]) -> F32:
@@ -167,15 +173,13 @@ def find_part_kind(part: Part) -> str:
             )
         return kind
     if not part.kind:
-        known = ", ".join(LAYOUTS)
+        known = ", ".join((*LAYOUTS, *BASES))
         raise CheckpointError(f"quantised weight of {part.layout} has no kernel; known: {known}")
     return part.kind
 
 
 def check_columns(shape: tuple[int, int], kind: str) -> None:
-    if kind not in LAYOUTS:
-        return
-    block = LAYOUTS[kind].block
+    block = count_block(kind)
     if shape[1] % block:
         raise CheckpointError(
             f"{kind} weight with {shape[1]} columns; must be a multiple of {block}"
@@ -185,13 +189,30 @@ def check_columns(shape: tuple[int, int], kind: str) -> None:
 def list_fields(
     part: GroupedWeight | Array,
 ) -> tuple[U8, U8 | None, U8 | None, U8 | None, U8 | None]:
-    """codes, scales, mins, super_scales, super_mins as bytes: what `_native.pack_rows` takes."""
+    """codes, scales, mins (or zero points), super_scales, super_mins as bytes: what
+    `_native.pack_rows` takes.
+    """
     if not isinstance(part, GroupedWeight):
         return (to_bytes(part), None, None, None, None)
-    mins, supers, super_mins = (
-        None if a is None else to_bytes(a) for a in (part.mins, part.super_scales, part.super_mins)
+    lows = part.mins if part.zeros is None else part.zeros
+    scales, mins, supers, super_mins = (
+        None if a is None else to_bytes(a)
+        for a in (part.scales, lows, part.super_scales, part.super_mins)
     )
-    return to_bytes(part.codes), to_bytes(part.scales), mins, supers, super_mins
+    return to_bytes(part.codes), scales, mins, supers, super_mins
+
+
+def pack_extras(tiles: _native.Tiles, row: int, part: GroupedWeight | Array, first: Part) -> None:
+    """What belongs to whole rows or to the whole weight, of the rows from `row` on; the order of
+    columns and the scale of activations must be those of the first part.
+    """
+    if not isinstance(part, GroupedWeight) or not isinstance(first, GroupedWeight):
+        return
+    whole = part.columns is None or np.array_equal(part.columns, np.asarray(first.columns))
+    if not whole or part.input_scale != first.input_scale:
+        raise CheckpointError("parts of one weight with columns or activations of their own")
+    if part.row_scales is not None or part.columns is not None or part.input_scale:
+        _native.pack_extras(tiles, row, part.row_scales, part.columns, part.input_scale)
 
 
 def to_bytes(array: Array) -> U8:
