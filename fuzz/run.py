@@ -25,8 +25,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = ROOT / "build" / "findings"
-TARGETS = ("gguf", "safetensors", "torch", "tokenizer", "template", "answers", "schemas")
-READERS = ("gguf", "safetensors", "torch")
+TARGETS = (
+    "gguf", "safetensors", "quantized", "torch", "tokenizer", "template", "answers", "schemas",
+)  # fmt: skip
+READERS = ("gguf", "safetensors", "quantized", "torch")
 LEAST = 90
 MOST_INPUT, MOST_SECONDS, MOST_MEMORY = 16384, 5, 512 << 20
 HANGS = 300  # seconds by the wall clock: a busy machine may keep a process waiting

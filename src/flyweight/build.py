@@ -96,7 +96,7 @@ def build(
     """
     tell: LoadListener = notify or SilentListener()
     here = read_machine()
-    found = describe(find(settings, tell))
+    found = describe(find(settings, tell), settings.quantization)
     ops = choose_backend(settings, here.cores)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = measure_needs(found.checkpoint, found.spec, found.plan, ops)

@@ -173,6 +173,10 @@ class Settings:
         "auto", "Model", "Format of the weights: auto, gguf, safetensors, pt (pytorch_model.bin).",
         "KIND", choices=("auto", "gguf", "safetensors", "pt"), special=True
     )
+    quantization: Mapping[str, Any] = setting(
+        {}, "Model", "Quantisation that the files must have: gptq, awq, gguf, ...", "METHOD",
+        kind="text", special=True, also=("-q",), words="any"
+    )
     adapters: Mapping[str, str | os.PathLike[str]] = setting(
         {}, "Model", "LoRA adapters, each served as a model of its name.", "NAME=FOLDER ...",
         kind="words", option="lora-modules", special=True

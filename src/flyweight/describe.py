@@ -5,18 +5,20 @@ server's front end and the commands that only look at a model start with it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flyweight.config import Settings, parse_bytes
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.models.registry import Family, find_family
 from flyweight.plan.machine import Machine, measure_resident, read_machine
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
+from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint, choose_format, open_checkpoint
 from flyweight.weights.folder import TORCH
 from flyweight.weights.gguf import read_gguf
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "stories"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 HEADS = {"lm_head.weight", "embed_out.weight"}
 
 
@@ -103,9 +106,12 @@ def fetch(name: HubName, settings: Settings, tell: LoadListener, *, newest: bool
     return find_on_hub(name, search, tell)
 
 
-def describe(path: Path) -> ModelDescription:
-    """Opens and checks a model's files and loads its tokenizer; reads no weights."""
+def describe(path: Path, quantization: Mapping[str, Any] = NOTHING) -> ModelDescription:
+    """Opens and checks a model's files, which must have the `quantization` asked for, and loads its
+    tokenizer; reads no weights.
+    """
     checkpoint = open_checkpoint(path)
+    _check_quantisation(checkpoint, quantization)
     with _prefix_errors(path):
         kind = find_family(checkpoint.config)
         spec = read_spec(checkpoint, kind)
@@ -114,6 +120,29 @@ def describe(path: Path) -> ModelDescription:
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
     ends = stop_ids(checkpoint, tokenizer, spec)
     return ModelDescription(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
+
+
+def _check_quantisation(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` where the files are quantised in another way than asked for."""
+    if not asked:
+        return
+    method = checkpoint.quantisation or ("gguf" if checkpoint.format == "gguf" else "")
+    if asked["method"] != method:
+        held = f"is quantised as {method}" if method else "is not quantised"
+        raise ConfigError(
+            f", and {checkpoint.path.name} {held}; leave it out, or give a model whose files are "
+            f"{asked['method']}",
+            "quantization",
+            value=asked["method"],
+        )
+    config = checkpoint.config.get("quantization_config", {})
+    for key in asked.keys() - {"method"}:
+        if config.get(key, asked[key]) != asked[key]:
+            raise ConfigError(
+                f" has {key} = {asked[key]}, and {checkpoint.path.name} has {shown(config[key])}; "
+                "leave it out",
+                "quantization",
+            )
 
 
 def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> frozenset[int]:

@@ -70,8 +70,8 @@ def test_the_batch_is_answered(cache: Path) -> None:
 
 
 def test_the_service_answers(cache: Path) -> None:
-    """GPTQ is refused by name; without that argument the program serves."""
-    with pytest.raises(ConfigError, match="quantization = 'gptq' is not supported"):
+    """Files that are not GPTQ are refused by name; without that argument the program serves."""
+    with pytest.raises(ConfigError, match=r"quantization = 'gptq', and 0+ is not quantised"):
         ran(FASTAPI, cache)
     app = ran(FASTAPI.replace('    quantization="gptq",\n', ""), cache)["app"]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))

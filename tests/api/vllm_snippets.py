@@ -257,8 +257,7 @@ WORK = {
 UNBUILT = {
     'LLM(model="facebook/opt-6.7b", tensor_parallel_size=2)': "leave it out, or use 1",
     'LLM(model="facebook/opt-6.7b", pipeline_parallel_size=2)': "leave it out, or use 1",
-    'LLM(model="TheBloke/Llama-2-7B-Chat-GPTQ", quantization="gptq")': "org/name:Q4_K_M",
-    'LLM(model="facebook/opt-6.7b", quantization="awq")': "org/name:Q4_K_M",
+    'LLM(model="facebook/opt-6.7b", quantization="ipex")': "give a model whose files are",
     'LLM(model="facebook/opt-6.7b", kv_cache_dtype="fp8")': "nearest valid: f16",
     'LLM(model="facebook/opt-6.7b", speculative_config={"model": "facebook/opt-125m", '
     '"num_speculative_tokens": 5})': '{"method": "ngram", "num_speculative_tokens": 5}',

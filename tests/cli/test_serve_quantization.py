@@ -42,21 +42,28 @@ def refused(tmp_path: Path, text: str) -> tuple[str, ...]:
 
 
 def test_the_founding_documents_file_is_refused_for_what_is_wrong_with_it(tmp_path: Path) -> None:
-    contradiction, method = refused(tmp_path, SEED)
+    (contradiction,) = refused(tmp_path, SEED)
     assert contradiction.startswith(
         "--quantization: actOrder = true and desc_act = false contradict each other: both set "
         "desc_act; give one of them"
     )
-    assert method.startswith("--quantization: method = 'GPTQ' is not supported")
-    assert method.endswith("give a .gguf file, or a name on the Hub with its type, as "
-                           "org/name:Q4_K_M")  # fmt: skip
 
 
 @pytest.mark.parametrize("order", [{}, {"actOrder": True}, {"descAct": True, "act_order": True}])
-def test_without_the_contradiction_only_the_method_is_refused(tmp_path, order) -> None:
-    given = {"type": "int8", "quantMethod": "awq", "groupSize": 128, "sym": None, **order}
+def test_without_the_contradiction_the_files_must_be_so(tmp_path: Path, order: dict) -> None:
+    given = {"type": "int8", "quantMethod": "AWQ", "groupSize": 128, "sym": None, **order}
+    file = written(tmp_path / "a.json", json.dumps({"quantization": given}))
+    expected = {"method": "awq", "bits": 8, "group_size": 128}
+    found = chosen("--config", file).settings.quantization
+    assert found == (expected | {"desc_act": True} if order else expected)
+
+
+def test_unknown_methods_and_two_numbers_of_bits_are_refused(tmp_path: Path) -> None:
+    (said,) = refused(tmp_path, json.dumps({"quantization": {"method": "gptqq"}}))
+    assert "'gptqq' is not supported (did you mean 'gptq'?)" in said
+    given = {"method": "gptq", "type": "int4", "bits": 8}
     (said,) = refused(tmp_path, json.dumps({"quantization": given}))
-    assert "method = 'awq' is not supported" in said and said.endswith("org/name:Q8_0")
+    assert "type of 4 bits and bits = 8 contradict each other" in said
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ REFUSED = [
     (["-pp", "2"], "--pipeline-parallel-size = 2", "--threads"),
     (["--no-deterministic"], "--no-deterministic is not supported", "leave it out"),
     (["--cpu-offload-gb", "4"], "--cpu-offload-gb = 4", "--memory-limit"),
-    (["--quantization", "awq"], "--quantization = 'awq'", "org/name:Q4_K_M"),
+    (["--quantization", "ipex"], "--quantization = 'ipex'", "allowed: gguf, none"),
     (["--load-format", "npcache"], "--load-format = 'npcache'", "safetensors, gguf, pt"),
     (["-q", "gguf", "--load-format", "pt"], "--quantization gguf", "contradict"),
     (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
@@ -251,7 +251,7 @@ def test_refusals_name_the_option_and_the_way_out(words, says: str, way_out: str
 
 
 def test_all_refusals_are_told_at_once() -> None:
-    said = refusal("-tp", "2", "--quantization", "fp8", "--port", "x")
+    said = refusal("-tp", "2", "--quantization", "fp7", "--port", "x")
     for name in ("--tensor-parallel-size", "--quantization", "--port"):
         assert name in said
 

@@ -19,8 +19,11 @@ FUZZ = Path(__file__).parents[2] / "fuzz"
 
 
 @pytest.mark.parametrize(
-    "name", ["gguf", "safetensors", "torch", "tokenizer", "template", "answers", "schemas"]
-)
+    "name",
+    [
+        "gguf", "safetensors", "quantized", "torch", "tokenizer", "template", "answers", "schemas",
+    ],
+)  # fmt: skip
 def test_every_seed_is_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FUZZ)
     target = importlib.import_module(f"fuzz_{name}").Target(tmp_path)

@@ -65,7 +65,7 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
         safetensors_bytes(header(a=tensor(0, 4, [1]) | {"x": 1}), bytes(4)),
         "'a'",
     ),
-    "dtype unknown": (safetensors_bytes(header(a=tensor(0, 8, [1], "I64")), bytes(8)), "'I64'"),
+    "dtype unknown": (safetensors_bytes(header(a=tensor(0, 8, [1], "C64")), bytes(8)), "'C64'"),
     "dtype a number": (safetensors_bytes(header(a=tensor(0, 4, [1], 3)), bytes(4)), "dtype"),
     "dtype a list": (safetensors_bytes(header(a=tensor(0, 4, [1], ["F32"])), bytes(4)), "dtype"),
     "shape negative": (safetensors_bytes(header(a=tensor(0, 4, [-1])), bytes(4)), "shape"),

@@ -89,7 +89,8 @@ def apply_kv_dtype(draft: DraftArguments) -> None:
 
 def apply_quantization(draft: DraftArguments) -> None:
     text = draft.text("quantization")
-    asked = objects.read_quantization(text) if text.lstrip().startswith("{") else text.lower()
+    given = objects.read_quantization(text)
+    asked = given["method"]
     if asked in ("none", "auto"):
         draft.note("quantization", asked, "weights are computed with as the file has them")
     elif asked == "gguf":
@@ -98,10 +99,8 @@ def apply_quantization(draft: DraftArguments) -> None:
         draft.engine["load_format"] = "gguf"
         draft.note("quantization", "gguf", "the file's own types")
     else:
-        raise ConfigError(
-            f"--quantization = {shown(asked)} is not supported: quantised weights come as GGUF; "
-            "give a .gguf file or a name on the Hub with its type, as org/name:Q4_K_M"
-        )
+        draft.engine["quantization"] = given
+        draft.note("quantization", asked, "the files are quantised so")
 
 
 def apply_load_format(draft: DraftArguments) -> None:
@@ -212,10 +211,6 @@ FLAGS = (  # options that no field declares
         "dtype", "text",
         "Precision to compute in: auto, bfloat16 (half, float16), float32 (float).",
         metavar="TYPE", default="auto", group="Model",
-    ),
-    Flag(
-        "quantization", "text", "Format that the weights must have: gguf.",
-        metavar="KIND", also=("-q",), default="any", group="Model",
     ),
     Flag(
         "generation-config", "text", "Sampling defaults: auto (the model's) or vllm (neutral).",

@@ -57,7 +57,7 @@ def format_options(given: Mapping[str, Any]) -> str:
     ) or "none"  # fmt: skip
 
 
-# --- quantization: weights are not quantised here, the caller decides what the result means ---
+# --- quantization: weights are not quantised here; the files must have what is asked for ---
 
 QUANTIZATION = "--quantization"
 METHOD_KEYS = {  # keys, and the one each stands for
@@ -78,14 +78,22 @@ METHOD_KINDS: dict[str, tuple[type, str]] = {
     "desc_act": (bool, "true or false"),
     "sym": (bool, "true or false"),
 }
-NEAR = {"int8": "Q8_0", "8": "Q8_0"}  # the GGUF type that is nearest to a type or a number of bits
-FOUR_BITS = "Q4_K_M"
+# vLLM's names of the methods whose files are read, and the one each stands for
+FILE_METHODS = {
+    "gguf": "gguf", "none": "none", "auto": "auto", "gptq": "gptq", "gptq_marlin": "gptq",
+    "awq": "awq", "awq_marlin": "awq", "compressed-tensors": "compressed-tensors",
+    "bitsandbytes": "bitsandbytes", "fp8": "fp8", "hqq": "hqq", "torchao": "torchao",
+    "auto-round": "auto-round", "auto_round": "auto-round", "inc": "auto-round", "mxfp4": "mxfp4",
+    "gpt_oss_mxfp4": "mxfp4", "modelopt": "modelopt", "modelopt_fp4": "modelopt",
+}  # fmt: skip
 
 
-def read_quantization(text: str) -> str:
-    """The method an object asks for: gguf, auto or none.  Raises `Refusals` for every other, and
-    for keys that cannot be.
+def read_quantization(text: str) -> dict[str, Any]:
+    """What the files must have, by the names of METHOD_KINDS without `type`: a method, and of an
+    object further settings.  Raises `Refusals` for unknown methods and for keys that cannot be.
     """
+    if not text.lstrip().startswith("{"):
+        return {"method": _find_method(text)}
     given = parse_object_option(QUANTIZATION, text)
     snakes = {name: re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in given}
     check_keys(QUANTIZATION, {snakes[name]: value for name, value in given.items()}, METHOD_KEYS)
@@ -109,23 +117,34 @@ def read_quantization(text: str) -> str:
         else:
             found[setting] = value
             first.setdefault(setting, name)
-    asked = str(found.get("method", "")).lower()
     if not any(METHOD_KEYS[snakes[name]] == "method" and given[name] is not None for name in given):
-        refusals.append(f"{QUANTIZATION}: method is missing; allowed: gguf, none")
-    elif asked and asked not in ("gguf", "auto", "none"):
-        refusals.append(_refuse_method(found))
+        refusals.append(f"{QUANTIZATION}: method is missing; allowed: {', '.join(FILE_METHODS)}")
+    elif "method" in found:
+        try:
+            found["method"] = _find_method(found["method"])
+        except Refusals as error:
+            refusals += error.lines
+    bits = re.search(r"\d+", found.pop("type", ""))
+    if bits and found.setdefault("bits", int(bits[0])) != int(bits[0]):
+        refusals.append(
+            f"{QUANTIZATION}: type of {bits[0]} bits and bits = {found['bits']} contradict each "
+            "other; give one of them"
+        )
     if refusals:
         raise Refusals(refusals)
-    return asked
+    return found
 
 
-def _refuse_method(found: dict[str, Any]) -> str:
-    size = str(found.get("type", found.get("bits", ""))).lower()
-    return (
-        f"{QUANTIZATION}: method = {shown(found['method'])} is not supported: weights are not "
-        "quantised here, and quantised weights are read from GGUF; give a .gguf file, or a name "
-        f"on the Hub with its type, as org/name:{NEAR.get(size, FOUR_BITS)}"
-    )
+def _find_method(text: str) -> str:
+    """The method that a name stands for."""
+    if text.lower() not in FILE_METHODS:
+        near = nearest(text.lower(), FILE_METHODS)
+        raise Refusals([
+            f"{QUANTIZATION} = {shown(text)} is not supported{near}; allowed: "
+            f"{', '.join(FILE_METHODS)}; weights are not quantised here, give a model whose files "
+            "are"
+        ])  # fmt: skip
+    return FILE_METHODS[text.lower()]
 
 
 def format_json(value: Any) -> str:

@@ -46,7 +46,7 @@ def prepare(settings: Settings, notify: LoadListener | None = None) -> PackedMod
     `ConfigError` or `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
-    found = describe(find(settings, tell))
+    found = describe(find(settings, tell), settings.quantization)
     ops = choose_backend(settings, read_machine().cores)
     memory = make_whole_plan(settings, measure_needs(found.checkpoint, found.spec, found.plan, ops))
     judge_length(settings, found.spec, tell)

@@ -84,6 +84,7 @@ def make_document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -
     return {
         "path": str(found.checkpoint.path),
         "spec": asdict(found.spec),
+        "quantisation": found.checkpoint.quantisation,
         "stop_ids": sorted(found.stop_ids),
         "chat_template": found.tokenizer.chat_template is not None,
         "weights": slots,
@@ -105,6 +106,7 @@ def make_fact_table(found: ModelDescription) -> Table:
         "heads": f"{layer.heads} query, {layer.kv.heads} K/V, {layer.head} wide"
         + (", norms on q and k" if layer.qk_norm else ""),
         **list_cache(spec),
+        **list_quantisation(found),
         "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
         "context": f"{spec.context} tokens, {describe_positions(spec)}",
         "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
@@ -114,6 +116,14 @@ def make_fact_table(found: ModelDescription) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def list_quantisation(found: ModelDescription) -> dict[str, str]:
+    """The method of a quantised folder, and what its matrices are kept as."""
+    from flyweight.server.observability.effective_config import summarize_model
+
+    method = found.checkpoint.quantisation
+    return {"quantised as": f"{method}: {summarize_model(found).quantisation}"} if method else {}
 
 
 def list_mixture(spec: ModelSpec) -> dict[str, str]:

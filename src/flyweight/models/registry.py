@@ -13,6 +13,7 @@ from typing import Any
 from flyweight.errors import CheckpointError
 from flyweight.spec import Files, ModelSpec, WeightPlan
 from flyweight.validation.untrusted import shown
+from flyweight.weights.formats.joined import METHODS
 from flyweight.weights.refused import explain
 
 
@@ -93,7 +94,7 @@ def find_family(config: Mapping[str, Any]) -> Family:
             f"model_type = {shown(name)} is not supported{explain(name)}; "
             f"known: {', '.join(FAMILIES)}"
         )
-    _judge_quantisation(config, name)
+    _judge_quantisation(config)
     return FAMILIES[name]
 
 
@@ -104,12 +105,12 @@ def _find_by_class(config: Mapping[str, Any]) -> str | None:
     return NAMELESS.get(first) if isinstance(first, str) else None
 
 
-def _judge_quantisation(config: Mapping[str, Any], name: str) -> None:
-    """gpt-oss's MXFP4 alone is read as published."""
+def _judge_quantisation(config: Mapping[str, Any]) -> None:
+    """Formats that are read are those of `weights.formats.joined`."""
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else found
-    if found and (name, method) != ("gpt_oss", "mxfp4"):
+    if found and not (isinstance(method, str) and method in METHODS):
         raise CheckpointError(
-            f"config: quantization_config of {shown(method)} is not supported yet for "
-            f"{name}; use the unquantised files or a GGUF"
+            f"config: quantization_config.quant_method = {shown(method)} is not supported; known: "
+            f"{', '.join(METHODS)}; use the unquantised files or a GGUF"
         )

@@ -214,7 +214,7 @@ class GroupedWeight:
         codes: NDArray[Any] = self.codes
         if self.values:
             codes = np.array(self.values, np.float32)[codes]
-        out: NDArray[np.float32] = codes.astype(np.float32).reshape(n, -1, self.group)
+        out: NDArray[np.float32] = codes.astype(np.float32).reshape(n, k // self.group, self.group)
         if self.zero:
             out = out - np.float32(self.zero)
         if self.zeros is not None:

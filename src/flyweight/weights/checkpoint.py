@@ -37,8 +37,10 @@ class Checkpoint(Protocol):
     """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
     `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
     converters leave them, not as published; `format` is gguf, safetensors or pt (PyTorch's).
-    `fingerprint` hashes the files' headers, sizes and
-    samples; `stamps` are the times they were last changed.
+    `quantisation` is the method by which several tensors make a matrix, "" where none do; `opened`
+    of its matrices are bfloat16 when read, as no kernel reads their codes.
+    `fingerprint` hashes the files' headers, sizes and samples; `stamps` are the times they were
+    last changed.
     """
 
     @property
@@ -53,6 +55,10 @@ class Checkpoint(Protocol):
     def converted(self) -> bool: ...
     @property
     def format(self) -> str: ...
+    @property
+    def quantisation(self) -> str: ...
+    @property
+    def opened(self) -> int: ...
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
     @property

@@ -4,68 +4,26 @@ of weights: safetensors, or PyTorch's pytorch_model.bin.
 Invariant: with an index, the index and the files name exactly the same tensors, and no file outside
 the folder is opened.
 
-gpt-oss keeps MXFP4 in two tensors of bytes, codes in `NAME_blocks` and exponents in `NAME_scales`:
-such a pair is one tensor `NAME_blocks` of kind mxfp4 and shape [E, N, K]; other bytes stay bytes.
+Where the config says that the model is quantised, the tensors of each matrix are one (see
+`formats.joined`).
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flyweight.errors import CheckpointError
-from flyweight.ops.grouped import E2M1, BlockRows, GroupedWeight
+from flyweight.ops.grouped import BlockRows
 from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats import FORMATS, Rows
+from flyweight.weights.formats.claims import Claim, Folder
+from flyweight.weights.formats.joined import claim_matrices, join_tensors
+from flyweight.weights.quantised import SIDE_FILES, FilePart, read_matrix, read_quantisation
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
 from flyweight.weights.torchfile import TorchFile, read_torch
-from flyweight.wire import U8
-
-BLOCKS, SCALES = "_blocks", "_scales"
-GROUP = 32
-
-
-def pair_tensors(tensors: Mapping[str, TensorInfo], where: str) -> dict[str, TensorInfo]:
-    """The tensors with every pair of bytes as one.  Raises `CheckpointError`."""
-    found: dict[str, TensorInfo] = {}
-    for name, info in tensors.items():
-        if info.kind == "u8" and name.endswith(BLOCKS):
-            found[name] = _make_pair(info, tensors.get(name_scales(name)), where)
-        elif not (name.endswith(SCALES) and name.removesuffix(SCALES) + BLOCKS in tensors):
-            found[name] = info
-    return found
-
-
-def name_scales(name: str) -> str:
-    """The scales' name, of the blocks'."""
-    return name.removesuffix(BLOCKS) + SCALES
-
-
-def _make_pair(blocks: TensorInfo, scales: TensorInfo | None, where: str) -> TensorInfo:
-    """[E, N, K/32, 16] and [E, N, K/32] -> [E, N, K]."""
-    whole = len(blocks.shape) == 4 and blocks.shape[3] == GROUP // 2
-    if scales is None or not whole or (scales.shape, scales.kind) != (blocks.shape[:3], "u8"):
-        found = "missing" if scales is None else f"{scales.kind} {list(scales.shape)}"
-        raise CheckpointError(
-            f"{where}: {shown(blocks.name)} is {list(blocks.shape)} and its scales are {found}; "
-            f"[E, N, K/{GROUP}, {GROUP // 2}] and [E, N, K/{GROUP}] of bytes expected"
-        )
-    experts, rows, groups = blocks.shape[:3]
-    return TensorInfo(blocks.name, (experts, rows, groups * GROUP), "mxfp4")
-
-
-def join(blocks: U8, scales: U8) -> GroupedWeight:
-    """Rows of both, [N, K/2] and [N, K/32]: each byte holds two neighbours, the low half first; an
-    exponent of 127 means 1, as in ggml's blocks.
-    """
-    codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(len(blocks), -1)
-    return GroupedWeight(codes.shape, 4, GROUP, codes, scales, values=E2M1)
-
 
 MOST_FILES = 4096
 TensorFile = SafetensorsFile | TorchFile
@@ -108,29 +66,43 @@ class FolderCheckpoint:
                 f"{path / 'config.json'}: missing; it says what kind of model this is"
             )
         self.config = read_json(path / "config.json")
+        quantised = read_quantisation(self.config, path)
+        if quantised:
+            self.config["quantization_config"] = quantised
         extra = path / "generation_config.json"
         self.generation: dict[str, Any] = read_json(extra) if extra.is_file() else {}
         self.eos_ids = _end_ids(self.config, self.generation, path)
         self._files: dict[str, TensorFile] = {}
         self._file_of: dict[str, TensorFile] = {}
+        self._claims: dict[str, Claim] = {}
         try:
             alone = (path / container.single).is_file() or not (path / container.index).is_file()
             if files or alone:
                 self._open(files or (_find_single(path, container),))
             else:
                 self._open_index()
+            tensors = {
+                name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
+                for name, file in self._file_of.items()
+            }
+            self._claims = claim_matrices(Folder(quantised, tensors, str(path)))
         except CheckpointError:
             self.close()
             raise
-        tensors = {
-            name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
-            for name, file in self._file_of.items()
-        }
-        self.tensors = pair_tensors(tensors, str(path))
+        self.tensors = join_tensors(tensors, self._claims)
 
     @property
     def format(self) -> str:
         return self._container.name
+
+    @property
+    def quantisation(self) -> str:
+        found = self.config.get("quantization_config") or {"quant_method": "mxfp4"}
+        return str(found["quant_method"]) if self._claims else ""
+
+    @property
+    def opened(self) -> int:
+        return sum(claim.kind == "bf16" for claim in self._claims.values())
 
     @property
     def tokenizer_source(self) -> Path:
@@ -142,6 +114,9 @@ class FolderCheckpoint:
         count.
         """
         found = blake2b((self.path / "config.json").read_bytes(), digest_size=16)
+        for name in SIDE_FILES:
+            if (self.path / name).is_file():
+                found.update((self.path / name).read_bytes())
         for _, file in sorted(self._files.items()):
             found.update(file.file.compute_digest(file.header))
         return found.hexdigest()
@@ -154,9 +129,10 @@ class FolderCheckpoint:
         raise AssertionError("neither safetensors nor PyTorch's files hold blocks")
 
     def read(self, name: str, start: int, stop: int) -> Rows:
-        if self.tensors[name].kind == "mxfp4":
-            scales = self._read_bytes(name_scales(name), start, stop)
-            return join(self._read_bytes(name, start, stop), scales)
+        if name in self._claims:
+            claim = self._claims[name]
+            what = f"{self.path}: tensor {shown(name)}"
+            return read_matrix(claim, self._parts_of(claim), start, stop, what)
         file = self._file_of[name]
         if file.spans[name].kind not in FORMATS:
             kind = file.spans[name].kind
@@ -165,14 +141,12 @@ class FolderCheckpoint:
             )
         return file.file.read_rows(name, file.spans[name], start, stop)
 
-    def _read_bytes(self, name: str, start: int, stop: int) -> U8:
-        """Rows of MXFP4's blocks or scales: the two leading axes are rows, the rest their bytes."""
-        file, span = self._file_of[name].file, self._file_of[name].spans[name]
-        row = math.prod(span.shape[2:])
-        offset, count = span.offset + start * row, (stop - start) * row
-        found = np.frombuffer(file.copy(offset, count, name), np.uint8)
-        file.drop(offset, count)
-        return found.reshape(stop - start, row)
+    def _parts_of(self, claim: Claim) -> dict[str, FilePart]:
+        files = {role: self._file_of[name] for role, name in claim.parts.items()}
+        return {
+            role: FilePart(name, files[role].file, files[role].spans[name])
+            for role, name in claim.parts.items()
+        }
 
     def close(self) -> None:
         for file in self._files.values():

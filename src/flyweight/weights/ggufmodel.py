@@ -158,6 +158,8 @@ class GgufCheckpoint:
     """A `Checkpoint` over one file, or over all the parts of which `path` is one."""
 
     converted = True
+    quantisation = ""
+    opened = 0
     format = "gguf"
 
     def __init__(self, path: Path) -> None:

@@ -27,6 +27,8 @@ PART_BYTES = 2 << 20  # canonical rows in flight; parsed in cache, five times as
 RAW_BYTES = 4 << 20  # the same for blocks as they lie: threads meet at the end of every part
 TILE = 16  # kernels pack this many rows together, so parts begin where a tile does
 NAMED = 5
+CODED = ("i8", "e4m3", "e5m2", "e8m0", "f4")
+ALONE = ("_order", "_static")  # ends kinds of weights that have something of their own for all rows
 
 Progress = Callable[[int, int], None]
 
@@ -103,7 +105,9 @@ def find_misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
     extra = [
         name
         for name in checkpoint.tensors
-        if name not in expected and not any(fnmatchcase(name, known) for known in plan.ignored)
+        if name not in expected
+        and not any(fnmatchcase(name, known) for known in plan.ignored)
+        and not _is_empty_bias(checkpoint, name)
     ]
     if extra:
         yield _list(extra, "not used by this model")
@@ -116,6 +120,11 @@ def find_misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
             yield f"tensor {shown(name)} has shape {list(info.shape)}, expected {list(shape)}"
         if info.kind == "u8":
             yield f"tensor {shown(name)} holds bytes, which are no weights by themselves"
+        elif info.kind in CODED:
+            yield (
+                f"tensor {shown(name)} is {info.kind}, codes without a meaning: config.json has no "
+                "quantization_config for it"
+            )
         elif info.kind not in FORMATS:
             yield (
                 f"tensor {shown(name)} is {info.kind}; f32, f16 or bf16 expected: make it float() "
@@ -123,6 +132,16 @@ def find_misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
             )
         elif name in floats and FORMATS[info.kind].quantised:
             yield f"vector {shown(name)} is {info.kind}; f32, f16 or bf16 expected"
+
+
+def _is_empty_bias(checkpoint: Checkpoint, name: str) -> bool:
+    """A bias of zeros, which writers of quantised files give matrices that have none."""
+    info = checkpoint.tensors[name]
+    if not checkpoint.quantisation or not name.endswith(".bias"):
+        return False
+    if len(info.shape) != 1 or info.kind not in FORMATS:
+        return False
+    return not _read_elements(checkpoint, name, 0, info.shape[0]).any()
 
 
 def _list_expected(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
@@ -156,7 +175,7 @@ def _split_runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
         kind = checkpoint.tensors[source.tensor].kind
         if source.transposed and FORMATS[kind].quantised:
             kind = "f32"  # what a quantised matrix is once its columns are its rows
-        if runs and runs[-1].kind == kind:
+        if runs and runs[-1].kind == kind and not kind.endswith(ALONE):
             runs[-1].sources.append(source)
         else:
             runs.append(_Run([source], kind, slot.shape[1]))

@@ -15,8 +15,15 @@ from flyweight.validation.untrusted import parse_object, shown
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
-KINDS = {"F32": "f32", "F16": "f16", "BF16": "bf16", "U8": "u8", "BOOL": "u8"}
-SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}  # u8: halves of MXFP4 tensors (folder.py), masks
+KINDS = {
+    "F32": "f32", "F16": "f16", "BF16": "bf16", "U8": "u8", "BOOL": "u8", "I64": "i64",
+    "I32": "i32", "I16": "i16", "I8": "i8", "F8_E4M3": "e4m3", "F8_E5M2": "e5m2",
+    "F8_E8M0": "e8m0", "F4": "f4",
+}  # fmt: skip
+BITS = {
+    "f32": 32, "f16": 16, "bf16": 16, "u8": 8, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "e4m3": 8,
+    "e5m2": 8, "e8m0": 8, "f4": 4,
+}  # fmt: skip
 MOST_HEADER = 100_000_000
 MOST_TENSORS = 1 << 17  # of one file; the largest published models have 2^10
 MOST_AXES = 8
@@ -90,7 +97,9 @@ def _read_span(where: str, entry: Any, data: int) -> Span:
     if not _are_naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{where} has data_offsets {shown(offsets)}; [begin, end] expected")
     kind, stored = KINDS[dtype], offsets[1] - offsets[0]
-    needed = math.prod(shape) * SIZES[kind]
+    needed = math.prod(shape) * BITS[kind] // 8
+    if kind == "f4" and (not shape or shape[-1] % 2):
+        raise CheckpointError(f"{where}: shape {shape} of {dtype}; rows must fill whole bytes")
     if stored != needed:
         raise CheckpointError(
             f"{where}: shape {shape} of {dtype} needs {needed} bytes, "

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """`kind` is a key of `formats.FORMATS`, or that of a tensor that is no weight by itself:
-    "u8" for bytes (half of an MXFP4 tensor, a mask), "i64", "i32", "i16", "i8" or "f64".
+    """`kind` is a key of `formats.FORMATS`, or that of a tensor that is no weight by itself: "u8"
+    for bytes (codes, a mask), "i64", "i32", "i16", "i8", "f64", floats of 8 bits "e4m3", "e5m2",
+    "e8m0", and of 4 bits "f4", two a byte.
     """
 
     name: str

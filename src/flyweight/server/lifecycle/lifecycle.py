@@ -216,7 +216,7 @@ class ServerLifecycle:
 
     def _describe(self) -> ModelDescription:
         """The model without its tensors; checks the operator's template.  Raises `ConfigError`."""
-        found = describe(self.path)
+        found = describe(self.path, self.settings.quantization)
         given = self.server.chat_template
         try:
             if given:

@@ -27,7 +27,8 @@ MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
     """`kinds` are the types of the weights, the most frequent first; `context` is the context that
-    the model was trained for.
+    the model was trained for.  `method` is how a folder is quantised, "" where it is not; `opened`
+    of its matrices are kept as bfloat16, as no kernel reads their codes.
     """
 
     family: str
@@ -35,6 +36,8 @@ class ModelSummary:
     kinds: tuple[str, ...]
     context: int
     format: str
+    method: str = ""
+    opened: int = 0
 
     @property
     def quantisation(self) -> str:
@@ -64,6 +67,8 @@ def summarize_model(found: ModelDescription) -> ModelSummary:
         kinds=tuple(kind.upper() for kind in kinds),
         context=found.spec.context,
         format=found.checkpoint.format,
+        method=found.checkpoint.quantisation,
+        opened=found.checkpoint.opened,
     )
 
 
@@ -159,6 +164,7 @@ class EffectiveConfiguration:
             "family": portrait.family,
             "parameters": portrait.parameters,
             "quantisation": portrait.quantisation,
+            "method": portrait.method,
             "format": portrait.format,
             "max_model_len": self.facts["max_model_len"],
         }
@@ -287,6 +293,13 @@ def _list_build(
     facts: Mapping[str, Any], portrait: ModelSummary,
 ) -> Iterator[FeatureRow]:  # fmt: skip
     """What was decided when the engine was built."""
+    if portrait.method:
+        yield FeatureRow(
+            "quantised weights", requests.of("quantization"),
+            f"{portrait.method}: {portrait.quantisation}",
+            f"no kernel reads the codes of {portrait.opened} matrices, which are kept as bf16"
+            if portrait.opened else "kernels read the codes of every matrix",
+        )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,
         f"matrices of {portrait.quantisation} weights are multiplied with them",

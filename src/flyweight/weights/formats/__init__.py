@@ -5,13 +5,14 @@ Invariant: a parser copies; nothing it returns keeps the file's memory map alive
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
 
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BASES, GroupedWeight, count_block, find_base
 from flyweight.weights.formats import blocks, codebook, kquants, values
 from flyweight.wire import U8
 
@@ -40,7 +41,7 @@ class TensorFormat:
         return math.prod(shape) // self.block * self.nbytes
 
 
-FORMATS: Mapping[str, TensorFormat] = {
+PUBLISHED = {
     "f32": TensorFormat(1, 4, 4, values.parse_f32, "f32"),
     "f16": TensorFormat(1, 2, 2, values.parse_f16, "f16"),
     "bf16": TensorFormat(1, 2, 2, values.parse_bf16, "bf16"),
@@ -68,3 +69,43 @@ FORMATS: Mapping[str, TensorFormat] = {
     "tq1_0": TensorFormat(256, 54, 276, codebook.parse_tq1_0, "int8_k"),
     "tq2_0": TensorFormat(256, 66, 276, codebook.parse_tq2_0, "int8_k"),
 }
+
+
+class Formats(Mapping[str, TensorFormat]):
+    """The kinds of GGUF and the dense ones, which it lists, and by their names the kinds that
+    matrices of several tensors have (`ops.grouped.name_kind`).
+    """
+
+    def __getitem__(self, kind: str) -> TensorFormat:
+        return PUBLISHED[kind] if kind in PUBLISHED else _make_joined(kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PUBLISHED)
+
+    def __len__(self) -> int:
+        return len(PUBLISHED)
+
+
+FORMATS = Formats()
+
+
+@cache
+def _make_joined(kind: str) -> TensorFormat:
+    """The numbers of a kind whose matrices are read by their claim; KeyError for no such kind."""
+    base = find_base(kind)
+    if base in PUBLISHED:
+        return replace(PUBLISHED[base], parse=_refuse_bytes, packed=kind)
+    if base not in BASES or "_" not in kind:  # "u8" and "e4m3" are tensors of bytes
+        raise KeyError(kind)
+    block, bits = (
+        count_block(kind),
+        4 if base in ("nf4", "fp4") else 8 if base[0] == "e" else int(base[1]),
+    )
+    scale = 0 if "_g" not in kind else 4 if "_f32" in kind else 2
+    point = 0 if base[0] != "u" else scale if "_zf" in kind or "_min" in kind else 1
+    nbytes = block * bits // 8 + scale + point
+    return TensorFormat(block, nbytes, block + scale + point, _refuse_bytes, kind)
+
+
+def _refuse_bytes(raw: U8, shape: tuple[int, ...]) -> Rows:
+    raise AssertionError("rows of several tensors are parsed by their claim")

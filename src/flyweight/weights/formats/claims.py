@@ -17,22 +17,25 @@ from flyweight.errors import CheckpointError, nearest
 from flyweight.ops.grouped import GROUPS, GroupedWeight
 from flyweight.validation.untrusted import shown
 from flyweight.weights.tensorinfo import TensorInfo
-from flyweight.wire import U8
+from flyweight.wire import I32, U8
 
-# NumPy's types of what a folder's tensors hold; floats of 8 bits and bfloat16 are their bits.
+# NumPy's types of what a folder's tensors hold; bfloat16 and floats of 8 bits are their bits, of
+# floats of 4 bits a byte holds two.
 DTYPES = {
     "f32": "<f4", "f16": "<f2", "bf16": "<u2", "f64": "<f8", "i64": "<i8", "i32": "<i4",
-    "i16": "<i2", "i8": "i1", "u8": "u1", "e4m3": "u1", "e5m2": "u1", "e8m0": "u1",
+    "i16": "<i2", "i8": "i1", "u8": "u1", "e4m3": "u1", "e5m2": "u1", "e8m0": "u1", "f4": "u1",
 }  # fmt: skip
 SCALES = {"f16": "float16", "bf16": "uint16", "f32": "float32"}  # arrays of scales, by kind
 
 
 class Part(Protocol):
-    """One tensor of a claim.  Arrays are copies, of the type in `DTYPES`."""
+    """One tensor of a claim.  Arrays are copies, of the type in `DTYPES`; with `axes` leading axes
+    that many of them count as rows.
+    """
 
     @property
     def name(self) -> str: ...
-    def rows(self, start: int, stop: int) -> NDArray[Any]: ...
+    def rows(self, start: int, stop: int, axes: int = 1) -> NDArray[Any]: ...
     def columns(self, start: int, stop: int) -> NDArray[Any]: ...
     def all(self) -> NDArray[Any]: ...
 
@@ -106,6 +109,11 @@ class Folder:
             )
         return info
 
+    def check_single(self, name: str, what: str) -> TensorInfo:
+        """A tensor of one float, with an axis or without."""
+        bare = name in self.tensors and self.tensors[name].shape == ()
+        return self.check(name, tuple(SCALES), () if bare else (1,), what)
+
 
 def find_group(group: int, k: int) -> int:
     """The group that kernels read in place of one of `group` elements (-1 or K: a row): itself, or
@@ -120,14 +128,34 @@ def repeat_groups(numbers: NDArray[Any], times: int) -> NDArray[Any]:
     return np.repeat(numbers, times, axis=1) if times > 1 else np.ascontiguousarray(numbers)
 
 
+def unpack_codes(stream: U8, bits: int) -> U8:
+    """[rows, bytes] -> [rows, bytes * 8 / bits]: codes, the first in the lowest bits of the first
+    byte.  Rows are whole runs of 8 codes, or filled up with zeros.
+
+    Eight codes at a time, as one word of 64 bits that is spread to bytes in three steps.
+    """
+    if bits == 8:
+        return stream
+    if stream.shape[1] % bits:
+        stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % bits)))
+    rows, size = stream.shape
+    runs = np.zeros((rows, size // bits, 8), np.uint8)
+    runs[:, :, :bits] = stream.reshape(rows, size // bits, bits)
+    words = runs.view("<u8")[:, :, 0]
+    for held in (4, 2, 1):
+        mask = sum(((1 << held * bits) - 1) << lane for lane in range(0, 64, 8 * held))
+        words |= words << np.uint64(8 * held - held * bits)
+        words &= np.uint64(mask)
+    return runs.reshape(rows, size // bits * 8)
+
+
 def unpack_words(words: NDArray[Any], bits: int, axis: int) -> U8:
-    """Codes of 2, 4 or 8 bits out of int32 words, the first in the lowest bits, along an axis."""
-    lanes = 32 // bits
-    moved = np.moveaxis(words.view(np.uint32), axis, -1)
-    shifts = np.arange(lanes, dtype=np.uint32) * np.uint32(bits)
-    codes = (moved[..., None] >> shifts) & np.uint32((1 << bits) - 1)
-    flat = codes.astype(np.uint8).reshape(*moved.shape[:-1], moved.shape[-1] * lanes)
-    return np.moveaxis(flat, -1, axis)
+    """Codes out of [a, b] int32 words, along an axis; the first in the lowest bits.  Those of 3
+    bits run on from word to word: 32 in three words.
+    """
+    turned = np.ascontiguousarray(words.T if axis == 0 else words)
+    codes = unpack_codes(turned.view(np.uint8), bits)
+    return codes.T if axis == 0 else codes
 
 
 def check_finite(part: Part, numbers: NDArray[Any], where: str) -> None:
@@ -141,3 +169,22 @@ def check_finite(part: Part, numbers: NDArray[Any], where: str) -> None:
         return
     if bad.any():
         raise CheckpointError(f"{where}: tensor {shown(part.name)} has values that are not finite")
+
+
+def sort_columns(part: Part, group: int, where: str) -> I32:
+    """The element of each code where those of a group are put side by side, of the group of each
+    element (act-order).  Every group must have all its members.
+    """
+    order = part.all().astype(np.int64)
+    groups = len(order) // group
+    bad = order[(order < 0) | (order >= groups)]
+    if bad.size:
+        raise CheckpointError(f"{where}: {shown(part.name)} names group {bad[0]} of {groups}")
+    counts = np.bincount(order, minlength=groups)
+    odd = np.flatnonzero(counts != group)
+    if odd.size:
+        raise CheckpointError(
+            f"{where}: {shown(part.name)} puts {counts[odd[0]]} columns into group {odd[0]}; every "
+            f"group has {group}"
+        )
+    return np.argsort(order, kind="stable").astype(np.int32)

@@ -1,0 +1,172 @@
+"""Fuzz target: a folder of quantised matrices, joined, its family asked, and every matrix read.
+
+An input changes an honest folder: the first byte chooses it, the second counts edits of four bytes
+(what, where, where within, value), and the rest goes over the beginning of the tensors' bytes.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzz_safetensors import MODEL
+
+from filewriters import safetensors_bytes
+from flyweight.errors import CheckpointError
+from flyweight.models.registry import find_family
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.formats import FORMATS
+from flyweight.weights.safetensors import BITS, KINDS
+from quantised_folders import DTYPES, GPTQ, K, gptq
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FOLDERS = Path(__file__).parents[1] / "tests" / "data" / "models-quantized"
+KEPT = ("layers.0.self_attn.k_proj.", "layers.0.block_sparse_moe.experts.0.w1.")  # of each folder
+WILD: tuple[Any, ...] = (
+    None, True, False, -1, 0, 1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 1 << 40, 0.5, "", "x", "group",
+    "channel", "tensor", "block", "int", "float", "auto_round:auto_awq", "gptq", "awq", [], {},
+    [1, 1], [128, 128], [0, 0], {"a": 1}, "nf4", "e4m3",
+)  # fmt: skip
+SIZES = (0, 1, 2, 3, 4, 8, 16, 32, 64, 128, 31, 33, 63, 65, 96, 255)
+DTYPE_NAMES = tuple(KINDS)
+FILLS = (0, 1, 8, 0x7F, 0x80, 0xFF, 0x77, 0x88)
+EDITS, MOST_DATA = 8, 1 << 16
+Folder = tuple[dict[str, Any], dict[str, tuple[str, list[int], bytes]]]  # config, tensors
+
+
+class Target:
+    COVERED = ("weights/quantised.py", "weights/formats/joined.py", "weights/formats/claims.py",
+               "weights/formats/gptq.py", "weights/formats/awq.py",
+               "weights/formats/compressed.py", "weights/formats/compressed_rows.py")  # fmt: skip
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.honest = [read_folder(path) for path in sorted(FOLDERS.iterdir())]
+        self.honest += [make_gptq(*one) for one in ((8, 32), (4, 16), (3, 64), (2, 32))]
+        for config, _ in self.honest:
+            config |= {"dynamic": None, "sparsity_config": None, "transform_config": None}
+
+    def seeds(self) -> Iterator[bytes]:
+        for i in range(len(self.honest)):
+            yield bytes([i, 0])
+
+    def execute(self, data: bytes) -> bool:
+        """Whether the folder is joined and every matrix read."""
+        count = data[1] % EDITS if len(data) > 1 else EDITS
+        if len(data) < 2 + 4 * count:
+            return False
+        config, tensors = copy.deepcopy(self.honest[data[0] % len(self.honest)])
+        for i in range(2, 2 + 4 * count, 4):
+            edit(config, tensors, *data[i : i + 4])
+        header, held = lay_out(tensors)
+        if len(held) > MOST_DATA:
+            return False
+        over = data[2 + 4 * count :][: len(held)]
+        model = MODEL | {"quantization_config": config}
+        (self.folder / CONFIG).write_text(json.dumps(model))
+        (self.folder / WEIGHTS).write_bytes(safetensors_bytes(header, over + held[len(over) :]))
+        try:
+            return read(self.folder)
+        finally:
+            (self.folder / CONFIG).unlink()
+            (self.folder / WEIGHTS).unlink()
+
+
+def read_folder(path: Path) -> Folder:
+    """The config of a committed folder and the tensors of one matrix."""
+    config = json.loads((path / CONFIG).read_text())["quantization_config"]
+    raw = (path / WEIGHTS).read_bytes()
+    data = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:data])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, entry in header.items():
+        if any(part in name for part in KEPT):
+            begin, end = entry["data_offsets"]
+            found[name] = (entry["dtype"], entry["shape"], raw[data + begin : data + end])
+    return config, found
+
+
+def make_gptq(bits: int, group: int) -> Folder:
+    arrays = gptq(bits, group, np.arange(K) // group)
+    tensors = {n: (DTYPES[a.dtype.str[1:]], [*a.shape], a.tobytes()) for n, a in arrays.items()}
+    return GPTQ | {"bits": bits, "group_size": group}, tensors
+
+
+def edit(
+    config: Any, tensors: dict[str, Any], what: int, where: int, axis: int, value: int
+) -> None:
+    """One change of the config, or of a tensor's dtype, shape, name or bytes."""
+    if what % 4 == 0 or not tensors:
+        places = list_places(config)
+        holder, key = places[where % len(places)]
+        holder[key] = copy.deepcopy(WILD[value % len(WILD)])
+        return
+    name = [*tensors][where % len(tensors)]
+    dtype, shape, raw = tensors.pop(name)
+    if what % 16 == 1:
+        return
+    if what % 16 == 5:
+        name = name.rpartition(".")[0] + (".weight", ".scales", ".g_idx", ".x")[value % 4]
+    elif what % 16 == 9:
+        dtype = DTYPE_NAMES[value % len(DTYPE_NAMES)]
+    elif what % 4 == 2 and shape:
+        shape[axis % len(shape)] = SIZES[value % len(SIZES)]
+    elif what % 4 == 3:
+        at = axis * len(raw) // 256
+        raw = raw[:at] + bytes([FILLS[value % len(FILLS)]]) * (len(raw) - at)
+    tensors[name] = dtype, shape, raw
+
+
+def list_places(config: Any) -> list[tuple[Any, Any]]:
+    """Every key of the config and of what is in it, with its holder."""
+    found = []
+    for key, value in config.items():
+        found.append((config, key))
+        if isinstance(value, dict):
+            found += list_places(value)
+    return found
+
+
+def lay_out(tensors: dict[str, tuple[str, list[int], bytes]]) -> tuple[dict[str, Any], bytes]:
+    """A header that tiles its data, whatever the shapes."""
+    header, held = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        size = math.prod(shape) * BITS[KINDS[dtype]] // 8
+        if size > MOST_DATA or len(held) > MOST_DATA:
+            return {}, bytes(MOST_DATA + 1)
+        header[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [len(held), len(held) + size],
+        }
+        held += (raw * (size // max(1, len(raw)) + 1) + bytes(size))[:size]
+    return header, held
+
+
+def read(path: Path) -> bool:
+    try:
+        checkpoint = open_checkpoint(path)
+    except CheckpointError:
+        return False
+    try:
+        for name, info in checkpoint.tensors.items():
+            if info.kind not in FORMATS:
+                continue
+            shape = info.shape or (1,)
+            count = math.prod(shape[:-1]) if len(shape) > 1 else shape[0]
+            for start, stop in ((0, count // 3), (count // 3, count)):
+                rows = checkpoint.read(name, start, stop)
+                if isinstance(rows, GroupedWeight):
+                    assert rows.kind == info.kind, (rows.kind, info.kind)
+                    assert rows.shape == (stop - start, shape[-1])
+        find_family(checkpoint.config).read_spec(checkpoint.config)
+        return True
+    except CheckpointError:  # values that are none, or a method without a family
+        return False
+    finally:
+        checkpoint.close()

@@ -1,0 +1,94 @@
+"""AWQ's GEMM layout (AutoAWQ; Lin et al., 2023): of a matrix [N, K] with groups of g, 4 bits,
+
+    M.qweight  int32 [K, N / 8]    codes of eight rows in a word, in the order ORDER
+    M.qzeros   int32 [K / g, N / 8]    zero points, likewise
+    M.scales   float [K / g, N]
+
+Invariant: w = scale * (code - zero).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind
+from flyweight.validation.untrusted import shown
+from flyweight.weights.formats.claims import (
+    SCALES,
+    Claim,
+    Folder,
+    Part,
+    Parts,
+    check_finite,
+    find_group,
+    repeat_groups,
+    unpack_words,
+)
+from flyweight.wire import U8
+
+CODES, POINTS, SCALE = ".qweight", ".qzeros", ".scales"
+BITS, LANES = 4, 8
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight rows each code of a word belongs to
+PLACES = np.argsort(ORDER)
+
+
+def claim(folder: Folder) -> dict[str, Claim]:
+    """Every matrix of the folder in this layout, by the name of its weight."""
+    bits, group = ("w_bit", "q_group_size") if "w_bit" in folder.config else ("bits", "group_size")
+    folder.choose(bits, (BITS,))
+    folder.choose("zero_point", (True,), True)
+    if str(folder.config.get("version", "gemm")).lower() != "gemm":
+        folder.choose("version", ("gemm",))
+    size = folder.config.get(group)
+    if size != -1:
+        size = folder.read_whole(group, 8)
+    return {f"{stem}.weight": claim_matrix(folder, stem, size) for stem in folder.list_stems(CODES)}
+
+
+def claim_matrix(folder: Folder, stem: str, size: int) -> Claim:
+    what = shown(stem + CODES)
+    k, words = folder.check(stem + CODES, ("i32",), (None, None), "an AWQ matrix").shape
+    n, group = words * LANES, k if size == -1 else size
+    if not k or k % group or k % 32:
+        raise CheckpointError(
+            f"{folder.where}: tensor {what} has {k} columns; they must be a multiple of "
+            f"group_size = {group} and of 32"
+        )
+    scales = folder.check(stem + SCALE, tuple(SCALES), (k // group, n), what)
+    folder.check(stem + POINTS, ("i32",), (k // group, words), what)
+    found = AwqMatrix(f"{folder.where}: tensor {what}", k, group, find_group(group, k) or group)
+    layout = WeightLayout(BITS, found.read, scales=SCALES[scales.kind], zeros="uint8")
+    parts = {"codes": stem + CODES, "points": stem + POINTS, "scales": stem + SCALE}
+    return Claim((n, k), name_kind(layout) or "bf16", parts, found.parse)
+
+
+@dataclass(frozen=True, slots=True)
+class AwqMatrix:
+    """How one matrix is read: kernels take a group of `group` columns as several of `read`."""
+
+    where: str
+    k: int
+    group: int
+    read: int
+
+    def parse(self, parts: Parts, start: int, stop: int) -> GroupedWeight:
+        scales = parts["scales"].columns(start, stop).T
+        check_finite(parts["scales"], scales, self.where)
+        times = self.group // self.read
+        return GroupedWeight(
+            (stop - start, self.k),
+            BITS,
+            self.read,
+            _read_rows(parts["codes"], start, stop),
+            repeat_groups(scales, times),
+            zeros=repeat_groups(_read_rows(parts["points"], start, stop), times),
+        )
+
+
+def _read_rows(part: Part, start: int, stop: int) -> U8:
+    """Rows [start, stop) of the codes or zero points: columns of the file's words."""
+    first, last = start // LANES, -(-stop // LANES)
+    codes = unpack_words(part.columns(first, last), BITS, 1)
+    rows = codes.reshape(len(codes), -1, LANES)[:, :, PLACES].reshape(len(codes), -1)
+    return np.ascontiguousarray(rows[:, start - first * LANES :][:, : stop - start].T)

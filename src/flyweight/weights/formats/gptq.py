@@ -1,0 +1,205 @@
+"""GPTQ's layout (AutoGPTQ, GPTQModel; Frantar et al., 2022): of a matrix [N, K] with groups of g,
+
+    M.qweight  int32 [K bits / 32, N]    codes, consecutive K in a word
+    M.qzeros   int32 [K / g, N bits / 32]    zero points, less 1 in the first version
+    M.scales   float [K / g, N]
+    M.g_idx    int32 [K], optional    the group of each element of K (act-order)
+
+Invariant: w = scale * (code - zero).  Three bits are 32 codes in three words.  Where the config has
+`dynamic` modules differ in bits and groups, which are then seen from the shapes.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.errors import CheckpointError
+from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind, widen
+from flyweight.validation.untrusted import shown
+from flyweight.weights.formats.claims import (
+    SCALES,
+    Claim,
+    Folder,
+    Part,
+    Parts,
+    check_finite,
+    find_group,
+    repeat_groups,
+    sort_columns,
+    unpack_words,
+)
+from flyweight.wire import I32
+
+CODES, POINTS, SCALE, ORDER = ".qweight", ".qzeros", ".scales", ".g_idx"
+BITS = (2, 3, 4, 8)
+VERSIONS = {"gptq": 1, "gptq_v2": 0}  # what is missing of the stored zero points
+
+
+def claim(folder: Folder) -> dict[str, Claim]:
+    """Every matrix of the folder in this layout, by the name of its weight."""
+    folder.choose("checkpoint_format", tuple(VERSIONS), "gptq")
+    return {f"{stem}.weight": claim_matrix(folder, stem) for stem in folder.list_stems(CODES)}
+
+
+def claim_matrix(folder: Folder, stem: str) -> Claim:
+    what = shown(stem + CODES)
+    words, n = folder.check(stem + CODES, ("i32",), (None, None), "a GPTQ matrix").shape
+    bits, group = _find_sizes(folder, stem, n, words)
+    k = words * 32 // bits
+    group = k if group == -1 else group
+    if not k or k % group or k % 32 or n * bits % 32:
+        raise CheckpointError(
+            f"{folder.where}: tensor {what} has {k} x {n} codes of {bits} bits; columns must be a "
+            f"multiple of group_size = {group} and of 32, and zero points fill whole words"
+        )
+    scales = folder.check(stem + SCALE, tuple(SCALES), (k // group, n), what)
+    folder.check(stem + POINTS, ("i32",), (k // group, n * bits // 32), what)
+    parts = {"codes": stem + CODES, "points": stem + POINTS, "scales": stem + SCALE}
+    sorted_first = folder.choose("desc_act", (False, True), False)
+    if stem + ORDER in folder.tensors:
+        folder.check(stem + ORDER, ("i32", "i64"), (k,), what)
+        parts["order"] = stem + ORDER
+    elif sorted_first and not folder.config.get("static_groups"):
+        folder.check(stem + ORDER, ("i32",), (k,), f"{what} with desc_act = true")
+    found = GptqMatrix(
+        f"{folder.where}: tensor {what}",
+        (n, k),
+        bits,
+        group,
+        symmetric=folder.choose("sym", (True, False), True) and bits in (4, 8),
+        ordered=sorted_first and "order" in parts and group < k,
+        missing=VERSIONS[folder.config.get("checkpoint_format", "gptq")],
+    )
+    return Claim((n, k), found.name_kind(SCALES[scales.kind]), parts, found.parse)
+
+
+def _find_sizes(folder: Folder, stem: str, n: int, words: int) -> tuple[int, int]:
+    """Bits, and the group (-1: a row): the config's, or where it has `dynamic` the shapes'."""
+    if not folder.config.get("dynamic"):
+        group = folder.config.get("group_size", -1)
+        if not isinstance(group, int) or isinstance(group, bool) or not (group == -1 or group >= 8):
+            folder.refuse(f"group_size = {shown(group)}; -1 or a whole number from 8 expected")
+        return folder.choose("bits", BITS), int(group)
+    points = folder.check(stem + POINTS, ("i32",), (None, None), shown(stem + CODES))
+    groups, columns = points.shape
+    bits = next((b for b in BITS if n * b == 32 * columns), 0)
+    if not bits or not groups or words * 32 % (bits * groups):
+        raise CheckpointError(
+            f"{folder.where}: tensor {shown(stem + POINTS)} is {list(points.shape)}, which fits no "
+            f"bits of {', '.join(map(str, BITS))} for {shown(stem + CODES)} [{words}, {n}]"
+        )
+    return bits, words * 32 // bits // groups
+
+
+@dataclass(frozen=True, slots=True)
+class GptqMatrix:
+    """How one matrix is read.  `missing` is added to the stored zero points; `symmetric` ones must
+    all be the middle and are not kept.
+    """
+
+    where: str
+    shape: tuple[int, int]
+    bits: int
+    group: int
+    symmetric: bool
+    ordered: bool
+    missing: int
+
+    @property
+    def by_row(self) -> bool:
+        """One scale a row, which kernels take last."""
+        return self.symmetric and self.group == self.shape[1]
+
+    @property
+    def read(self) -> int:
+        """The group that kernels read, or the published one where there is no such."""
+        return find_group(self.group, self.shape[1]) or self.group
+
+    def name_kind(self, scales: str) -> str:
+        codes = "int8" if self.symmetric and self.bits == 8 else "uint8"
+        points = "" if self.symmetric else scales if self._wide else "uint8"
+        middle = 8 if self.symmetric and self.bits == 4 else 0
+        layout = WeightLayout(
+            self.bits,
+            32 if self.by_row else self.read,
+            middle,
+            codes,
+            "" if self.by_row else scales,
+            zeros=points,
+            row_scaled=self.by_row,
+            ordered=self.ordered,
+        )
+        return name_kind(layout) or "bf16"
+
+    @property
+    def _wide(self) -> bool:
+        """Zero points up to 256, which a byte does not hold."""
+        return self.bits == 8 and self.missing == 1
+
+    def parse(self, parts: Parts, start: int, stop: int) -> GroupedWeight:
+        codes = np.ascontiguousarray(
+            unpack_words(parts["codes"].columns(start, stop), self.bits, 0).T
+        )
+        scales = np.ascontiguousarray(parts["scales"].columns(start, stop).T)
+        check_finite(parts["scales"], scales, self.where)
+        points = self._read_points(parts["points"], start, stop)
+        columns = self._find_columns(parts["order"]) if "order" in parts else None
+        if columns is not None:
+            codes = codes[:, columns]  # those of a group side by side
+        shape, times = (stop - start, self.shape[1]), self.group // self.read
+        if not self.symmetric:
+            zeros = repeat_groups(
+                _store(points, scales) if self._wide else points.astype(np.uint8), times
+            )
+            scales = repeat_groups(scales, times)
+            return GroupedWeight(
+                shape, self.bits, self.read, codes, scales, zeros=zeros, columns=columns
+            )
+        self._check_middle(parts["points"], points)
+        zero = 8
+        if self.bits == 8:
+            codes, zero = (codes ^ np.uint8(128)).view(np.int8), 0
+        if self.by_row:
+            rows = widen(scales)[:, 0]
+            return GroupedWeight(shape, self.bits, 32, codes, None, zero, row_scales=rows)
+        scales = repeat_groups(scales, times)
+        return GroupedWeight(shape, self.bits, self.read, codes, scales, zero, columns=columns)
+
+    def _read_points(self, part: Part, start: int, stop: int) -> NDArray[np.int32]:
+        """Zero points [rows, K / g]; the words that hold those of rows [start, stop)."""
+        per = 32 // math.gcd(32, self.bits)  # rows whose zero points fill whole words
+        first, last = start // per, -(-stop // per)
+        words = part.columns(first * per * self.bits // 32, last * per * self.bits // 32)
+        points = unpack_words(words, self.bits, 1)[:, start - first * per :][:, : stop - start]
+        return np.ascontiguousarray(points.T.astype(np.int32) + self.missing)
+
+    def _check_middle(self, part: Part, points: NDArray[np.int32]) -> None:
+        middle = 1 << (self.bits - 1)
+        odd = points[points != middle]
+        if odd.size:
+            raise CheckpointError(
+                f"{self.where}: {shown(part.name)} holds the zero point {int(odd[0])}, but "
+                f"quantization_config.sym = true, whose zero points are all {middle}"
+            )
+
+    def _find_columns(self, part: Part) -> I32 | None:
+        """Which element each code belongs to, or None where codes lie in order."""
+        columns = sort_columns(part, self.group, self.where)
+        if self.ordered:
+            return columns
+        if (columns != np.arange(self.shape[1])).any():
+            raise CheckpointError(
+                f"{self.where}: {shown(part.name)} puts columns in another order, but "
+                "quantization_config.desc_act = false"
+            )
+        return None
+
+
+def _store(points: NDArray[np.int32], scales: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers up to 256 as floats of the type of the scales, exactly."""
+    if scales.dtype != np.uint16:
+        return points.astype(scales.dtype)
+    return (points.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)

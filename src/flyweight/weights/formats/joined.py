@@ -1,0 +1,62 @@
+"""The formats of several tensors a matrix, by the names that `quantization_config.quant_method` has
+for them.
+
+Invariant: no tensor belongs to two matrices, and no matrix is there twice.  A format's file is
+imported when a model of it is read.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from flyweight.errors import CheckpointError
+from flyweight.validation.untrusted import shown
+from flyweight.weights.formats.claims import Claim, Folder
+from flyweight.weights.tensorinfo import TensorInfo
+
+# quant_method -> the file next to this one whose `claim` reads it.
+METHODS = {
+    "auto-round": "auto_round",
+    "awq": "awq",
+    "compressed-tensors": "compressed",
+    "gptq": "gptq",
+    "intel/auto-round": "auto_round",
+    "modelopt": "modelopt",
+    "modelopt_fp4": "modelopt",
+    "mxfp4": "mxfp4",
+}
+
+
+def claim_matrices(folder: Folder) -> dict[str, Claim]:
+    """What the format of the folder's config claims of its tensors; nothing for a method that is
+    not in `METHODS`.  Pairs of MXFP4 need no config.
+    """
+    method = folder.config.get("quant_method") if folder.config else "mxfp4"
+    if not isinstance(method, str) or method not in METHODS:
+        return {}
+    module = import_module(f"flyweight.weights.formats.{METHODS[method]}")
+    claims: dict[str, Claim] = module.claim(folder)
+    if folder.config and not claims:
+        folder.refuse(f"quant_method = {shown(method)}, but no tensor is in that format")
+    owners: dict[str, str] = {}
+    for name, one in claims.items():
+        for part in one.parts.values():
+            if owners.setdefault(part, name) != name:
+                raise CheckpointError(
+                    f"{folder.where}: tensor {shown(part)} belongs to {shown(owners[part])} and to "
+                    f"{shown(name)}"
+                )
+    for name in claims:
+        if name in folder.tensors and name not in owners:
+            raise CheckpointError(
+                f"{folder.where}: tensor {shown(name)} is there twice, as it is and quantised"
+            )
+    return claims
+
+
+def join_tensors(
+    tensors: Mapping[str, TensorInfo], claims: Mapping[str, Claim]
+) -> dict[str, TensorInfo]:
+    """The tensors with those of every claim as one matrix."""
+    taken = {part for claim in claims.values() for part in claim.parts.values()}
+    found = {name: info for name, info in tensors.items() if name not in taken}
+    return found | {n: TensorInfo(n, claim.shape, claim.kind) for n, claim in claims.items()}
