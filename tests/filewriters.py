@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Tensor = tuple[str, tuple[int, ...], bytes]  # kind, shape [N, K], the bytes on disk
 
-SAFE_DTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL"}
+SAFE_DTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL", "i32": "I32"}
 GGML_TYPES = {"f32": 0, "f16": 1, "bf16": 30}
 # Quantised types: number, elements and bytes of a block, where its float16 scales and minima lie.
 # MXFP4's and NVFP4's scales are bytes, IQ1_M's is scattered: `random_tensor` sees to them.

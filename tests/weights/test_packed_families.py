@@ -18,7 +18,9 @@ from flyweight.weights.load import load
 from flyweight.weights.packed import shelf
 from flyweight.weights.packed.shelf import MappedWeights, WrittenWeights
 
-MODELS = sorted(p for p in (Path(__file__).parents[1] / "data" / "models").iterdir() if p.is_dir())
+DATA = Path(__file__).parents[1] / "data"
+FOLDERS = (*(DATA / "models").iterdir(), *(DATA / "models-quantized").iterdir())
+MODELS = sorted(p for p in FOLDERS if p.is_dir())
 
 
 def matrices(weights: dict[str, object]) -> Iterator[tuple[str, PackedWeight]]:

@@ -20,6 +20,7 @@ from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.survey import find_value_faults
 from flyweight.wire import F32
 from quantised_folders import AWQ, GPTQ, RNG, Arrays, K, N, awq, gptq, pack, write
+from torchwriter import archive, state, storage, tensor
 
 
 def read(checkpoint: Checkpoint, name: str = "m.weight") -> F32:
@@ -109,6 +110,21 @@ def test_configs_in_files_of_their_own(file, config, tensors, tmp_path: Path) ->
     before = checkpoint.fingerprint
     (path / file).write_text(json.dumps(config | {"damp_percent": 0.1}))
     assert open_checkpoint(path).fingerprint != before
+
+
+def test_pytorch_files_hold_them_too(tmp_path: Path) -> None:
+    arrays = gptq(4, 32, np.arange(K) // 32)
+    path = write(tmp_path / "m", GPTQ, arrays)
+    expected = read(open_checkpoint(path))
+    (path / "model.safetensors").unlink()
+    kinds = {"i4": "IntStorage", "f2": "HalfStorage"}
+    items = {
+        name: tensor(storage(kinds[array.dtype.str[1:]], name, array.size), array.shape)
+        for name, array in arrays.items()
+    }
+    held = {name: array.tobytes() for name, array in arrays.items()}
+    (path / "pytorch_model.bin").write_bytes(archive(state(items), held))
+    assert np.array_equal(read(open_checkpoint(path)), expected)
 
 
 def test_older_compressed_tensors_have_their_config_elsewhere(tmp_path: Path) -> None:
