@@ -1,13 +1,15 @@
 """Fuzz target: a folder of quantised matrices, joined, its family asked, and every matrix read.
 
-An input changes an honest folder: the first byte chooses it, the second counts edits of four bytes
-(what, where, where within, value), and the rest goes over the beginning of the tensors' bytes.
+An input changes an honest folder: the first byte chooses it, the second says where its config is
+and counts edits of four bytes (what, where, where within, value), and the rest goes over the
+beginning of the tensors' bytes.
 """
 
 import copy
 import json
 import math
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,21 @@ from flyweight.models.registry import find_family
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
+from flyweight.weights.formats.joined import METHODS
 from flyweight.weights.safetensors import BITS, KINDS
 from quantised_folders import DTYPES, GPTQ, K, gptq
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOLDERS = Path(__file__).parents[1] / "tests" / "data" / "models-quantized"
 KEPT = ("layers.0.self_attn.k_proj.", "layers.0.block_sparse_moe.experts.0.w1.")  # of each folder
+PLACES = (  # of the config, in a file and under a key
+    (CONFIG, "quantization_config"), (CONFIG, "compression_config"), ("quantize_config.json", ""),
+    ("hf_quant_config.json", "quantization"),
+)  # fmt: skip
+MXFP4 = {
+    "m_blocks": ("U8", [2, 3, 2, 16], bytes(range(192))),
+    "m_scales": ("U8", [2, 3, 2], bytes(range(120, 132))),
+}
 WILD: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 1 << 40, 0.5, "", "x", "group",
     "channel", "tensor", "block", "int", "float", "auto_round:auto_awq", "gptq", "awq", [], {},
@@ -45,14 +56,17 @@ class Target:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        for name in set(METHODS.values()):  # now, for atheris to see what they do
+            import_module(f"flyweight.weights.formats.{name}")
         self.honest = [read_folder(path) for path in sorted(FOLDERS.iterdir())]
         self.honest += [make_gptq(*one) for one in ((8, 32), (4, 16), (3, 64), (2, 32))]
+        self.honest.append(({"quant_method": "mxfp4"}, MXFP4))
         for config, _ in self.honest:
             config |= {"dynamic": None, "sparsity_config": None, "transform_config": None}
 
     def seeds(self) -> Iterator[bytes]:
         for i in range(len(self.honest)):
-            yield bytes([i, 0])
+            yield from (bytes([i, place << 6]) for place in range(len(PLACES)))
 
     def execute(self, data: bytes) -> bool:
         """Whether the folder is joined and every matrix read."""
@@ -66,13 +80,16 @@ class Target:
         if len(held) > MOST_DATA:
             return False
         over = data[2 + 4 * count :][: len(held)]
-        model = MODEL | {"quantization_config": config}
-        (self.folder / CONFIG).write_text(json.dumps(model))
+        file, key = PLACES[data[1] >> 6]
+        whole = MODEL | {key: config} if file == CONFIG else {key: config} if key else config
+        (self.folder / CONFIG).write_text(json.dumps(MODEL))
+        (self.folder / file).write_text(json.dumps(whole))
         (self.folder / WEIGHTS).write_bytes(safetensors_bytes(header, over + held[len(over) :]))
         try:
             return read(self.folder)
         finally:
             (self.folder / CONFIG).unlink()
+            (self.folder / file).unlink(missing_ok=True)
             (self.folder / WEIGHTS).unlink()
 
 
