@@ -154,3 +154,14 @@ def test_options_of_a_command_line_are_not_shown() -> None:
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize(
+    ("opened", "says"), [(0, "of every matrix"), (3, "of 3 matrices, which are")]
+)
+def test_what_no_kernel_reads_is_told(opened: int, says: str) -> None:
+    portrait = replace(PORTRAIT, method="gptq", opened=opened)
+    made = EffectiveConfiguration(Settings(), ServerSettings(), SettingRequests(), FACTS, portrait)
+    (row,) = (f for f in made.features if f.name == "quantised weights")
+    assert row.effective == "gptq: Q4_K (and Q6_K)" and says in row.reason
+    assert not [f for f in ledger().features if f.name == "quantised weights"]
