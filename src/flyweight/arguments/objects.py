@@ -82,7 +82,8 @@ METHOD_KINDS: dict[str, tuple[type, str]] = {
 FILE_METHODS = {
     "gguf": "gguf", "none": "none", "auto": "auto", "gptq": "gptq", "gptq_marlin": "gptq",
     "awq": "awq", "awq_marlin": "awq", "compressed-tensors": "compressed-tensors",
-    "bitsandbytes": "bitsandbytes", "fp8": "fp8", "hqq": "hqq", "torchao": "torchao",
+    "bitsandbytes": "bitsandbytes", "fp8": "fp8", "fbgemm_fp8": "fbgemm_fp8", "hqq": "hqq",
+    "torchao": "torchao",
     "auto-round": "auto-round", "auto_round": "auto-round", "inc": "auto-round", "mxfp4": "mxfp4",
     "gpt_oss_mxfp4": "mxfp4", "modelopt": "modelopt", "modelopt_fp4": "modelopt",
 }  # fmt: skip

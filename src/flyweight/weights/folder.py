@@ -85,7 +85,9 @@ class FolderCheckpoint:
                 name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
                 for name, file in self._file_of.items()
             }
-            self._claims = claim_matrices(Folder(quantised, tensors, str(path)))
+            self._claims = claim_matrices(
+                Folder(quantised, tensors, str(path), self._part, self._list_metadata())
+            )
         except CheckpointError:
             self.close()
             raise
@@ -142,11 +144,16 @@ class FolderCheckpoint:
         return file.file.read_rows(name, file.spans[name], start, stop)
 
     def _parts_of(self, claim: Claim) -> dict[str, FilePart]:
-        files = {role: self._file_of[name] for role, name in claim.parts.items()}
-        return {
-            role: FilePart(name, files[role].file, files[role].spans[name])
-            for role, name in claim.parts.items()
-        }
+        return {role: self._part(name) for role, name in claim.parts.items()}
+
+    def _part(self, name: str) -> FilePart:
+        file = self._file_of[name]
+        return FilePart(name, file.file, file.spans[name])
+
+    def _list_metadata(self) -> dict[str, str]:
+        """The free text of all headers."""
+        files = [f for f in self._files.values() if isinstance(f, SafetensorsFile)]
+        return {key: text for file in files for key, text in file.metadata.items()}
 
     def close(self) -> None:
         for file in self._files.values():

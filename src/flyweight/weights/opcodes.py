@@ -26,6 +26,7 @@ STORAGES = {  # torch's storage types: bytes of an element
 }  # fmt: skip
 REBUILDERS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter")
 ORDERED = "collections.OrderedDict"
+SUBCLASS = "torch._tensor._rebuild_from_type_v2"
 GLOBALS = {ORDERED, *(f"torch.{s}" for s in STORAGES), *(f"torch._utils.{r}" for r in REBUILDERS)}
 
 
@@ -179,6 +180,11 @@ def _inst(m: _Machine) -> None:
 
 def _push_global(m: _Machine, module: str, name: str) -> None:
     full = f"{module}.{name}"
+    if full == SUBCLASS:
+        raise m.fail(
+            f"it names {shown(full)}: tensors of classes of a library, as torchao's; save the "
+            "model as safetensors (transformers 5 does), or dequantised"
+        )
     if full not in GLOBALS:
         raise m.fail(
             f"it names {shown(full)}, which a checkpoint of tensors does not need; allowed: "

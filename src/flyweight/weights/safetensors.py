@@ -6,7 +6,8 @@ tensors a model wants.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ ENTRY = {"dtype", "shape", "data_offsets"}
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsFile:
-    """`header` is where the data begins, in bytes; `spans` hold offsets into the file."""
+    """`header` is where the data begins, in bytes; `spans` hold offsets into the file; `metadata`
+    is the header's free text.
+    """
 
     file: MappedFile
     header: int
     spans: dict[str, Span]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_safetensors(path: Path, faults: list[str] | None = None) -> SafetensorsFile:
@@ -55,19 +59,25 @@ def read_safetensors(path: Path, faults: list[str] | None = None) -> Safetensors
         if (count := text.count(b'"data_offsets"')) > MOST_TENSORS:  # each costs a kilobyte parsed
             raise CheckpointError(f"{path}: header of {count} tensors; at most {MOST_TENSORS}")
         header = parse_object(text, f"{path}: header")
+        metadata = _read_text(header.pop("__metadata__", None))
         spans = _read_spans(header, path, 8 + length, faults)
         _check_tiling(spans, path, (8 + length, file.size), faults)
     except CheckpointError:
         file.close()
         raise
     file.drop(0, 8 + length)
-    return SafetensorsFile(file, 8 + length, spans)
+    return SafetensorsFile(file, 8 + length, spans, metadata)
+
+
+def _read_text(found: Any) -> dict[str, str]:
+    """Free text about the file, which only some formats write what they need into."""
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {key: text for key, text in pairs if isinstance(text, str)}
 
 
 def _read_spans(
     header: dict[str, Any], path: Path, data: int, faults: list[str] | None
 ) -> dict[str, Span]:
-    header.pop("__metadata__", None)  # free text about the file
     found: dict[str, Span] = {}
     for name, entry in header.items():
         try:

@@ -1,13 +1,15 @@
 """How a format of several tensors a matrix is read: it claims the tensors of a folder that make up
 a matrix, and parses rows of them into one `GroupedWeight`.
 
-Invariant: a claim is made from the config and the headers alone; every lie of theirs is a
-`CheckpointError` that names the tensor or the config's field, its value, and what is expected.
+Invariant: a claim is made from the config, the headers, and what little a format writes into
+tensors instead of those (`Folder.read_note`); every lie of theirs is a `CheckpointError` that names
+the tensor or the config's field, its value, and what is expected.
 Knows no container: `Part` is what a format sees of a tensor.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,13 +61,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What a format may look at: the quantisation's config, the tensors by name, and `where` the
-    folder is, for errors.
+    """What a format may look at: the quantisation's config, the tensors by name, `where` the
+    folder is, for errors, `part` to read a tensor, and the free text of the files' headers.
     """
 
     config: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     where: str
+    part: Callable[[str], Part] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def list_stems(self, suffix: str) -> Iterator[str]:
         """Names of tensors that end in `suffix`, without it."""
@@ -89,6 +93,19 @@ class Folder:
     def refuse(self, message: str) -> None:
         raise CheckpointError(f"{self.where}: quantization_config.{message}")
 
+    def read_note(
+        self, name: str, kinds: Sequence[str], axes: int, what: str, most: int = 64
+    ) -> NDArray[Any]:
+        """The numbers of a small tensor that says how a matrix is stored."""
+        info = self.check(name, kinds, (None,) * axes, what)
+        if math.prod(info.shape) > most:
+            raise CheckpointError(
+                f"{self.where}: tensor {shown(name)} is {info.kind} {list(info.shape)}; at most "
+                f"{most} numbers expected for {what}"
+            )
+        assert self.part is not None, "a folder whose tensors can be read"
+        return self.part(name).all().reshape(-1)
+
     def check(
         self, name: str, kinds: Sequence[str], shape: Sequence[int | None], what: str
     ) -> TensorInfo:
@@ -109,6 +126,16 @@ class Folder:
             )
         return info
 
+    def check_codes(self, name: str, kinds: Sequence[str], axes: int, what: str) -> TensorInfo:
+        """A tensor of one of these kinds with so many axes, none of them empty."""
+        info = self.check(name, kinds, (None,) * axes, what)
+        if 0 in info.shape:
+            raise CheckpointError(
+                f"{self.where}: tensor {shown(name)} is {info.kind} {list(info.shape)}; "
+                f"no axis of {what} is empty"
+            )
+        return info
+
     def check_single(self, name: str, what: str) -> TensorInfo:
         """A tensor of one float, with an axis or without."""
         bare = name in self.tensors and self.tensors[name].shape == ()
@@ -117,7 +144,8 @@ class Folder:
 
 def find_group(group: int, k: int) -> int:
     """The group that kernels read in place of one of `group` elements (-1 or K: a row): itself, or
-    a narrower one that divides it, whose scales are repeated; 0 where there is none.
+    a narrower one that divides it, whose scales are repeated; 0 where there is none.  Groups that
+    run on from row to row are cut where rows end.
     """
     group = k if group in (-1, 0) else group
     return next((g for g in reversed(GROUPS) if group % g == 0 and k % g == 0), 0)

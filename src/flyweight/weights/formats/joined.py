@@ -17,12 +17,17 @@ from flyweight.weights.tensorinfo import TensorInfo
 METHODS = {
     "auto-round": "auto_round",
     "awq": "awq",
+    "bitsandbytes": "bitsandbytes",
     "compressed-tensors": "compressed",
+    "fbgemm_fp8": "fp8",
+    "fp8": "fp8",
     "gptq": "gptq",
+    "hqq": "hqq",
     "intel/auto-round": "auto_round",
     "modelopt": "modelopt",
     "modelopt_fp4": "modelopt",
     "mxfp4": "mxfp4",
+    "torchao": "torchao",
 }
 
 
