@@ -28,6 +28,7 @@ from quantised_folders import DTYPES, GPTQ, K, gptq
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOLDERS = Path(__file__).parents[1] / "tests" / "data" / "models-quantized"
+TEXT = "__metadata__"  # of the header; among what is edited it is in the config
 KEPT = ("layers.0.self_attn.k_proj.", "layers.0.block_sparse_moe.experts.0.w1.")  # of each folder
 PLACES = (  # of the config, in a file and under a key
     (CONFIG, "quantization_config"), (CONFIG, "compression_config"), ("quantize_config.json", ""),
@@ -52,7 +53,9 @@ Folder = tuple[dict[str, Any], dict[str, tuple[str, list[int], bytes]]]  # confi
 class Target:
     COVERED = ("weights/quantised.py", "weights/formats/joined.py", "weights/formats/claims.py",
                "weights/formats/gptq.py", "weights/formats/awq.py",
-               "weights/formats/compressed.py", "weights/formats/compressed_rows.py")  # fmt: skip
+               "weights/formats/compressed.py", "weights/formats/compressed_rows.py",
+               "weights/formats/bitsandbytes.py", "weights/formats/fp8.py",
+               "weights/formats/hqq.py", "weights/formats/torchao.py")  # fmt: skip
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,6 +82,9 @@ class Target:
         header, held = lay_out(tensors)
         if len(held) > MOST_DATA:
             return False
+        text = config.pop(TEXT, {})
+        pairs = text.items() if isinstance(text, dict) else ()
+        header[TEXT] = {key: json.dumps(value) for key, value in pairs}
         over = data[2 + 4 * count :][: len(held)]
         file, key = PLACES[data[1] >> 6]
         whole = MODEL | {key: config} if file == CONFIG else {key: config} if key else config
@@ -99,7 +105,8 @@ def read_folder(path: Path) -> Folder:
     raw = (path / WEIGHTS).read_bytes()
     data = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:data])
-    header.pop("__metadata__", None)
+    text = header.pop(TEXT, {})
+    config[TEXT] = {k: json.loads(v) for k, v in text.items() if any(part in k for part in KEPT)}
     found = {}
     for name, entry in header.items():
         if any(part in name for part in KEPT):

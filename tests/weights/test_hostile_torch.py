@@ -168,6 +168,10 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "text past the end": (raw(b"X" + pack("<I", 1 << 31)), "ends early"),
     "text that is none": (raw(b"X" + pack("<I", 1) + b"\xff."), "not valid UTF-8"),
     "a global without an end": (raw(b"c" + b"x" * 70_000), "a name that does not end"),
+    "tensors of torchao": (
+        raw(b"ctorch._tensor\n_rebuild_from_type_v2\n."),
+        "tensors of classes of a library, as torchao's; save the model as safetensors",
+    ),
     "a global not UTF-8": (raw(b"c\xff\x1b\nx\n."), r"it names '\\xff"),
     "100,000 marks": (raw(b"(" * 100_000 + b"."), "more than 65536 objects"),
     "pairs without number": (
