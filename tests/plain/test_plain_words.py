@@ -1,8 +1,4 @@
-"""Plain words: class names are unique, and help texts, errors and documents use standard terms.
-
-A file in `PENDING` still has banned idioms in its texts. The list only shrinks: a file that has
-become clean must be taken off it.
-"""
+"""Plain words: class names are unique, and help texts, errors and documents use standard terms."""
 
 import ast
 import collections
@@ -46,8 +42,6 @@ BANNED = {
     r"asked for|as asked|is what is asked": "requested, required",
 }
 IDIOMS = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
-
-PENDING = {}
 
 
 def name(path: Path) -> str:
@@ -120,13 +114,8 @@ def test_class_names_are_unique() -> None:
 
 
 def test_texts_use_standard_terms() -> None:
-    found = [hit for path in MODULES if name(path) not in PENDING for hit in idioms(path)]
+    found = [hit for path in MODULES for hit in idioms(path)]
     assert found == []
-
-
-def test_pending_files_still_have_idioms() -> None:
-    assert [path for path in PENDING if not (ROOT / path).exists()] == []
-    assert [path for path in PENDING if not idioms(ROOT / path)] == [], "take them off PENDING"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
