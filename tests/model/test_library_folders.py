@@ -144,6 +144,15 @@ def test_matrices_whose_tensors_are_in_several_files(folder: str, tmp_path: Path
         assert (rows == again).all()
 
 
+def test_hqq_without_a_config(tmp_path: Path) -> None:
+    """hqq's own writer, unlike transformers, leaves it out of config.json."""
+    folder = EditedFolder.read("hqq-3")
+    del folder.whole["quantization_config"]
+    found, whole = open_checkpoint(folder.write(tmp_path)), open_checkpoint(FOLDERS / "hqq-3")
+    assert found.quantisation == whole.quantisation == "hqq"
+    assert found.tensors == whole.tensors
+
+
 def test_an_adapter_on_a_quantised_base(backend: Ops) -> None:
     """QLoRA: the logits are those of PEFT with its adapter on bitsandbytes' matrices."""
     folder = FOLDERS / "bnb-nf4-double"

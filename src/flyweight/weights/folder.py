@@ -19,7 +19,7 @@ from flyweight.ops.grouped import BlockRows
 from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.formats.claims import Claim, Folder
-from flyweight.weights.formats.joined import claim_matrices, join_tensors
+from flyweight.weights.formats.joined import claim_matrices, find_method, join_tensors
 from flyweight.weights.quantised import SIDE_FILES, FilePart, read_matrix, read_quantisation
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
 from flyweight.weights.tensorinfo import TensorInfo
@@ -85,9 +85,8 @@ class FolderCheckpoint:
                 name: TensorInfo(name, file.spans[name].shape, file.spans[name].kind)
                 for name, file in self._file_of.items()
             }
-            self._claims = claim_matrices(
-                Folder(quantised, tensors, str(path), self._part, self._list_metadata())
-            )
+            folder = Folder(quantised, tensors, str(path), self._part, self._list_metadata())
+            self._method, self._claims = find_method(folder), claim_matrices(folder)
         except CheckpointError:
             self.close()
             raise
@@ -99,8 +98,7 @@ class FolderCheckpoint:
 
     @property
     def quantisation(self) -> str:
-        found = self.config.get("quantization_config") or {"quant_method": "mxfp4"}
-        return str(found["quant_method"]) if self._claims else ""
+        return self._method if self._claims else ""
 
     @property
     def opened(self) -> int:

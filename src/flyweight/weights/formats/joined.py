@@ -31,12 +31,26 @@ METHODS = {
 }
 
 
-def claim_matrices(folder: Folder) -> dict[str, Claim]:
-    """What the format of the folder's config claims of its tensors; nothing for a method that is
-    not in `METHODS`.  Pairs of MXFP4 need no config.
+# How tensors are named that need no config: HQQ's, which hqq itself writes without one.
+UNSAID = {".W_q": "hqq"}
+
+
+def find_method(folder: Folder) -> str:
+    """The config's method; without a config what the tensors' names say, or else mxfp4, whose pairs
+    need none.
     """
-    method = folder.config.get("quant_method") if folder.config else "mxfp4"
-    if not isinstance(method, str) or method not in METHODS:
+    if folder.config:
+        return str(folder.config.get("quant_method"))
+    ends = {end for end in UNSAID for _ in folder.list_stems(end)}
+    return UNSAID[ends.pop()] if ends else "mxfp4"
+
+
+def claim_matrices(folder: Folder) -> dict[str, Claim]:
+    """What the folder's format claims of its tensors; nothing for a method that is not in
+    `METHODS`.
+    """
+    method = find_method(folder)
+    if method not in METHODS:
         return {}
     module = import_module(f"flyweight.weights.formats.{METHODS[method]}")
     claims: dict[str, Claim] = module.claim(folder)
