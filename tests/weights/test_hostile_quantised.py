@@ -94,10 +94,6 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
     ),
     "a config that is a list": ([4], gptq(), r"quantization_config = \[4\]; an object expected"),
     "AWQ's other layouts": (AWQ | {"version": "gemv"}, awq(), "version = 'gemv'; one of gemm"),
-    "AWQ without zero points": (
-        AWQ | {"zero_point": False}, awq(),
-        "zero_point = False; one of True",
-    ),
     "AWQ of 3 bits": (AWQ | {"bits": 3}, awq(), "bits = 3; one of 4"),
     "AWQ's group missing": (
         {k: v for k, v in AWQ.items() if k != "group_size"}, awq(), "group_size = None; a whole",
@@ -172,6 +168,9 @@ VALUES: dict[str, tuple[Any, Arrays, str]] = {
     "zero points that are not the middle": (
         SYMMETRIC, gptq() | {"m.qzeros": np.full((2, N // 8), 0x66666666, np.int32)},
         r"'m.qzeros' holds the zero point 7, but quantization_config.sym = true, .* are all 8",
+    ),
+    "AWQ's zero points that are not the middle": (
+        AWQ | {"zero_point": False}, awq(), "but quantization_config.zero_point = false, .* all 8",
     ),
     "a group out of range": (
         ORDERED, gptq(order=np.where(np.arange(K) == 3, 2, ORDER)), "'m.g_idx' names group 2 of 2",

@@ -220,3 +220,13 @@ def test_unknown_methods_are_named(tmp_path: Path) -> None:
     config = {"model_type": "llama", "quantization_config": {"quant_method": "aqlm"}}
     with pytest.raises(CheckpointError, match=r"quant_method = 'aqlm' is not supported; known: "):
         find_family(config)
+
+
+def test_awq_without_zero_points_has_the_middle(tmp_path: Path) -> None:
+    tensors = awq() | {"m.qzeros": np.full((K // 32, N // 8), 0x88888888 - (1 << 32), np.int32)}
+    plain, kept = (
+        open_checkpoint(write(tmp_path / str(held), AWQ | {"zero_point": held}, tensors))
+        for held in (False, True)
+    )
+    assert (plain.tensors["m.weight"].kind, kept.tensors["m.weight"].kind) == ("q4_0", "u4_g32")
+    assert np.array_equal(read(plain), read(kept))

@@ -26,7 +26,7 @@ def claim(folder: Folder) -> dict[str, Claim]:
     held = {
         "bits": folder.config.get("bits"),
         "group_size": folder.config.get("group_size", -1),
-        "sym": folder.config.get("sym", True),
+        "sym": folder.config.get("sym"),
         "checkpoint_format": VERSIONS[packing],
         "dynamic": folder.config.get("extra_config"),
     }

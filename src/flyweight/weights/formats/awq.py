@@ -28,7 +28,7 @@ from flyweight.weights.formats.claims import (
 from flyweight.wire import U8
 
 CODES, POINTS, SCALE = ".qweight", ".qzeros", ".scales"
-BITS, LANES = 4, 8
+BITS, LANES, MIDDLE = 4, 8, 8
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight rows each code of a word belongs to
 PLACES = np.argsort(ORDER)
 
@@ -37,7 +37,8 @@ def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in this layout, by the name of its weight."""
     bits, group = ("w_bit", "q_group_size") if "w_bit" in folder.config else ("bits", "group_size")
     folder.choose(bits, (BITS,))
-    folder.choose("zero_point", (True,), True)
+    for key in ("checkpoint_format", "format"):  # GPTQModel's names of the version
+        folder.choose(key, ("gemm",), "gemm")
     if str(folder.config.get("version", "gemm")).lower() != "gemm":
         folder.choose("version", ("gemm",))
     size = folder.config.get(group)
@@ -57,32 +58,46 @@ def claim_matrix(folder: Folder, stem: str, size: int) -> Claim:
         )
     scales = folder.check(stem + SCALE, tuple(SCALES), (k // group, n), what)
     folder.check(stem + POINTS, ("i32",), (k // group, words), what)
-    found = AwqMatrix(f"{folder.where}: tensor {what}", k, group, find_group(group, k) or group)
-    layout = WeightLayout(BITS, found.read, scales=SCALES[scales.kind], zeros="uint8")
+    read = find_group(group, k) or group
+    plain = not folder.choose("zero_point", (True, False), True)
+    found = AwqMatrix(f"{folder.where}: tensor {what}", k, group, read, plain)
+    zero, zeros = (MIDDLE, "") if plain else (0, "uint8")
+    layout = WeightLayout(BITS, read, zero, scales=SCALES[scales.kind], zeros=zeros)
     parts = {"codes": stem + CODES, "points": stem + POINTS, "scales": stem + SCALE}
     return Claim((n, k), name_kind(layout) or "bf16", parts, found.parse)
 
 
 @dataclass(frozen=True, slots=True)
 class AwqMatrix:
-    """How one matrix is read: kernels take a group of `group` columns as several of `read`."""
+    """How one matrix is read: kernels take a group of `group` columns as several of `read`.  The
+    zero points of a `plain` one must all be the middle and are not kept.
+    """
 
     where: str
     k: int
     group: int
     read: int
+    plain: bool
 
     def parse(self, parts: Parts, start: int, stop: int) -> GroupedWeight:
         scales = parts["scales"].columns(start, stop).T
         check_finite(parts["scales"], scales, self.where)
         times = self.group // self.read
+        zeros = _read_rows(parts["points"], start, stop)
+        if self.plain and (zeros != MIDDLE).any():
+            raise CheckpointError(
+                f"{self.where}: {shown(parts['points'].name)} holds the zero point "
+                f"{zeros[zeros != MIDDLE][0]}, but quantization_config.zero_point = false, whose "
+                f"zero points are all {MIDDLE}"
+            )
         return GroupedWeight(
             (stop - start, self.k),
             BITS,
             self.read,
             _read_rows(parts["codes"], start, stop),
             repeat_groups(scales, times),
-            zeros=repeat_groups(_read_rows(parts["points"], start, stop), times),
+            MIDDLE if self.plain else 0,
+            zeros=None if self.plain else repeat_groups(zeros, times),
         )
 
 

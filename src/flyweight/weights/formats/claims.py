@@ -76,8 +76,9 @@ class Folder:
         return (name.removesuffix(suffix) for name in self.tensors if name.endswith(suffix))
 
     def choose(self, key: str, allowed: Sequence[Any], default: Any = None) -> Any:
-        """The config's value of a key, one of `allowed`."""
-        value = self.config.get(key, default)
+        """The config's value of a key, one of `allowed`; null stands for the default."""
+        value = self.config.get(key)
+        value = default if value is None else value
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
             near = nearest(str(value), [str(one) for one in allowed])
             self.refuse(f"{key} = {shown(value)}; one of {', '.join(map(str, allowed))}{near}")
@@ -85,7 +86,8 @@ class Folder:
 
     def read_whole(self, key: str, low: int, default: int | None = None) -> int:
         """The config's value of a key, a whole number of at least `low`."""
-        value = self.config.get(key, default)
+        value: Any = self.config.get(key)
+        value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             self.refuse(f"{key} = {shown(value)}; a whole number from {low} expected")
         return int(value)

@@ -69,9 +69,9 @@ def claim_matrix(folder: Folder, stem: str) -> Claim:
         (n, k),
         bits,
         group,
-        symmetric=folder.choose("sym", (True, False), True) and bits in (4, 8),
+        symmetric=folder.choose("sym", (True, False), False) and bits in (4, 8),
         ordered=sorted_first and "order" in parts and group < k,
-        missing=VERSIONS[folder.config.get("checkpoint_format", "gptq")],
+        missing=VERSIONS[folder.config.get("checkpoint_format") or "gptq"],
     )
     return Claim((n, k), found.name_kind(SCALES[scales.kind]), parts, found.parse)
 
@@ -79,7 +79,8 @@ def claim_matrix(folder: Folder, stem: str) -> Claim:
 def _find_sizes(folder: Folder, stem: str, n: int, words: int) -> tuple[int, int]:
     """Bits, and the group (-1: a row): the config's, or where it has `dynamic` the shapes'."""
     if not folder.config.get("dynamic"):
-        group = folder.config.get("group_size", -1)
+        group = folder.config.get("group_size")
+        group = -1 if group is None else group
         if not isinstance(group, int) or isinstance(group, bool) or not (group == -1 or group >= 8):
             folder.refuse(f"group_size = {shown(group)}; -1 or a whole number from 8 expected")
         return folder.choose("bits", BITS), int(group)
