@@ -115,7 +115,7 @@ def test_every_fault_of_a_gguf_header(report, tmp_path) -> None:
 def test_every_fault_of_safetensors_headers(report, tmp_path) -> None:
     folder = tiny_folder(tmp_path / "m")
     spans = {
-        "a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]},
+        "a": {"dtype": "C64", "shape": [1], "data_offsets": [0, 8]},
         "b": {"dtype": "F32", "shape": [3], "data_offsets": [8, 16]},
         "c": {"dtype": "F32", "shape": [2], "data_offsets": [16, 24]},
         "d": {"dtype": "F32", "shape": [2], "data_offsets": [16, 24]},
@@ -125,7 +125,7 @@ def test_every_fault_of_safetensors_headers(report, tmp_path) -> None:
     code, found = report(folder)
     says = [text for _, text in found["header"]]
     assert code == 1 and len(says) == 4, says
-    for word in ("'a' has dtype 'I64'", "needs 12 bytes", "'d' overlaps 'c'", "'e' ends at byte"):
+    for word in ("'a' has dtype 'C64'", "needs 12 bytes", "'d' overlaps 'c'", "'e' ends at byte"):
         assert any(word in text for text in says), word
     assert found["tokenizer"][0][0] == "ok"  # is looked at all the same
 

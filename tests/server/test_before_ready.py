@@ -22,9 +22,9 @@ sys.path.insert(0, {tests!r})
 from flyweight.server.lifecycle import lifecycle as life
 from serve_settings import Quiet, Settings, ServerSettings, SettingRequests, serve
 loaded = life.describe
-def slowly(path):
+def slowly(*given):
     sys.stdin.readline()
-    return loaded(path)
+    return loaded(*given)
 life.describe = slowly
 sys.exit(serve(Settings.of(), ServerSettings(port={port}), Quiet(), SettingRequests()))
 """
