@@ -102,3 +102,11 @@ def test_names_of_options_may_be_in_camel_case(tmp_path: Path) -> None:
     choice = chosen("--config", file)
     settings = choice.settings
     assert (settings.max_model_len, settings.block_size, choice.server.port) == (4096, 64, 81)
+
+
+@pytest.mark.parametrize("words", [[], ["-q", "bitsandbytes"]])
+def test_the_load_format_of_bitsandbytes(words: list[str]) -> None:
+    """As vLLM's documents write it."""
+    found = chosen(*words, "--load-format", "bitsandbytes").settings
+    assert found.load_format == "safetensors"
+    assert found.quantization == {"method": "bitsandbytes"}

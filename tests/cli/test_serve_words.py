@@ -218,6 +218,7 @@ REFUSED = [
     (["--quantization", "ipex"], "--quantization = 'ipex'", "allowed: gguf, none"),
     (["--load-format", "npcache"], "--load-format = 'npcache'", "safetensors, gguf, pt"),
     (["-q", "gguf", "--load-format", "pt"], "--quantization gguf", "contradict"),
+    (["-q", "awq", "--load-format", "bitsandbytes"], "--load-format bitsandbytes", "contradict"),
     (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
     (["--dtype", "fp16"], "--dtype = 'fp16'", "nearest valid: bfloat16"),
     (["--tokenizer", "x"], "--tokenizer = x is not supported", "from the folder of the weights"),

@@ -99,12 +99,20 @@ def apply_quantization(draft: DraftArguments) -> None:
         draft.engine["load_format"] = "gguf"
         draft.note("quantization", "gguf", "the file's own types")
     else:
+        held = draft.engine.get("quantization", given)["method"]  # of --load-format
+        if held != asked:
+            raise ConfigError(f"--load-format {held} and --quantization {asked} contradict")
         draft.engine["quantization"] = given
         draft.note("quantization", asked, "the files are quantised so")
 
 
 def apply_load_format(draft: DraftArguments) -> None:
     asked = draft.text("load-format").lower()
+    if asked == "bitsandbytes":  # vLLM's word for safetensors of that method
+        method = draft.engine.setdefault("quantization", {"method": asked})["method"]
+        if method != asked:
+            raise ConfigError(f"--load-format {asked} and --quantization {method} contradict")
+        asked = "safetensors"
     if asked not in FORMATS:
         raise ConfigError(
             f"--load-format = {shown(asked)} is not supported: weights come as safetensors, "
