@@ -75,7 +75,7 @@ class Limits:
     `max_model_len` tokens of prompt and answer together; `max_num_seqs` sequences and
     `max_num_batched_tokens` tokens in a step; `blocks` blocks of `block_size` tokens of K/V;
     `max_chunk` most prompt tokens of one sequence in a step (None: no limit of its own);
-    `draft_tokens` most guesses a step; `hidden_rows` most hidden states handed out in a step,
+    `draft_tokens` most draft tokens a step; `hidden_rows` most hidden states handed out in a step,
     `scored` most prompt tokens in one whose log-probabilities are wanted (0: none may be).
     """
 
@@ -185,18 +185,18 @@ class Settings:
     max_model_len: int | None = setting(
         None, "Engine", "Longest prompt and answer together: 4096, 32k, auto.", "TOKENS",
         kind="count", low=2, high=1 << 24, none=("auto", "-1"),
-        words="what the model knows and memory holds"
+        words="the model's maximum, or less if memory is short"
     )
     memory_limit: str | int = setting(
         "80%", "Engine", "Memory for everything together: 6GiB, 512MB, 80%.", "SIZE"
     )
     kv_cache_memory_bytes: int = setting(
         0, "Engine", "Memory for the K/V cache alone.", "SIZE", kind="size", low=0, high=1 << 50,
-        words="what is useful and fits"
+        words="as much as can be used and fits"
     )
     blocks: int = setting(
         0, "Engine", "Blocks of the K/V cache.", "N", low=0, high=2**31 - 1,
-        option="num-gpu-blocks-override", words="what is useful and fits"
+        option="num-gpu-blocks-override", words="as many as can be used and fit"
     )
     kv_cache_dtype: str = setting(
         "auto", "Engine", "Precision of the K/V cache: auto, f16, bf16, f32.", "TYPE",

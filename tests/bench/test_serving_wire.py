@@ -247,7 +247,7 @@ def test_a_server_that_is_not_ready(status: str, seconds: float, said: str) -> N
     assert len(fake.asked) >= fewest and (seconds == 2 or len(fake.asked) == fewest)
 
 
-def test_bodies_are_what_each_dialect_wants() -> None:
+def test_bodies_are_what_each_api_wants() -> None:
     manner = RequestManner(
         ("a", "b"), {"temperature": 0, "repetition_penalty": 2}, True, 3, {"x": 1}
     )

@@ -105,7 +105,7 @@ def test_a_row_has_what_is_active_and_why() -> None:
 
 def test_a_key_is_told_of_and_not_told() -> None:
     row = rows(choose(read(["--api-key", "hidden"])))["API key"]
-    assert row["requested"] == "--api-key" and row["effective"] == "needed"
+    assert row["requested"] == "--api-key" and row["effective"] == "required"
 
 
 def test_nothing_given_has_no_rows_of_options() -> None:

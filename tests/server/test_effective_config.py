@@ -111,7 +111,7 @@ def test_a_wish_that_a_feature_tells_of_has_no_row_of_its_own() -> None:
 
 def test_a_shorter_context_is_told_as_what_memory_has_room_for() -> None:
     rows = {r["feature"]: r for r in ledger().document(counted())["features"]}
-    assert rows["context"]["reason"] == "of 1024: what memory has room for"
+    assert rows["context"]["reason"] == "of 1024, as memory allows"
     asked = ledger(max_model_len=512).document(counted())["features"]
     assert {r["feature"]: r for r in asked}["context"]["reason"] == "requested"
 

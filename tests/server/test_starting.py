@@ -56,7 +56,7 @@ def test_the_banner_says_what_is_served(asked: Running) -> None:
     ):  # fmt: skip
         assert words in said, said
     rows = {line[:20].strip(): line for line in asked.said}
-    assert "needed" in rows["API key"] and "1 known" in rows["API key"]
+    assert "required" in rows["API key"] and "1 accepted" in rows["API key"]
     assert rows["speculation"].split()[1] == "--speculative-config"
     assert "ngram" in rows["speculation"] and "draft tokens a step" in rows["speculation"]
     assert "int8" in rows["activations"] and "by default" in rows["threads"]

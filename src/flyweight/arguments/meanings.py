@@ -226,11 +226,13 @@ FLAGS = (  # options that no field declares
     ),
     Flag(
         "override-generation-config", "object",
-        'Sampling defaults over those: {"temperature": 0.3}.', metavar="JSON", group="Model",
+        'Sampling defaults that replace the model\'s: {"temperature": 0.3}.',
+        metavar="JSON", group="Model",
     ),
     Flag("enable-lora", "switch", "Serve LoRA adapters.", group="Model"),
     Flag(
-        "gpu-memory-utilization", "number", "The same as a share of the memory there is: 0.8.",
+        "gpu-memory-utilization", "number",
+        "Memory for everything, as a share of what there is: 0.8.",
         metavar="SHARE", group="Engine",
     ),
     Flag(

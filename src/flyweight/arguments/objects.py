@@ -171,7 +171,7 @@ MOST_DRAFTS, LONGEST_MATCH = 64, 1024
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Up to `tokens` guesses a step, after a match of the last `longest` down to `shortest`."""
+    """Up to `tokens` drafts a step, after a match of the last `longest` down to `shortest`."""
 
     tokens: int
     longest: int

@@ -54,19 +54,19 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row(
         "memory_limit", format_size(plan.limit), f"{format_size(plan.need)} are needed at most"
     )
-    yield row("activations", settings.activations, "what matrices are multiplied with")
-    yield row("kv_cache_dtype", plan.sizing.kv_dtype, "what K/V is kept in")
-    yield row("block_size", limits.block_size, f"{limits.blocks} blocks of so many tokens")
+    yield row("activations", settings.activations, "type of the inputs of matrix products")
+    yield row("kv_cache_dtype", plan.sizing.kv_dtype, "type of the K/V cache")
+    yield row("block_size", limits.block_size, f"tokens in a block; {limits.blocks} blocks")
     yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")
     yield row("max_num_batched_tokens", limits.max_num_batched_tokens, "tokens in a step")
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
-              "equal beginnings share blocks of K/V")  # fmt: skip
-    guesses = settings.draft_tokens
-    speculation = f"ngram, {guesses} tokens a step" if guesses else "off"
+              "prompts with equal beginnings share K/V blocks")  # fmt: skip
+    drafts = settings.draft_tokens
+    speculation = f"ngram, {drafts} tokens a step" if drafts else "off"
     yield row("speculative_config", speculation, "answers are the same with and without")
     yield row("threads", plan.sizing.threads, "threads that compute")
     yield row("isa", loaded.isa, "instruction set of the kernels")
-    yield row("max_logprobs", settings.max_logprobs, "log-probabilities of a token, at most")
+    yield row("max_logprobs", settings.max_logprobs, "most log-probabilities of a token")
     if settings.adapters:
         yield row("adapters", ", ".join(settings.adapters), "LoRA adapters, by name")
 

@@ -44,7 +44,7 @@ SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The settings that decide memory.  `blocks` 0 means as many as are useful and fit.  `scored`
+    """The settings that decide memory.  `blocks` 0 means as many as can be used and fit.  `scored`
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
     log-probabilities may be beside a token's own.
@@ -172,7 +172,7 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     """The plan under `bounds` = (bytes held now, bytes allowed).
 
     The context is shortened as little as it must be, down to `least` tokens; blocks are as many as
-    are useful and fit.  Raises `ConfigError` naming the nearest settings that fit.
+    can be used and fit.  Raises `ConfigError` naming the nearest settings that fit.
     """
 
     def plan_for(length: int) -> MemoryPlan:

@@ -1,7 +1,7 @@
 """What a row's own tokens decide about the next one: DRY's penalties, the words that may not be
 completed, and the end of a thought whose budget is spent (vLLM's `thinking_token_budget`).
 
-Invariant: a function of a row's own tokens, guesses among them, so that drafts, forks and
+Invariant: a function of a row's own tokens, draft tokens among them, so that drafts, forks and
 preemption need not be told to it.  A repetition is a run of tokens that ends the text and stands in
 it before; runs do not reach across a breaker.  Only where the closing mark of a thought may be due
 are the thought's tokens read; marks are known by their bytes.

@@ -37,9 +37,9 @@ class SequenceOptions:
     tokens are the caller's; `stop_ids` may not be drawn before the params' min_tokens.  `plain`
     options need nothing but their record; `edited` rows go through functions of the caller's;
     `constrained` ones to a grammar;
-    `drafts` says whether guesses can be judged, which takes options without a state that a draw
-    changes and without such functions.  `best` is how many best log-probabilities are wanted of
-    each row; where a search wants more than the params ask for, it decides what follows.
+    `drafts` says whether draft tokens can be judged, which takes options without a state that a
+    draw changes and without such functions.  `best` is how many best log-probabilities are wanted
+    of each row; where a search wants more than the params ask for, it decides what follows.
     """
 
     params: SamplingParams

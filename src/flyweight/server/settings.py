@@ -131,7 +131,7 @@ class ServerSettings:
         30.0, "Limits", "Time (s) for running requests to finish after SIGTERM.", "SECONDS"
     )
     engine_timeout: float = setting(
-        60.0, "Limits", "Engine unresponsive timeout (s) before /health returns 503.", "SECONDS"
+        60.0, "Limits", "Max time (s) without progress before /health returns 503.", "SECONDS"
     )
     max_body_bytes: int = setting(
         8 * MIB, "Limits", "Max size of a request body.", "SIZE", kind="size"
@@ -165,7 +165,7 @@ class ServerSettings:
         8192, "Limits", "Max tokens buffered per stream, ahead of its client.", "N", kind="count"
     )
     max_send_buffer_bytes: int = setting(
-        256 * MIB, "Limits", "Send-buffer limit, all responses together.", "SIZE", kind="size"
+        256 * MIB, "Limits", "Max unsent bytes of all responses together.", "SIZE", kind="size"
     )
     max_prompts: int = setting(1024, "Limits", "Max prompts of a request.", "N")
     max_choices: int = setting(128, "Limits", "Max choices (n) per prompt.", "N", high=MAX_CHOICES)
@@ -210,7 +210,7 @@ class ServerSettings:
         high=MOST_CHARACTERS
     )
     max_priority: int = setting(
-        MOST_PRIORITY, "Limits", "Max priority of a request, above or below 0; 0: all in order.",
+        MOST_PRIORITY, "Limits", "Max priority of a request, above or below 0; 0: no priorities.",
         "N", low=0, high=MOST_PRIORITY
     )
     max_connections: int = setting(1024, "Limits", "Max open connections.", "N")

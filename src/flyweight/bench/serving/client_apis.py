@@ -1,4 +1,4 @@
-"""The dialects a load is spoken in: the body of a request, and what an event of its answer holds.
+"""The APIs of a load: the body of a request, and what an event of its answer holds.
 
 Invariant: reading an event costs about as much as parsing it: its shape is known beforehand, and
 what nobody asks for is passed over.  A chunk counts when it has a part of the answer: text, or a

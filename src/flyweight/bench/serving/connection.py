@@ -59,8 +59,8 @@ class ServerAddress:
 class ResponseReader:
     """One answer while it is read: its status, and its events or its whole body."""
 
-    def __init__(self, dialect: ClientApi | None, answer: StreamedAnswer) -> None:
-        self.dialect, self.answer = dialect, answer
+    def __init__(self, api: ClientApi | None, answer: StreamedAnswer) -> None:
+        self.api, self.answer = api, answer
         self.status, self.events, self.now = 0, False, 0.0
         self.sized = False  # whether the body says where it ends, or ends with the connection
         self.body = bytearray()
@@ -68,7 +68,7 @@ class ResponseReader:
     def take(self, part: bytes, now: float) -> None:
         self.now = now
         if not self.events:
-            self.body += part[: (MOST_ERROR if self.dialect else MOST_EVENT) - len(self.body)]
+            self.body += part[: (MOST_ERROR if self.api else MOST_EVENT) - len(self.body)]
             return
         if self.body:
             part = bytes(self.body) + part
@@ -86,15 +86,15 @@ class ResponseReader:
                 self.answer.fail(read_reason(line[6:].strip()))
 
     def _take_event(self, payload: bytes, now: float) -> None:
-        assert self.dialect is not None
+        assert self.api is not None
         try:
-            self.dialect.read(payload, now, self.answer)
+            self.api.read(payload, now, self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self.answer.fail(f"an event that is not of this API: {one_line(str(error))}")
 
     def finish(self) -> None:
         """The body has come to its end."""
-        if self.dialect is None:
+        if self.api is None:
             return
         if self.events and self.body:
             self.take(b"\n", self.now)  # the last line need not have an end

@@ -1,7 +1,7 @@
-"""What became of a server's guesses while it was loaded: its counters before and after.
+"""What became of a server's draft tokens while it was loaded: its counters before and after.
 
-Invariant: names are vLLM's, on the page and in the result; a server that tells nothing, or guessed
-nothing meanwhile, has no figures here.
+Invariant: names are vLLM's, on the page and in the result; a server that reports nothing, or
+drafted nothing meanwhile, has no figures here.
 """
 
 import re
@@ -54,12 +54,12 @@ class DraftStatistics:
 
     @property
     def rates(self) -> list[float]:
-        """By place: how many drafts had their guess there accepted."""
+        """By place: how many drafts had their token there accepted."""
         return [n / self.drafts for n in self.places.values()]
 
     @property
     def rate(self) -> float:
-        """Per cent of all guesses."""
+        """Per cent of all draft tokens."""
         return 100 * self.accepted / self.tokens
 
     @property

@@ -31,16 +31,16 @@ class Target:
     """A server, how it is spoken to, and headers every request has."""
 
     place: ServerAddress
-    dialect: ClientApi
+    api: ClientApi
     manner: RequestManner
     path: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def make_request(self, ask: LoadRequest, turn: int, name: str) -> bytes:
         """A whole request, as bytes."""
-        body = msgspec.json.encode(self.dialect.make_body(ask, self.manner, turn))
+        body = msgspec.json.encode(self.api.make_body(ask, self.manner, turn))
         more = {"content-type": "application/json", "x-request-id": name}
-        path = self.path or self.dialect.path
+        path = self.path or self.api.path
         return make_head(self.place, "POST", path, {**more, **self.headers}, len(body)) + body
 
 
@@ -63,7 +63,7 @@ class RequestSchedule:
 class LoadResult:
     """What a load came to: its answers in the order of the asks, the seconds it took, and the
     processor time this process used meanwhile; when it began, in seconds since 1970, and what
-    became of the server's guesses.
+    became of the server's draft tokens.
     """
 
     load: RequestSchedule
@@ -99,9 +99,7 @@ async def play(target: Target, load: RequestSchedule, tell: Tell) -> LoadResult:
         async with gate:
             turn = load.turns[i] if load.turns else i
             raw = target.make_request(load.asks[i], turn, f"{load.prefix}{i}")
-            await exchange_within(
-                load.patience, lines, raw, ResponseReader(target.dialect, answers[i])
-            )
+            await exchange_within(load.patience, lines, raw, ResponseReader(target.api, answers[i]))
         done += 1
         tell(done, len(load.asks))
 
@@ -177,7 +175,7 @@ async def get_page(
 async def read_draft_statistics(
     place: ServerAddress, headers: Mapping[str, str]
 ) -> DraftStatistics | None:
-    """What a server's metrics say of its guesses; None where there is nothing to be read."""
+    """What a server's metrics say of its draft tokens; None where there is nothing to be read."""
     try:
         status, found = await asyncio.wait_for(get_page(place, "/metrics", headers), PATIENCE)
     except (OSError, TimeoutError):

@@ -45,7 +45,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetServer:
-    """A server as it was named: its address, its dialect, the model asked for ("" is its first)."""
+    """A server as it was named: its address, its API, the model asked for ("" is its first)."""
 
     place: ServerAddress
     backend: str
@@ -170,7 +170,7 @@ class LoadSession:
         return replace(played, drafts=drafts)
 
     def _make_prompt_maker(self) -> PromptMaker:
-        takes_ids = all(one.target.dialect.takes_ids for one in self.servers)
+        takes_ids = all(one.target.api.takes_ids for one in self.servers)
         form = self.wanted.form
         if form == "ids" and not takes_ids:
             raise ConfigError("prompt_form = 'ids': chat takes text")

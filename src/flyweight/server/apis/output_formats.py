@@ -140,7 +140,7 @@ def constraint(
 def schema_in(
     place: str, schema: dict[str, Any] | str, strictness: Literal["exact", "validate"] = EXACT
 ) -> StructuredOutputs:
-    """A schema that a dialect has in a field of its own.  Raises `RequestError`."""
+    """A schema that an API has in a field of its own.  Raises `RequestError`."""
     with field_names(map_constraint_names(place)):
         return StructuredOutputs(json=schema, strictness=strictness)
 

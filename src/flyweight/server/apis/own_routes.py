@@ -134,7 +134,7 @@ class GenerateBody(Fields):
     prompt: str = Field(min_length=1)
     max_tokens: int = Field(256, ge=1, lt=2**31)
     temperature: float = make_field("temperature", 0.7)
-    top_p: float = Field(0.95, gt=0, le=1)
+    top_p: float = make_field("top_p", 0.95)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], FIRST] | None = None
     stream: bool = False

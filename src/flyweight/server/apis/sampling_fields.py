@@ -317,13 +317,17 @@ def read_biases(given: dict[str, float]) -> dict[int, float]:
     for key in given:
         if not key.isascii() or not key.isdecimal() or len(key) > 10:
             raise RequestError(
-                f": {shown(key)} is not a token id", "logit_bias", allowed="ids as text"
+                f": {shown(key)} is not a token id",
+                "logit_bias",
+                code="bad_value",
+                allowed="ids as text",
             )
         other = found.setdefault(int(key), key)
         if other != key:
             raise RequestError(
                 f": {shown(other)} and {shown(key)} are the same token id",
                 "logit_bias",
+                code="bad_value",
                 allowed="each id once",
             )
     return {token: given[key] for token, key in found.items()}

@@ -204,7 +204,7 @@ def _list_steps(
     caching = bool(facts["prefix_caching"])
     yield FeatureRow(
         "prefix caching", requests.of("enable-prefix-caching"), "on" if caching else "off",
-        "equal beginnings share blocks of K/V; answers are the same bit for bit"
+        "prompts with equal beginnings share K/V blocks; answers are the same, bit for bit"
         if caching else "switched off; every prompt is computed whole",
         "cached", "prompt tokens found in it", expected=caching,
     )  # fmt: skip
@@ -302,7 +302,7 @@ def _list_build(
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,
-        f"matrices of {portrait.quantisation} weights are multiplied with them",
+        f"type of the inputs that {portrait.quantisation} weights are multiplied with",
     )  # fmt: skip
     yield FeatureRow(
         "K/V cache",
@@ -311,13 +311,13 @@ def _list_build(
         ),
         f"{facts['blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}",
         "requested" if settings.blocks or settings.kv_cache_memory_bytes
-        else "as many as are useful and fit",
+        else "as many as can be used and fit in memory",
     )  # fmt: skip
     share = facts["kv_sample"]
     yield FeatureRow(
         "K/V residency", requests.of("kv-cache-metrics", "kv-cache-metrics-sample"),
         f"{share:.3g} of the blocks" if share else "off",
-        "/metrics has how long they stay" if share else "not requested",
+        "/metrics reports how long blocks stay" if share else "not requested",
         "evicted", "blocks evicted, timed or not",
     )  # fmt: skip
     length = facts["max_model_len"]
@@ -325,13 +325,13 @@ def _list_build(
         why = "requested"
     else:
         whole = length >= portrait.context
-        why = "all the model knows" if whole else f"of {portrait.context}: what memory has room for"
+        why = "the model's maximum" if whole else f"of {portrait.context}, as memory allows"
     yield FeatureRow("context", requests.of("max-model-len"), f"{length} tokens", why)
     memory = facts["memory"]
     yield FeatureRow(
         "memory", requests.of("memory-limit", "gpu-memory-utilization"),
         f"{format_size(memory['need'])} of {format_size(memory['limit'])}",
-        f"limit {settings.memory_limit}, of what cgroups leave us; refused where it does not fit",
+        f"limit {settings.memory_limit}; a share is of the memory that cgroups allow",
     )  # fmt: skip
     yield FeatureRow(
         "threads", requests.of("threads"), str(facts["threads"]),
@@ -343,7 +343,7 @@ def _list_build(
     )  # fmt: skip
     yield FeatureRow(
         "API key", requests.of("api-key", "api-key-file", "insecure"),
-        "needed" if server.keys else "none",
-        f"{len(server.keys)} known" if server.keys
+        "required" if server.keys else "none",
+        f"{len(server.keys)} accepted" if server.keys
         else ("only this machine is served" if server.local else "--insecure"),
     )  # fmt: skip

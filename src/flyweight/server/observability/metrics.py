@@ -104,7 +104,12 @@ OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("evicted_blocks", "Evicted K/V cache blocks.", lambda c: c.totals["evicted"]),
 )
 REFUSED = {"requests": "reqs", "tokens": "tokens"}
-CACHES = ("prefix", "external_prefix", "mm")  # of these three, there is the first
+CACHES = {  # vLLM's; only the first exists here, under two names
+    "prefix": "the prefix cache",
+    "external_prefix": "an external prefix cache (always 0)",
+    "mm": "a multimodal cache (always 0)",
+    "gpu_prefix": "the prefix cache",
+}
 
 
 class MetricsPage(Collector):
@@ -217,13 +222,12 @@ class MetricsPage(Collector):
         )
         caching = self.client.facts.get("prefix_caching")
         asked = counts.prompt_tokens if caching else 0
-        for cache in (*CACHES, "gpu_prefix"):
+        for cache, words in CACHES.items():
             real = cache.endswith("prefix") and not cache.startswith("external")
             queries, hits = (asked, counts.cached_tokens) if real else (0, 0)
-            yield self._counter(
-                f"vllm:{cache}_cache_queries", "Tokens looked up in the cache.", queries
-            )
-            yield self._counter(f"vllm:{cache}_cache_hits", "Tokens found in the cache.", hits)
+            name = f"vllm:{cache}_cache"
+            yield self._counter(f"{name}_queries", f"Tokens looked up in {words}.", queries)
+            yield self._counter(f"{name}_hits", f"Tokens found in {words}.", hits)
         found = counts.cached_tokens
         sources = {
             "local_compute": counts.prompt_tokens - found,
@@ -309,8 +313,16 @@ class MetricsPage(Collector):
             ),
             ("requests_processing", "Running sequences.", now.running),
             ("requests_deferred", "Waiting sequences.", now.waiting),
-            ("n_busy_slots_per_decode", "Sequences a step.", _rate(counts.seats, steps)),
-            ("n_tokens_max", "Prompt and answer of the longest so far.", counts.longest),
+            (
+                "n_busy_slots_per_decode",
+                "Mean number of sequences per step.",
+                _rate(counts.seats, steps),
+            ),
+            (
+                "n_tokens_max",
+                "Most tokens of a sequence so far, prompt and answer.",
+                counts.longest,
+            ),
         ):
             yield GaugeMetricFamily("llamacpp:" + name, text, gauge)
 

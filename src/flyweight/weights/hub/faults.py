@@ -58,8 +58,8 @@ def _translate(name: HubName, where: str, error: BaseException) -> CheckpointErr
 def make_offline_error(name: HubName) -> Unreachable:
     """There may be no call, and the cache does not have it."""
     return Unreachable(
-        f"{name} is not in the cache, and offline no call is made; "
-        f"with a network: flyweight pull {name}"
+        f"{name} is not in the cache, and offline the Hub is not called; "
+        f"to download it, with a network: flyweight pull {name}"
     )
 
 

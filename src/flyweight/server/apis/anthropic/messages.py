@@ -203,7 +203,7 @@ class MessagesBody(CountBody):
     stream: bool | None = None
     stop_sequences: list[StopText] | None = Field(None, fail_fast=True)
     temperature: float | None = make_field("temperature")
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = make_field("top_p")
     top_k: int | None = Field(None, ge=0, lt=2**31)
     cache_salt: Salt = None
     priority: Priority = None
