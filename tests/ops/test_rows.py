@@ -2,10 +2,14 @@
 activations, factors, soft caps and gates, native against the reference.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from op_cases import EPS, Make, normal, within
 
+from flyweight.ops.base import Ops
 from flyweight.ops.reference import ReferenceOps
 
 
@@ -99,3 +103,10 @@ def test_concat(make: Make, rng: np.random.Generator) -> None:
     got = ops.concat(parts)
     assert got.shape == (5, 3, 11) and got.flags.c_contiguous
     assert (got[..., 1:9] == parts[1]).all() and (got[..., 9:] == parts[2]).all()
+
+
+def test_the_page_has_every_op() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ops.md").read_text()
+    rows = set(re.findall(r"`(\w+)\(", "\n".join(re.findall(r"^\|.*", page, re.M))))
+    ops = {name for name, one in vars(Ops).items() if callable(one) and name[0] != "_"}
+    assert ops - rows == set()

@@ -27,7 +27,7 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": 
 def check(
     *,
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
+        str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
     ] = "stories",
     engine: Annotated[
         Values,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
 LEAST_STEP = 512  # tokens in a step, as elsewhere, or one for every sequence
 
-BatchSize = Annotated[int, typer.Option(metavar="N", help="Most sequences at once.")]
-InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Most tokens of a prompt.")]
-OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Most tokens of an answer.")]
+BatchSize = Annotated[int, typer.Option(metavar="N", help="Max sequences at once.")]
+InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Max tokens of a prompt.")]
+OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Max tokens of an answer.")]
 
 
 @expand

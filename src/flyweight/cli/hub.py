@@ -35,7 +35,7 @@ def pull(
 ) -> None:
     """Fetch a model from the Hub, or its changes, and print its path.
 
-    Without a quantisation it is the safetensors, or the GGUF file that suits this machine.
+    Without a quantisation, it fetches safetensors, or the GGUF file that suits this machine.
     """
     settings = Settings.of(model=name, **engine)
     from flyweight.cli.show import show_loading

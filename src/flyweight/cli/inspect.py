@@ -27,7 +27,7 @@ NUMBERED = re.compile(r"^layers\.\d+\.|\.\d+$")  # of a slot: its layer, its exp
 def inspect(
     *,
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A .gguf file, a folder, or org/name.")
+        str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
     ] = "stories",
     engine: Annotated[
         Values,

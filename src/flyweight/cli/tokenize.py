@@ -21,7 +21,7 @@ from flyweight.errors import RequestError
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.text.tokenizer import Tokenizer
 
-Text = Annotated[str | None, typer.Argument(metavar="[TEXT|-]", help="Text, quoted; - is stdin.")]
+Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="Text, quoted; - is stdin.")]
 File = Annotated[
     str | None,
     typer.Option(

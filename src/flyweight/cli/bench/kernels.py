@@ -39,7 +39,7 @@ class TestOptions:
             "-d",
             "--n-depth",
             metavar="N,N",
-            help="Tokens before them and before each batch, not timed.",
+            help="Tokens of context before each of these tests, not timed.",
         ),
     ] = "0"
     batch: Annotated[
@@ -49,7 +49,7 @@ class TestOptions:
         int, typer.Option(metavar="N", help="Tokens to decode for each sequence of a batch.")
     ] = 32
     shared_prefix: Annotated[
-        str, typer.Option(metavar="N,N", help="Lengths of a prompt that they share.")
+        str, typer.Option(metavar="N,N", help="Lengths of a prefix that the sequences share.")
     ] = ""
     repetitions: Annotated[
         int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds of each test.")
@@ -112,8 +112,9 @@ def kernels(
 ) -> None:
     """Time prompts (pp), decoding (tg) and batches.
 
-    Shares are of the machine's limits, sampled just before and after each run.  Ours and peers run
-    in turn; `ours ÷ it` is the median of the rounds' ratios, with the least and the most.
+    Shares are of the machine's limits, sampled just before and after each run.  flyweight and
+    its peers run in turn; `ours ÷ it` is the median of the rounds' ratios, with the minimum and the
+    maximum.
     """
     from flyweight.bench import report
     from flyweight.bench.facts import Surroundings

@@ -23,7 +23,7 @@ BatchSize = Annotated[int, typer.Option(metavar="N", help="Requests at once.")]
 Iters = Annotated[int, typer.Option(metavar="N", help="Rounds to measure.")]
 Warmup = Annotated[int, typer.Option(metavar="N", help="Rounds before them.")]
 NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
-MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Most sequences in a step.")]
+MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Max sequences in a step.")]
 OutputJson = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write all figures to this file.")
 ]

@@ -31,7 +31,7 @@ def startup(
 ) -> None:
     """Time `flyweight run MODEL Once -n 1` up to its first token.
 
-    The first start finds no cache of ours, the later ones what it has left.
+    The first start finds no packed weights, the later ones those that it wrote.
     """
     from flyweight.bench.facts import measure_size
     from flyweight.bench.peers import PeerArgument, PeerMethod

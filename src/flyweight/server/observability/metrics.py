@@ -320,7 +320,7 @@ class MetricsPage(Collector):
             ),
             (
                 "n_tokens_max",
-                "Most tokens of a sequence so far, prompt and answer.",
+                "Most tokens of a finished request, prompt and answer.",
                 counts.longest,
             ),
         ):
