@@ -296,7 +296,7 @@ def make(out: Path, name: str, mixture: bool) -> None:
                         torch.fake_quantize_per_tensor_affine(given[0], 0.03, 0, -127, 127),
                     )
                 )
-        logits["rounded"] = model(torch.tensor([TOKENS])).logits[0].numpy()
+        logits["logits rounded"] = model(torch.tensor([TOKENS])).logits[0].numpy()
     names = sorted(sums)
     np.savez_compressed(
         folder / "expected.npz",
