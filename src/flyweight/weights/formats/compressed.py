@@ -233,6 +233,7 @@ def _claim_codes(
         symmetric=scheme.symmetric,
         group=scheme_group or k,
         block_rows=scheme.block[0] if scheme.strategy == "block" else 1,
+        single=scheme.strategy == "tensor",
         scales=SCALES.get(scale.kind, "float32"),
         ordered=scheme.ordered and "order" in parts and scheme.group < k,
         static="input" in parts and codes.kind == "i8" and scheme.symmetric,

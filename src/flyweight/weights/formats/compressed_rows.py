@@ -33,8 +33,8 @@ NOTHING = 0x7F  # E4M3's code that stands for no number, sign apart
 
 @dataclass(frozen=True, slots=True)
 class CodedMatrix:
-    """Whole numbers or floats of 8 bits.  `group` columns share a scale, and `block_rows` rows; all
-    rows where the scales are one.
+    """Whole numbers or floats of 8 bits.  `group` columns share a scale, and `block_rows` rows, or
+    all of them where there is a `single` scale.
     """
 
     where: str
@@ -45,6 +45,7 @@ class CodedMatrix:
     symmetric: bool
     group: int
     block_rows: int
+    single: bool
     scales: str
     ordered: bool
     static: bool
@@ -149,12 +150,7 @@ class CodedMatrix:
 
     def _read_scales(self, part: Part, start: int, stop: int) -> NDArray[Any]:
         """[rows, groups]; exponents as float32."""
-        rows = stop - start
-        if self.block_rows > 1:
-            found = part.all()[np.arange(start, stop) // self.block_rows]
-        else:
-            found = part.all().reshape(-1, self.shape[1] // self.group)
-            found = found[start:stop] if len(found) > 1 else np.repeat(found, rows, axis=0)
+        found = self._spread_rows(part, start, stop)
         if found.dtype == np.uint8:
             if (found == 255).any():
                 raise CheckpointError(
@@ -164,12 +160,22 @@ class CodedMatrix:
         check_finite(part, found, self.where)
         return found
 
+    def _spread_rows(self, part: Part, start: int, stop: int) -> NDArray[Any]:
+        """The scales or zero points of rows, [rows, groups]."""
+        shape = stop - start, self.shape[1] // self.group
+        if self.single:
+            return np.repeat(part.all().reshape(1, 1), shape[0], axis=0)
+        if self.block_rows > 1:
+            first, last = start // self.block_rows, -(-stop // self.block_rows)
+            return part.rows(first, last)[np.arange(start, stop) // self.block_rows - first]
+        return part.rows(start, stop).reshape(shape)
+
     def _read_zeros(
         self, parts: Parts, rows: tuple[int, int], shape: tuple[int, ...]
     ) -> NDArray[np.uint8] | None:
         """Zero points of codes from 0, [rows, groups]."""
         if self.symmetric:
-            if "zeros" in parts and parts["zeros"].all().any():
+            if "zeros" in parts and self._spread_rows(parts["zeros"], *rows).any():
                 raise CheckpointError(
                     f"{self.where}: {shown(parts['zeros'].name)} holds zero points, but "
                     "quantization_config says symmetric"
@@ -183,9 +189,7 @@ class CodedMatrix:
             codes = unpack_codes(np.ascontiguousarray(words.T).view(np.uint8), self.bits)
             zeros = codes[:, start - first * per :][:, : stop - start].T
         else:
-            whole = parts["zeros"].all().reshape(-1, shape[1])
-            zeros = whole[start:stop] if len(whole) > 1 else np.repeat(whole, stop - start, axis=0)
-            zeros = zeros.view(np.uint8) ^ np.uint8(128)
+            zeros = self._spread_rows(parts["zeros"], start, stop).view(np.uint8) ^ np.uint8(128)
         return np.ascontiguousarray(zeros)
 
     def _read_input(self, part: Part) -> float:

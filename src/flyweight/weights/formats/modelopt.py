@@ -58,6 +58,7 @@ def _claim_fp8(folder: Folder, stem: str) -> Claim:
         symmetric=True,
         group=k,
         block_rows=1,
+        single=True,
         scales="float32",
         ordered=False,
         static=False,

@@ -191,12 +191,12 @@ def _find_bits(folder: Folder, entry: TensorEntry) -> int:
     target = entry.data.get("target_dtype")
     name = target.get("_data") if isinstance(target, dict) else target
     allowed = {f"int{bits}": bits for bits in range(1, 9)}
-    if name not in allowed:
+    if not isinstance(name, str) or name not in allowed:
         raise CheckpointError(
             f"{folder.where}: metadata of tensor {shown(entry.name)}: target_dtype = "
             f"{shown(name)}; one of {', '.join(allowed)} expected"
         )
-    return allowed[str(name)]
+    return allowed[name]
 
 
 @dataclass(frozen=True, slots=True)
