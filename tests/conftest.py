@@ -1,4 +1,4 @@
-"""Fixtures for every room."""
+"""Fixtures for all folders."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from folder_seconds import FolderSeconds
 from http_server import last_words
-from room_seconds import RoomSeconds
 
 # A shell that starts the suite in the background has Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,12 +29,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.register_profile("at length", deadline=None, max_examples=300)
 
-SLOW_ROOMS = {room: place for place, room in enumerate(("ops", "model", "server", "api", "bench"))}
+SLOW_FOLDERS = {name: i for i, name in enumerate(("ops", "model", "server", "api", "bench"))}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A cache folder of this process: with `-n` each worker finds and ends its own servers."""
-    config.pluginmanager.register(RoomSeconds(), "room-seconds")
+    config.pluginmanager.register(FolderSeconds(), "folder-seconds")
     settings.load_profile("at length" if config.getoption("--long") else "patient")
     cache = tempfile.TemporaryDirectory(prefix="flyweight-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(cache.cleanup)
@@ -55,10 +55,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests whose counts grow with --long, and leaves out those that run only with it.
 
-    Rooms whose files take longest come first, so that `make test` ends with short ones: workers
+    Folders whose files take longest come first, so that `make test` ends with short ones: workers
     take whole files, and one that begins a long file last keeps the others waiting.
     """
-    items.sort(key=lambda item: SLOW_ROOMS.get(item.path.parent.name, len(SLOW_ROOMS)))
+    items.sort(key=lambda item: SLOW_FOLDERS.get(item.path.parent.name, len(SLOW_FOLDERS)))
     for item in items:
         drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         if drawn or "at_length" in getattr(item, "fixturenames", ()):

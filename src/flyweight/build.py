@@ -1,5 +1,5 @@
 """The composition root: settings to a running engine.  The only place that names concrete classes
-of several rooms.
+of several packages.
 
 Invariant: the memory plan is made, and shown through `notify`, before a tensor is read.
 """

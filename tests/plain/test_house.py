@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "flyweight"
 MODULES = sorted(SOURCE.rglob("*.py"))
 NATIVE = sorted(p for p in (ROOT / "native").rglob("*") if p.suffix in (".cpp", ".h"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-TOOLS = sorted(p for room in ("tools", "bench", "fuzz") for p in (ROOT / room).rglob("*.py"))
+TOOLS = sorted(p for folder in ("tools", "bench", "fuzz") for p in (ROOT / folder).rglob("*.py"))
 
 MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
 DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}
@@ -54,15 +54,15 @@ def mapped_paths() -> list[str]:
     return re.findall(r"^\| `([^`]+)` \|", section, re.M)
 
 
-def test_the_map_of_rooms_is_complete_and_true() -> None:
+def test_the_package_map_is_complete_and_true() -> None:
     paths = mapped_paths()
     missing = [p for p in paths if not (ROOT / p).exists()]
-    rooms = [name(p) for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"]
-    rooms += [name(p) for p in SOURCE.glob("*.py")]
+    modules = [name(p) for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"]
+    modules += [name(p) for p in SOURCE.glob("*.py")]
     assert len(paths) > 20
     assert missing == []
-    assert [room for room in rooms if room not in {p.rstrip("/") for p in paths}] == [], (
-        "rooms that are not on the map"
+    assert [one for one in modules if one not in {p.rstrip("/") for p in paths}] == [], (
+        "modules that are not on the map"
     )
 
 
@@ -114,7 +114,7 @@ def test_functions_are_short() -> None:
 
 
 def test_there_are_no_drawers() -> None:
-    """A room has a name that says what it does; utils, common and the like are drawers."""
+    """A module has a name that says what it does; not utils, common and the like."""
     places = [*MODULES, *NATIVE, *TOOLS, *TESTS]
     assert [name(p) for p in places if DRAWERS & set(re.split(r"[/_.]", name(p).lower()))] == []
     classes = [
@@ -159,7 +159,7 @@ def test_nothing_imports_torch() -> None:
     assert strays == []
 
 
-def test_the_hub_client_stays_in_its_room() -> None:
+def test_the_hub_client_stays_in_its_module() -> None:
     strays = [
         name(path)
         for path in MODULES

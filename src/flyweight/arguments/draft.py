@@ -87,8 +87,8 @@ class DraftArguments:
 
     def set(self, flag: Flag, value: Any) -> None:
         """Puts the value of an option into the field that it sets."""
-        room, _, name = flag.sets.partition(".")
-        (self.engine if room == "engine" else self.server)[name] = convert(flag, value)
+        owner, _, name = flag.sets.partition(".")
+        (self.engine if owner == "engine" else self.server)[name] = convert(flag, value)
 
     def attempt(self, work: Callable[[], Any]) -> None:
         """Does it, or collects why not."""

@@ -49,8 +49,8 @@ class Flag:
         return self.name.replace("-", "_")
 
 
-def make_flags(settings: type[Any], room: str) -> Iterator[Flag]:
-    """The options that the fields of a class of settings declare; `room` is engine or server."""
+def make_flags(settings: type[Any], owner: str) -> Iterator[Flag]:
+    """The options that the fields of a class of settings declare; `owner` is engine or server."""
     for known in fields(settings):
         found = find_setting(known)
         if found is None or not found.group:
@@ -59,7 +59,7 @@ def make_flags(settings: type[Any], room: str) -> Iterator[Flag]:
             name=found.option or known.name.replace("_", "-"),
             kind=find_kind(known),
             help=found.help,
-            sets="" if found.special else f"{room}.{known.name}",
+            sets="" if found.special else f"{owner}.{known.name}",
             metavar=found.unit,
             also=found.also,
             none=found.none,

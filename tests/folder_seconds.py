@@ -1,4 +1,4 @@
-"""How long the tests of each room (a folder of tests/) took, and the slowest files, printed at the
+"""How long the tests of each folder of tests/ took, and the slowest files, printed at the
 end of a run.
 
 Durations are those of pytest's own reports, setup and teardown included, of all workers together.
@@ -12,7 +12,7 @@ import pytest
 SLOWEST = 12  # files that are named
 
 
-class RoomSeconds:
+class FolderSeconds:
     """Adds up the reports; with `-n` those that reach the controller."""
 
     def __init__(self) -> None:
@@ -22,17 +22,17 @@ class RoomSeconds:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.split("::")[0].removeprefix("tests/")
-        room = file.split("/")[0]
+        folder = file.split("/")[0]
         self.files[file] += report.duration
-        self.seconds[room] += report.duration
-        self.tests[room] += report.when == "call"
+        self.seconds[folder] += report.duration
+        self.tests[folder] += report.when == "call"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.tests.total() > 1:
-            terminalreporter.section("seconds per room")
-            for room, seconds in self.seconds.most_common():
+            terminalreporter.section("seconds per folder")
+            for folder, seconds in self.seconds.most_common():
                 terminalreporter.write_line(
-                    f"{room:<10} {seconds:7.1f} s {self.tests[room]:6} tests"
+                    f"{folder:<10} {seconds:7.1f} s {self.tests[folder]:6} tests"
                 )
             named = [f"{file} {s:.0f} s" for file, s in self.files.most_common(SLOWEST)]
             terminalreporter.write_line("slowest files: " + ", ".join(named))
