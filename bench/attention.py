@@ -14,12 +14,13 @@ import argparse
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from flyweight import _native
 from flyweight.ops.cpu.attention import Attention, CpuKV, make_kv_layer
-from flyweight.spec import KVGroup
+from flyweight.spec import KV_BLOCK, KV_TYPES, KVGroup
 from flyweight.wire import Batch
 
 BLOCK = 32
@@ -68,12 +69,29 @@ def step(sequences: int, computed: int, count: int, shared: int = 0) -> Batch:
 
 def filled(group: KVGroup, blocks: int, dtype: str, activations: str) -> CpuKV:
     kv = make_kv_layer(group, blocks, BLOCK, dtype, activations)
+    if KV_TYPES[dtype].coded:
+        return fill_codes(kv)
     noise = np.random.default_rng(1).normal(size=1 << 16)
     word = {"f32": noise.astype(np.float32), "f16": noise.astype(np.float16)}
     word["bf16"] = (word["f32"].view(np.uint32) >> 16).astype(np.uint16)
     for raw in (kv.k,) if kv.v is None else (kv.k, kv.v):
         values = raw.view(word[dtype].dtype)
         values[:] = np.resize(word[dtype], values.size)
+    return kv
+
+
+def fill_codes(kv: CpuKV) -> CpuKV:
+    """Random codes; every part of 16 positions ends in their scales."""
+    noise = np.random.default_rng(1).integers(0, 256, 1 << 16, np.uint8)
+    both = KV_TYPES[kv.dtype].count_bytes(kv.group)
+    of_k = KV_TYPES[kv.dtype].count_bytes(replace(kv.group, v_in_k=True))
+    for raw, each in ((kv.k, of_k), (kv.v, both - of_k)):
+        if raw is None:
+            continue
+        held = raw[: raw.size - _native.KV_SPARE]
+        held[:] = np.resize(noise, held.size)
+        parts = held.reshape(-1, each // kv.group.heads * KV_BLOCK)
+        parts[:, -4 * KV_BLOCK :] = np.full(KV_BLOCK, 0.01, np.float32).view(np.uint8)
     return kv
 
 
@@ -113,8 +131,8 @@ def report(
     seen = sequences * sum(min(computed + i + 1, window) for i in range(count))
     flops = 2 * seen * heads * (group.k_dim + group.v_dim)
     own = min(computed + count, window + count - 1)
-    stored = (sequences * own - (sequences - 1) * shared) * group.width
-    nbytes = stored * (4 if args.dtype == "f32" else 2)
+    stored = sequences * own - (sequences - 1) * shared
+    nbytes = stored * KV_TYPES[args.dtype].count_bytes(group)
     name = f"{sequences} x {count} after {computed}" + (f", {shared} shared" if shared else "")
     rate, speed = nbytes / wall / 1e9, flops / wall / 1e9
     print(
@@ -129,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", choices=list(CASES))
-    parser.add_argument("--dtype", default="bf16", choices=["f16", "bf16", "f32"])
+    parser.add_argument("--dtype", default="bf16", choices=list(KV_TYPES))
     parser.add_argument("--activations", default="int8", choices=["int8", "bf16", "f32"])
     parser.add_argument("--isa", default="", help="instruction set, the best by default")
     parser.add_argument("--heads", default="16,8,128", help="query heads, KV heads, head size")

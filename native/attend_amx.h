@@ -63,9 +63,11 @@ class AmxMath {
 
   // [rows][k_dim]; rows of padding stay as they are, nobody reads what comes of them.
   void pack_q() {
-    for (int64_t r = 0; r < w_.rows.count(); ++r)
-      for (int64_t d = 0; d < k_dim(); d += 32)
-        bstore(w_.q + r * k_dim() + d, pack_bf16(load(w_.rows.q(r) + d), load(w_.rows.q(r) + d + 16)));
+    alignas(64) float room[kMaxHead];
+    for (int64_t r = 0; r < w_.rows.count(); ++r) {
+      const float* q = w_.query(r, room);
+      for (int64_t d = 0; d < k_dim(); d += 32) bstore(w_.q + r * k_dim() + d, pack_bf16(load(q + d), load(q + d + 16)));
+    }
   }
 
   // 16 M rows from r on; `first`: the next tile is to be touched.  Parts that none of these rows sees are left as they

@@ -45,10 +45,11 @@ class DotMath {
   // q of each register tile of rows as [k_dim/2][rows in it][2].
   void pack_q() {
     alignas(64) uint16_t bits[kMaxHead + 16];
+    alignas(64) float room[kMaxHead];
     for (int64_t begin = 0; begin < w_.rows.count(); begin += tile_rows_) {
       const int64_t n = rows_in(begin);
       for (int64_t r = 0; r < n; ++r) {
-        const float* q = w_.rows.q(begin + r);
+        const float* q = w_.query(begin + r, room);
         for (int64_t d = 0; d < k_dim(); d += 16)
           store_bf16(bits + d, load_tail(q + d, static_cast<int>(k_dim() - d < 16 ? k_dim() - d : 16)));
         for (int64_t d = 0; d < k_dim(); d += 2)
@@ -66,7 +67,7 @@ class DotMath {
       for (int64_t d = 0; d < k_dim() / 2; ++d) {
         B8x64 k[kWide];
         for (int w = 0; w < kWide; ++w) k[w] = bload(tile.k[part + w] + d * 32);
-        for (int w = 0; w < kWide; ++w) PairTile::touch(tile.next_k[part + w] + d * 32);
+        for (int w = 0; w < kWide; ++w) PairTile::touch(tile.next_k[part + w] + d * tile.next_vector);
         for (int r = 0; r < R; ++r) {
           const B8x64 x = set4(q + 2 * (d * R + r));
           for (int w = 0; w < kWide; ++w) sum[r][w] = dot_bf16(sum[r][w], x, k[w]);
@@ -93,11 +94,11 @@ class DotMath {
         continue;
       }
       const uint16_t* from = tile.v[part] + 2 * column;
-      const uint16_t* ahead = tile.next_v[part] + 2 * column;
-      for (int64_t pair = 0; pair < 8; ++pair, from += tile.v_stride, ahead += 2 * w_.a.kv.v_dim) {
+      const uint16_t* ahead = tile.next_v[part] + column / 16 * tile.next_vector;
+      for (int64_t pair = 0; pair < 8; ++pair, from += tile.v_stride, ahead += tile.next_row) {
         B8x64 v[W];
         for (int w = 0; w < W; ++w) v[w] = bload(from + w * 32);
-        for (int w = 0; w < W; ++w) PairTile::touch(ahead + w * 32);
+        for (int w = 0; w < W; ++w) PairTile::touch(ahead + w * tile.next_vector);
         for (int r = 0; r < R; ++r) {
           const B8x64 x = set4(p + r * kTile + pair);
           for (int w = 0; w < W; ++w) sum[r][w] = dot_bf16(sum[r][w], x, v[w]);

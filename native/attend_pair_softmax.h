@@ -58,12 +58,43 @@ FW_INLINE void hide(F32x16* p, Seen seen, F32x16 other) {
   });
 }
 
-// Lane i: the largest of the scaled scores i, i + 16, ... of the first 16 N.  Capped scores are written back, scaled.
-template <int N, bool Part>
-FW_INLINE F32x16 top_of(float* scores, const AttendArgs& a, Seen seen) {
+inline constexpr float kLeastWeight = 1e-30f;  // of the weight that the row's maximum has
+
+// The scales of a tile's positions where K and V are codes, K's times that of all scores; else none.  They are loaded once
+// for many rows.
+struct Unscaled {
+  static constexpr bool kScaled = false;
+  FW_INLINE Unscaled of_k() const { return {}; }
+  FW_INLINE Unscaled of_v() const { return {}; }
+};
+struct HeldScales {
+  static constexpr bool kScaled = true;
+  F32x16 by[kVectors];
+};
+struct TileScales {
+  static constexpr bool kScaled = true;
+  alignas(64) float k[kTile];
+  alignas(64) float v[kTile];
+
+  FW_INLINE static HeldScales hold(const float* p) { return {{load(p), load(p + 16), load(p + 32), load(p + 48)}}; }
+  FW_INLINE HeldScales of_k() const { return hold(k); }
+  FW_INLINE HeldScales of_v() const { return hold(v); }
+};
+
+// Lane i: the largest of the scaled scores i, i + 16, ... of the first 16 N.  Capped scores, and those of codes, are
+// written back, scaled.
+template <int N, bool Part, class Scales>
+FW_INLINE F32x16 top_of(float* scores, const AttendArgs& a, Seen seen, const Scales& scales) {
   const F32x16 low = set1(-INFINITY), scale = set1(a.scale);
   F32x16 p[N], top = low;
-  each<N>([&](auto i) FW_LAMBDA { p[i] = mul(load(scores + 16 * i), scale); });
+  each<N>([&](auto i) FW_LAMBDA {
+    if constexpr (Scales::kScaled) {
+      p[i] = mul(load(scores + 16 * i), scales.by[i]);
+      store(scores + 16 * i, p[i]);
+    } else {
+      p[i] = mul(load(scores + 16 * i), scale);
+    }
+  });
   if (a.softcap > 0) {
     const F32x16 cap = set1(a.softcap);
     each<N>([&](auto i) FW_LAMBDA { store(scores + 16 * i, p[i] = mul(cap, tanh(div(p[i], cap)))); });
@@ -73,14 +104,24 @@ FW_INLINE F32x16 top_of(float* scores, const AttendArgs& a, Seen seen) {
   return top;
 }
 
-// Scores -> weights, 64 in position order; returns what they sum up to, in pairs.
-template <int N, bool Part>
-FW_INLINE F32x16 weigh(float* scores, float scale, Seen seen, float top) {
+// Scores -> weights, 64 in position order; returns what they sum up to, in pairs.  Of codes, the weights take V's scales
+// before they are rounded, and the sum is of the weights without them, not rounded.
+template <int N, bool Part, class Scales>
+FW_INLINE F32x16 weigh(float* scores, float scale, Seen seen, float top, const Scales& scales) {
   F32x16 p[kVectors] = {zero(), zero(), zero(), zero()}, sum = zero();
   each<N>([&](auto i) FW_LAMBDA { p[i] = mul(load(scores + 16 * i), set1(scale)); });
   if constexpr (Part) hide<N>(p, seen, set1(-INFINITY));
   each<N>([&](auto i) FW_LAMBDA { p[i] = exp_near(sub(p[i], set1(top))); });
   if constexpr (Part) hide<N>(p, seen, zero());
+  if constexpr (Scales::kScaled) {
+    each<N>([&](auto i) FW_LAMBDA {
+      sum = add(sum, p[i]);
+      // What is hidden weighs nothing whatever its scale; nor do tiny weights, so that no product is subnormal and slow.
+      p[i] = select_gt(p[i], set1(kLeastWeight), mul(p[i], scales.by[i]), zero());
+    });
+    each<kVectors / 2>([&](auto i) FW_LAMBDA { bstore(scores + 16 * i, pack_bf16(p[2 * i], p[2 * i + 1])); });
+    return sum;
+  }
   const B8x64 ones = as_bytes(iset1(0x3F803F80));
   each<kVectors / 2>([&](auto i) FW_LAMBDA {
     const B8x64 weights = pack_bf16(p[2 * i], p[2 * i + 1]);

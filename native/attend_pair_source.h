@@ -17,11 +17,25 @@ struct PairTile {
   const uint16_t* next_k[kParts];
   const uint16_t* next_v[kParts];
   int64_t v_stride;
+  // How far apart lines of the next tile are asked for, in 16-bit words: for a vector of K or V, for a row of V.
+  int64_t next_vector, next_row;
   bool used[kParts];  // whether somebody sees some of a part
   bool ahead;         // whether there is a next tile
 
   FW_INLINE static void touch(const uint16_t* p) { __builtin_prefetch(p, 0, 2); }
 };
+
+// A pair of positions of V out of K's last elements.
+inline void turn_pair(const KVView& kv, const uint16_t* k, int64_t pair, uint32_t mask, uint16_t* to) {
+  const uint16_t* from = k + 16 * (kv.k_dim - kv.v_dim) + 4 * pair;
+  for (int64_t d = 0; d < kv.v_dim; d += 2, from += 32, to += 4) {
+    uint32_t a, b;  // elements d and d + 1 of the first position, of the second
+    std::memcpy(&a, from, 4);
+    std::memcpy(&b, from + 2, 4);
+    const uint32_t out[2] = {((a & 0xFFFF) | b << 16) & mask, (a >> 16 | (b & 0xFFFF0000)) & mask};
+    std::memcpy(to, out, 8);
+  }
+}
 
 class PairSource {
  public:
@@ -40,7 +54,8 @@ class PairSource {
     }
     tile.ahead = next.seen();
     if (tile.ahead) locate(*next.item, next.span, tile.next_k, tile.next_v);
-    tile.v_stride = 2 * kv_.v_dim;
+    tile.v_stride = tile.next_row = 2 * kv_.v_dim;
+    tile.next_vector = 32;
     return tile;
   }
 
@@ -83,7 +98,7 @@ class PairSource {
       const uint32_t low = at >= from && at < to ? 0xFFFF : 0, high = at + 1 >= from && at + 1 < to ? 0xFFFF0000 : 0;
       uint16_t* row = v_ + (8 * part + pair) * tile.v_stride;
       if (kv_.v_in_k) {
-        turn(tile.k[part], pair, low | high, row);
+        turn_pair(kv_, tile.k[part], pair, low | high, row);
       } else {
         keep(v + pair * tile.v_stride, low | high, row);
       }
@@ -104,18 +119,6 @@ class PairSource {
     auto* into = reinterpret_cast<int32_t*>(to);
     for (int64_t i = 0; i < kv_.v_dim; i += 16)
       istore(into + i, mask == 0 ? izero() : and_(words(from, i, kv_.v_dim), kept));
-  }
-
-  // A pair of positions of V out of K's last elements.
-  void turn(const uint16_t* k, int64_t pair, uint32_t mask, uint16_t* to) const {
-    const uint16_t* from = k + 16 * (kv_.k_dim - kv_.v_dim) + 4 * pair;
-    for (int64_t d = 0; d < kv_.v_dim; d += 2, from += 32, to += 4) {
-      uint32_t a, b;  // elements d and d + 1 of the first position, of the second
-      std::memcpy(&a, from, 4);
-      std::memcpy(&b, from + 2, 4);
-      const uint32_t out[2] = {((a & 0xFFFF) | b << 16) & mask, (a >> 16 | (b & 0xFFFF0000)) & mask};
-      std::memcpy(to, out, 8);
-    }
   }
 
   // Parts that nobody sees repeat the first that somebody does.

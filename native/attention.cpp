@@ -9,6 +9,7 @@
 #include <atomic>
 #include <utility>
 
+#include "attend_codes.h"
 #include "attend_dots.h"
 #include "attend_floats.h"
 #include "attend_rows.h"
@@ -183,6 +184,14 @@ void run_items(const AttendArgs& a, const AttendWork& work, Queue& queue, float*
     item = Worker<Tiles>(a, work, *item, own, records).run(queue);
 }
 
+template <KVType type>
+void run_codes(const AttendArgs& a, const AttendWork& work, Queue& queue, float* own, float* records) {
+#if defined(FW_ISA_AMX)
+  if (AmxMath::fits(a.kv)) return run_items<CodeTiles<type, AmxMath>>(a, work, queue, own, records);
+#endif
+  return run_items<CodeTiles<type, DotMath>>(a, work, queue, own, records);
+}
+
 void run_queue(const AttendArgs& a, const AttendWork& work, Queue& queue, float* own, float* records) {
 #if defined(FW_ISA_AMX)
   if (a.kv.paired && AmxMath::fits(a.kv)) return run_items<PairTiles<AmxMath>>(a, work, queue, own, records);
@@ -192,6 +201,10 @@ void run_queue(const AttendArgs& a, const AttendWork& work, Queue& queue, float*
     case KVType::f16: return run_items<FloatTiles<Half>>(a, work, queue, own, records);
     case KVType::bf16: return run_items<FloatTiles<Brain>>(a, work, queue, own, records);
     case KVType::f32: return run_items<FloatTiles<float>>(a, work, queue, own, records);
+    case KVType::int8: return run_codes<KVType::int8>(a, work, queue, own, records);
+    case KVType::int4: return run_codes<KVType::int4>(a, work, queue, own, records);
+    case KVType::e4m3: return run_codes<KVType::e4m3>(a, work, queue, own, records);
+    case KVType::e5m2: return run_codes<KVType::e5m2>(a, work, queue, own, records);
   }
 }
 

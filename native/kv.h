@@ -5,6 +5,12 @@
 // v_dim].  lanes = 16 where 16 divides the block size, else 1.  Both arrays end in 64 spare bytes that vector loads may
 // touch.  With `paired`, for products of bf16 in pairs: K is [blocks, heads, block/16, k_dim/2, 16, 2], pairs of elements,
 // and V is [blocks, heads, block/2, v_dim, 2], pairs of positions.  With `v_in_k` (multi-head latent attention) there is no V: it is the last v_dim elements of K.
+//
+// Codes (int8, int4, e4m3, e5m2) are stored in parts of 16 positions of one head, [blocks, heads, block/16] parts, each
+// its codes and then 16 float scales, one a position.  Codes of 8 bits lie as bf16 in pairs does.  Codes of 4 bits: for 8
+// elements of K, 16 words a position's two 16-bit halves, half h with elements h, h + 2, h + 4, h + 6 from its lowest
+// bits on; for 64 elements of V at two positions, 16 words of two halves, half h with elements c, c + 16, c + 32, c + 48 of
+// position h in word c.  So no byte holds codes of two positions.  K is stored rotated: see turn_block.
 // Functions here are always inlined: shared by all targets, they must not leave a copy compiled for one of them.
 #pragma once
 
@@ -14,12 +20,18 @@
 
 namespace flyweight {
 
-enum class KVType : int { f16, bf16, f32 };
+enum class KVType : int { f16, bf16, f32, int8, int4, e4m3, e5m2 };  // in the order of KV_TYPES in spec.py
+
+FW_SHARED constexpr bool coded(KVType type) { return type >= KVType::int8; }
 
 inline constexpr int64_t kMaxHead = 1024;  // elements of a head; sizes the row buffers on kernel stacks
 inline constexpr int64_t kTile = 64;       // positions scored at a time: one update of the running maximum
 inline constexpr int64_t kSplit = 512;     // positions with a softmax of their own, merged in ascending order
 inline constexpr int64_t kSpare = 64;      // bytes past the end of K, V and the scratch
+inline constexpr int64_t kPartSlots = 16;  // positions of a part of codes
+inline constexpr int64_t kScaleBytes = 4 * kPartSlots;
+
+FW_SHARED constexpr int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }  // where it has no codes
 
 struct KVView {
   void* k = nullptr;
@@ -40,12 +52,43 @@ struct KVView {
     return paired ? (first + in_block / 2 * 2) * v_dim + in_block % 2 : (first + in_block) * v_dim;
   }
   FW_SHARED int64_t v_step() const { return paired ? 2 : 1; }
+
+  // Of codes: elements as they are stored, with those that fill the last unit; bytes of a part; where a slot's part is.
+  FW_SHARED int64_t k_stored() const { return round_to(k_dim, type == KVType::int4 ? 8 : 4); }
+  FW_SHARED int64_t v_stored() const { return v_in_k ? 0 : round_to(v_dim, type == KVType::int4 ? 64 : 16); }
+  FW_SHARED int64_t k_part() const { return k_stored() * (type == KVType::int4 ? 8 : 16) + kScaleBytes; }
+  FW_SHARED int64_t v_part() const { return v_in_k ? 0 : v_stored() * (type == KVType::int4 ? 8 : 16) + kScaleBytes; }
+  FW_SHARED int64_t part(int64_t slot, int64_t head) const {
+    return (slot / block * heads + head) * (block / kPartSlots) + slot % block / kPartSlots;
+  }
+  // Elements of K that are rotated together, which spreads what one of them has too much over all: the largest power of
+  // two that divides k_dim; 1 where K stays as it is.  V inside K must stay.
+  FW_SHARED int64_t turn_block() const { return coded(type) && !v_in_k ? k_dim & -k_dim : 1; }
+
+  // Bytes of all heads of a block, of K and of V.
+  FW_SHARED int64_t k_bytes() const {
+    return heads * (coded(type) ? block / kPartSlots * k_part() : block * k_dim * element_bytes(type));
+  }
+  FW_SHARED int64_t v_bytes() const {
+    if (v_in_k) return 0;
+    return heads * (coded(type) ? block / kPartSlots * v_part() : block * v_dim * element_bytes(type));
+  }
+  // Bytes of one slot's K and V of one head.
+  FW_SHARED int64_t slot_bytes() const {
+    return coded(type) ? (k_part() + v_part()) / kPartSlots : row() * element_bytes(type);
+  }
+
+ private:
+  FW_SHARED static int64_t round_to(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 };
 
 // Whether a layer can be stored in pairs.
 FW_SHARED bool pairs_fit(const KVView& kv) {
   return kv.type == KVType::bf16 && kv.block % 16 == 0 && kv.k_dim % 2 == 0 && (!kv.v_in_k || kv.v_dim % 2 == 0);
 }
+
+// Whether a layer can be stored in codes.
+FW_SHARED bool codes_fit(const KVView& kv) { return kv.block % kPartSlots == 0 && kv.k_dim % 2 == 0; }
 
 // Which positions a token sees, its own the last: at most `window` of them, none before its chunk of `chunk` positions;
 // 0 for no limit.  Chunks lie at multiples of their size.

@@ -7,6 +7,7 @@
 
 #include "kernels_attention.h"
 #include "simd.h"
+#include "store_codes.h"
 
 namespace flyweight::FW_ISA {
 namespace {
@@ -118,13 +119,18 @@ void store_k_pairs(uint16_t* to, const float* row, int64_t dim) {
   }
 }
 
+// `row` may be changed.
 template <KVType type, class T>
-void store_k(const KVView& kv, int64_t slot, int64_t head, const float* row) {
-  T* to = static_cast<T*>(kv.k) + kv.k_index(slot, head);
-  if constexpr (type == KVType::bf16) {
-    if (kv.paired) return store_k_pairs(to, row, kv.k_dim);
+void store_k(const KVView& kv, int64_t slot, int64_t head, float* row) {
+  if constexpr (coded(type)) {
+    store_k_codes<type>(kv, slot, head, row);
+  } else {
+    T* to = static_cast<T*>(kv.k) + kv.k_index(slot, head);
+    if constexpr (type == KVType::bf16) {
+      if (kv.paired) return store_k_pairs(to, row, kv.k_dim);
+    }
+    store_row<type>(to, kv.lanes(), row, kv.k_dim);
   }
-  store_row<type>(to, kv.lanes(), row, kv.k_dim);
 }
 
 // Rows of V at two neighbouring positions: whole words.
@@ -147,14 +153,18 @@ void store_v(const RopeStoreArgs& a, int64_t begin, int64_t end) {
     next = both ? t + 2 : t + 1;
     const float* x = a.qkv + t * width + skip;
     for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim) {
-      T* to = static_cast<T*>(kv.v) + kv.v_index(slot, head);
-      if constexpr (type == KVType::bf16) {
-        if (both) {
-          store_v_pairs(to, x, x + width, kv.v_dim);
-          continue;
+      if constexpr (coded(type)) {
+        store_v_codes<type>(kv, slot, head, x);
+      } else {
+        T* to = static_cast<T*>(kv.v) + kv.v_index(slot, head);
+        if constexpr (type == KVType::bf16) {
+          if (both) {
+            store_v_pairs(to, x, x + width, kv.v_dim);
+            continue;
+          }
         }
+        store_row<type>(to, kv.v_step(), x, kv.v_dim);
       }
-      store_row<type>(to, kv.v_step(), x, kv.v_dim);
     }
   }
 }
@@ -217,6 +227,10 @@ void rope_store(Pool& pool, const RopeStoreArgs& args) {
       case KVType::f16: return store_tokens<KVType::f16, uint16_t>(args, begin, end);
       case KVType::bf16: return store_tokens<KVType::bf16, uint16_t>(args, begin, end);
       case KVType::f32: return store_tokens<KVType::f32, float>(args, begin, end);
+      case KVType::int8: return store_tokens<KVType::int8, uint8_t>(args, begin, end);
+      case KVType::int4: return store_tokens<KVType::int4, uint8_t>(args, begin, end);
+      case KVType::e4m3: return store_tokens<KVType::e4m3, uint8_t>(args, begin, end);
+      case KVType::e5m2: return store_tokens<KVType::e5m2, uint8_t>(args, begin, end);
     }
   });
 }
@@ -225,7 +239,9 @@ void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* ds
 void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* dst, int64_t count, void* scratch) {
   const int64_t each = count * kv.row();
   pool.run(kv.heads, [&](int64_t head, int) {
-    if (kv.type == KVType::f32) {
+    if (coded(kv.type)) {
+      move_codes(kv, head, src, dst, count, static_cast<uint8_t*>(scratch) + head * count * kv.slot_bytes());
+    } else if (kv.type == KVType::f32) {
       move_head(kv, head, src, dst, count, static_cast<float*>(scratch) + head * each);
     } else {
       move_head(kv, head, src, dst, count, static_cast<uint16_t*>(scratch) + head * each);

@@ -56,15 +56,13 @@ using Ints = In<int32_t, Vec>;
 
 constexpr int64_t kMaxHeads = 1 << 16;  // so that no size of a layer passes 63 bits
 
-int64_t element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
-
 // heads, block size, k_dim, v_dim, whether in pairs
 using LayerShape = std::tuple<int64_t, int64_t, int64_t, int64_t, bool>;
 
 // Without `v`, V is the last v_dim elements of K.
 void make_kv(KV* self, Bytes k, MaybeBytes v, int dtype, int64_t blocks, LayerShape shape) {
   const auto [heads, block, k_dim, v_dim, paired] = shape;
-  require(dtype >= 0 && dtype <= 2, "dtype must be 0 (f16), 1 (bf16) or 2 (f32)");
+  require(dtype >= 0 && dtype <= static_cast<int>(KVType::e5m2), "dtype must be 0 to 6, a KVType");
   require(blocks >= 0 && heads > 0 && block > 0, "blocks, heads and block size must be positive");
   require(blocks <= INT32_MAX / block, "slots must fit 32 bits");
   require(heads <= kMaxHeads, "a layer has at most 65536 KV heads");
@@ -74,10 +72,10 @@ void make_kv(KV* self, Bytes k, MaybeBytes v, int dtype, int64_t blocks, LayerSh
   const KVView view{k.data(), values, static_cast<KVType>(dtype), blocks, heads, block, k_dim, v_dim, !v,
                     paired};
   require(!paired || pairs_fit(view), "pairs need bf16, blocks of whole 16 and even heads");
-  const int64_t rows = blocks * heads * block * element_bytes(view.type);
-  require(static_cast<int64_t>(k.size()) >= rows * k_dim + kSpare, "K holds too few bytes");
-  require(!v || static_cast<int64_t>(v->size()) >= rows * v_dim + kSpare, "V holds too few bytes");
-  const auto unit = static_cast<uintptr_t>(element_bytes(view.type) * view.v_step());
+  require(!coded(view.type) || codes_fit(view), "codes need blocks of whole 16 and even heads");
+  require(static_cast<int64_t>(k.size()) >= blocks * view.k_bytes() + kSpare, "K holds too few bytes");
+  require(!v || static_cast<int64_t>(v->size()) >= blocks * view.v_bytes() + kSpare, "V holds too few bytes");
+  const auto unit = static_cast<uintptr_t>(coded(view.type) ? 4 : element_bytes(view.type) * view.v_step());
   const auto aligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % unit == 0; };
   require(aligned(k.data()) && aligned(values), "K and V must be aligned to their elements");
   new (self) KV{view, std::move(k), std::move(v)};
@@ -144,12 +142,11 @@ Out<float> attend(Engine& engine, Scratch& scratch, In<float, Cube> q, KV& kv, I
 void populate_kv(Engine& engine, const KV& kv, int64_t first, int64_t count) {
   const KVView& view = kv.view;
   require(first >= 0 && count >= 0 && first <= view.blocks - count, "blocks outside the KV memory");
-  const auto row = static_cast<uintptr_t>(view.heads * view.block * element_bytes(view.type));
-  const auto part = [&](const void* data, int64_t dim) {
-    const auto begin = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * dim) * row;
-    return Unwritten{begin, begin + static_cast<uintptr_t>(data ? count * dim : 0) * row};
+  const auto part = [&](const void* data, int64_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(first * bytes);
+    return Unwritten{begin, begin + static_cast<uintptr_t>(count * bytes)};
   };
-  const Unwritten k = part(view.k, view.k_dim), v = part(view.v, view.v_dim);
+  const Unwritten k = part(view.k, view.k_bytes()), v = part(view.v, view.v_bytes());
   const int64_t of_k = k.huge_pages();
   const Computing computing;
   engine.pool.run(of_k + v.huge_pages(), [&](int64_t page, int) {
@@ -165,7 +162,7 @@ void move_kv(Engine& engine, Scratch& scratch, KV& kv, Ints src, Ints dst) {
   const auto count = static_cast<int64_t>(src.size());
   const Computing computing;
   const std::lock_guard<std::mutex> lock(scratch.busy);
-  void* held = scratch.reserve(count * view.heads * view.row() * element_bytes(view.type));
+  void* held = scratch.reserve(count * view.heads * view.slot_bytes());
   engine.kernels->attention->move_kv(engine.pool, view, src.data(), dst.data(), count, held);
 }
 

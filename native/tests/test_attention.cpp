@@ -58,7 +58,7 @@ Floats normal(std::mt19937& random, int64_t n) {
 }
 
 double rounded(float x, KVType type) {
-  if (type == KVType::f32) return x;
+  if (type == KVType::f32 || coded(type)) return x;  // codes are compared loosely
   if (type == KVType::bf16) {
     uint32_t u;
     std::memcpy(&u, &x, 4);
@@ -83,10 +83,10 @@ struct Memory {
   KVView view;
 
   Memory(const Shape& s, KVType type, int64_t blocks, bool paired) {
-    const int64_t bytes = blocks * s.block * s.kv_heads * (type == KVType::f32 ? 4 : 2);
-    k.assign(static_cast<size_t>(bytes * s.k_dim + kSpare), 0xFF);
-    if (!s.v_in_k) v.assign(static_cast<size_t>(bytes * s.v_dim + kSpare), 0xFF);
-    view = {k.data(), s.v_in_k ? nullptr : v.data(), type, blocks, s.kv_heads, s.block, s.k_dim, s.v_dim, s.v_in_k};
+    view = {nullptr, nullptr, type, blocks, s.kv_heads, s.block, s.k_dim, s.v_dim, s.v_in_k};
+    k.assign(static_cast<size_t>(blocks * view.k_bytes() + kSpare), 0xFF);
+    if (!s.v_in_k) v.assign(static_cast<size_t>(blocks * view.v_bytes() + kSpare), 0xFF);
+    view.k = k.data(), view.v = s.v_in_k ? nullptr : v.data();
     view.paired = paired && pairs_fit(view);
   }
 };
@@ -120,7 +120,7 @@ Floats run(const Kernels& kernels, int threads, const Shape& s, Kept kept, const
   Floats scratch(static_cast<size_t>(attend_floats(args, plan, threads)));
   kernels.attention->attend(pool, args, plan.work(), scratch.data());
   const std::vector<int32_t> src{all.slots[0]}, dst{all.slots[0]};
-  std::vector<uint8_t> held(static_cast<size_t>(s.kv_heads * kv.row() * (kept.type == KVType::f32 ? 4 : 2)));
+  std::vector<uint8_t> held(static_cast<size_t>(s.kv_heads * kv.slot_bytes()));
   kernels.attention->move_kv(pool, kv, src.data(), dst.data(), 1, held.data());
   return out;
 }
@@ -206,7 +206,18 @@ double worst_error(const Shape& s, KVType type, const Inputs& in, const Step& no
   return worst;
 }
 
-// Plain layers have the same bits on all targets; pairs on one target, and 8 bits of a weight.
+// How far a result may be; |v| is below 5.
+double limit(Kept kept) {
+  switch (kept.type) {
+    case KVType::int8: return 0.25;
+    case KVType::e4m3: return 1.5;
+    case KVType::int4:
+    case KVType::e5m2: return 4;
+    default: return kept.paired ? 1.0 / 64 : 2e-5;
+  }
+}
+
+// Plain layers have the same bits on all targets; pairs and codes on one target, and 8 bits of a weight.
 bool check(const Shape& s, Kept kept) {
   const KVType type = kept.type;
   std::mt19937 random(1);
@@ -221,7 +232,7 @@ bool check(const Shape& s, Kept kept) {
   Floats first;
   const Targets found = targets();
   for (int i = 0; i < found.count; ++i) {
-    if (kept.paired) first.clear();
+    if (kept.paired || coded(type)) first.clear();
     const bool slow = std::strcmp(found.list[i]->isa, "scalar") == 0;  // nine tenths of this test's time
     for (const int threads : slow ? std::vector{3} : std::vector{1, 3}) {
       const Floats got = run(*found.list[i], threads, s, kept, in, all, now);
@@ -230,7 +241,7 @@ bool check(const Shape& s, Kept kept) {
       const double error = worst_error(s, type, exact, now, got);
       const bool alone = first.empty();
       first = got;
-      if (alone && error <= (kept.paired ? 1.0 / 64 : 2e-5)) continue;  // |v| is below 5
+      if (alone && error <= limit(kept)) continue;
       std::printf("FAIL %s, %d threads, type %d%s, block %d, k %d, v %d, share %d, window %d, chunk %d: error %g, %s\n",
                   found.list[i]->isa, threads, static_cast<int>(type), kept.paired ? " in pairs" : "", static_cast<int>(s.block),
                   static_cast<int>(s.k_dim), static_cast<int>(s.v_dim), static_cast<int>(s.share),
@@ -273,6 +284,9 @@ int main() {
       if (!(shape.whole_norm && type != KVType::f32) && !check(shape, {type})) return 1;
   for (const Shape& shape : shapes)
     if (shape.block % 16 == 0 && shape.k_dim % 2 == 0 && !shape.whole_norm && !check(shape, {KVType::bf16, true})) return 1;
+  for (const Shape& shape : shapes)
+    for (const KVType type : {KVType::int8, KVType::int4, KVType::e4m3, KVType::e5m2})
+      if (shape.block % 16 == 0 && shape.k_dim % 2 == 0 && !check(shape, {type})) return 1;
   std::puts("attention: ok");
   return 0;
 }

@@ -120,7 +120,8 @@ def build(
         scored=settings.prompt_logprob_rows,
     )
     layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
-    engine = _make_engine(settings, limits, Runner(model, ops, layers), found)
+    held = f"{found.checkpoint.fingerprint} {memory.sizing.kv_dtype}"
+    engine = _make_engine(settings, limits, Runner(model, ops, layers), found, held)
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
@@ -257,11 +258,12 @@ def _make_drafter(settings: Settings) -> NgramDrafter | None:
 
 
 def _make_engine(
-    settings: Settings, limits: Limits, runner: Runner, found: ModelDescription
+    settings: Settings, limits: Limits, runner: Runner, found: ModelDescription, fingerprint: str
 ) -> Engine:
+    """The engine; `fingerprint` names the model and what its K/V is kept in."""
     watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
-    scheduler = Scheduler(limits, pool, fingerprint=found.checkpoint.fingerprint)
+    scheduler = Scheduler(limits, pool, fingerprint=fingerprint)
     drafter = _make_drafter(settings)
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     return Engine(scheduler, runner, drafter, EngineMetrics(), tuple(settings.adapters), grammars)

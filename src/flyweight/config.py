@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
-from flyweight.spec import KV_BYTES
+from flyweight.spec import KV_BLOCK, KV_TYPES, read_kv_type
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 
@@ -199,8 +199,8 @@ class Settings:
         option="num-gpu-blocks-override", words="as many as can be used and fit"
     )
     kv_cache_dtype: str = setting(
-        "auto", "Engine", "Precision of the K/V cache: auto, f16, bf16, f32.", "TYPE",
-        choices=("auto", *KV_BYTES), special=True
+        "auto", "Engine", f"Type of the K/V cache: auto, {', '.join(KV_TYPES)}.", "TYPE",
+        choices=("auto", *KV_TYPES), special=True
     )
     block_size: int = setting(
         32, "Engine", "Tokens in a block of the K/V cache.", "TOKENS", high=1024
@@ -276,6 +276,16 @@ class Settings:
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
         whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+        kept = KV_TYPES.get(self.kv_cache_dtype)
+        if kept is not None and kept.coded and self.block_size % KV_BLOCK:
+            near = -(-self.block_size // KV_BLOCK) * KV_BLOCK
+            raise ConfigError(
+                f"does not go with kv_cache_dtype = {kept.name}, whose codes are stored for "
+                f"{KV_BLOCK} tokens together",
+                "block_size",
+                value=self.block_size,
+                hint=f"nearest valid: {near}",
+            )
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
         share = self.kv_cache_metrics_sample
@@ -307,5 +317,7 @@ class Settings:
         for name in given:
             if name not in known:
                 raise ConfigError(describe_unknown(name, known))
+        if isinstance(asked := given.get("kv_cache_dtype"), str):
+            given["kv_cache_dtype"] = read_kv_type(asked)
         isa = given.pop("isa", None) or os.environ.get("FLYWEIGHT_ISA") or None
         return cls(**given, isa=isa)

@@ -6,8 +6,56 @@ memory.  Standard library only.
 
 from dataclasses import dataclass
 
-# The types that K/V memory can have, in the native kernels' order, with the bytes of an element.
-KV_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+
+@dataclass(frozen=True, slots=True)
+class KVType:
+    """What K/V memory can hold: `bits` of an element.  `coded` types hold codes, with a float32
+    scale for each position and head of K and of V, and pad K and V to whole units of `k_unit` and
+    `v_unit` elements.  `also` are other spellings, vLLM's among them.
+    """
+
+    name: str
+    bits: int
+    also: tuple[str, ...] = ()
+    coded: bool = False
+    k_unit: int = 1
+    v_unit: int = 1
+
+    @property
+    def meaning(self) -> str:
+        """What K/V is kept in, in words."""
+        if self.coded:
+            return f"codes of {self.bits} bits, a scale for each token and head"
+        return f"floats of {self.bits} bits"
+
+    def count_bytes(self, group: "KVGroup") -> int:
+        """Bytes of one position in a layer."""
+        k, v = group.k_dim, 0 if group.v_in_k else group.v_dim
+        scales = 4 * self.coded * (2 if v else 1)
+        padded = -(-k // self.k_unit) * self.k_unit + -(-v // self.v_unit) * self.v_unit
+        return group.heads * (padded * self.bits // 8 + scales)
+
+
+# In the order of the native kernels' KVType.
+KV_TYPES = {
+    kind.name: kind
+    for kind in (
+        KVType("f16", 16, ("float16", "half")),
+        KVType("bf16", 16, ("bfloat16",)),
+        KVType("f32", 32, ("float32", "float")),
+        KVType("int8", 8, (), True, 4, 16),
+        KVType("int4", 4, (), True, 8, 64),
+        KVType("fp8_e4m3", 8, ("fp8",), True, 4, 16),
+        KVType("fp8_e5m2", 8, (), True, 4, 16),
+    )
+}
+KV_BLOCK = 16  # positions that codes are stored in; it divides the block size
+
+
+def read_kv_type(text: str) -> str:
+    """The name of a type, given any of its spellings; other texts stay as they are."""
+    spelled = {also: kind.name for kind in KV_TYPES.values() for also in kind.also}
+    return spelled.get(text, text)
 
 
 @dataclass(frozen=True, slots=True)

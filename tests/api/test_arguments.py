@@ -133,7 +133,11 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
         ({"enforce_eager": "yes"}, "enforce_eager = 'yes' is not valid; allowed: True, False"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization = 1.5 is out of range"),
         ({"gpu_memory_utilization": 0.5, "memory_limit": "1GiB"}, "exclude each other"),
-        ({"kv_cache_dtype": "fp8"}, "nearest valid: f16"),
+        ({"kv_cache_dtype": "fp8_e4"}, "did you mean 'fp8_e4m3'?"),
+        (
+            {"kv_cache_dtype": "fp8", "block_size": 8},
+            "block_size = 8 does not go with kv_cache_dtype = fp8_e4m3",
+        ),
         ({"max_model_len": 2.5}, "max_model_len = 2.5 is not valid"),
         ({"enable_lora": True}, 'name them: adapters={"NAME": "FOLDER"}'),
         (

@@ -18,7 +18,7 @@ from flyweight.plan.roofline import (
     make_shape,
     sum_work,
 )
-from flyweight.spec import KVGroup, LayerSpec
+from flyweight.spec import KV_TYPES, KVGroup, LayerSpec
 
 LIMITS = MachineLimits(read=100.0, int8=1000.0, bf16=500.0, f32=250.0)
 LAYER = LayerSpec(heads=4, head=8, kv=KVGroup(heads=2, k_dim=8, v_dim=8), inner=16)
@@ -69,7 +69,7 @@ def test_pairs_within_chunks(chunk: int) -> None:
     for context in range(20):
         assert count_chunk_pairs(chunk, context) == sum(p % chunk + 1 for p in range(context))
     layer = replace(LAYER, kv=replace(LAYER.kv, chunk=8))
-    op = make_attention_cost(layer, StepShape(((3, 18),), 1, 100), 2)
+    op = make_attention_cost(layer, StepShape(((3, 18),), 1, 100), KV_TYPES["bf16"])
     assert op.operations == 2 * (8 + 1 + 2) * 4 * 16  # positions 15, 16, 17
     assert op.nbytes == (18 - 8) * layer.kv.width * 2
 
@@ -78,22 +78,26 @@ def test_attention_reads_shared_positions_once() -> None:
     alone = StepShape(((1, 100), (1, 100)), rows=2, distinct=200)
     together = dataclasses.replace(alone, distinct=110)
     width = 2 * (8 + 8)
-    assert make_attention_cost(LAYER, alone, 2) == OpCost(2 * 200 * 4 * 16, 200 * width * 2, "bf16")
-    assert make_attention_cost(LAYER, together, 2) == OpCost(
+    assert make_attention_cost(LAYER, alone, KV_TYPES["bf16"]) == OpCost(
+        2 * 200 * 4 * 16, 200 * width * 2, "bf16"
+    )
+    assert make_attention_cost(LAYER, together, KV_TYPES["bf16"]) == OpCost(
         2 * 200 * 4 * 16, 110 * width * 2, "bf16"
     )
 
 
 def test_attention_reads_no_more_than_its_window() -> None:
     layer = dataclasses.replace(LAYER, kv=KVGroup(2, 8, 8, window=10))
-    op = make_attention_cost(layer, StepShape(((1, 100),), rows=1, distinct=100), 2, layers=3)
+    op = make_attention_cost(
+        layer, StepShape(((1, 100),), rows=1, distinct=100), KV_TYPES["bf16"], layers=3
+    )
     assert op == OpCost(3 * 2 * 10 * 4 * 16, 3 * 10 * 32 * 2, "bf16")
 
 
 def test_a_step_adds_up_its_ops_each_at_its_own_limit() -> None:
     body = Matrix(10, 20, 300, "int8")
     head = Matrix(50, 20, 100, "bf16", head=True)
-    two = Shape(((body, 2), (head, 1)), ((LAYER, 1),), kv_bytes=2)
+    two = Shape(((body, 2), (head, 1)), ((LAYER, 1),), kv_type=KV_TYPES["bf16"])
     step = StepShape(((3, 3),), rows=1, distinct=3)
     # two bodies: 1200 operations, 300 bytes: 3 s of reading each; head: 2000 bf16 = 4 s
     # attention: 2 * 6 pairs * 4 heads * 16 = 768 bf16 = 1.536 s; 3 * 32 * 2 = 192 bytes = 1.92 s

@@ -219,7 +219,7 @@ REFUSED = [
     (["--load-format", "npcache"], "--load-format = 'npcache'", "safetensors, gguf, pt"),
     (["-q", "gguf", "--load-format", "pt"], "--quantization gguf", "contradict"),
     (["-q", "awq", "--load-format", "bitsandbytes"], "--load-format bitsandbytes", "contradict"),
-    (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype = 'fp8'", "nearest valid: f16"),
+    (["--kv-cache-dtype", "fp4"], "kv_cache_dtype = 'fp4'", "int8, int4, fp8_e4m3, fp8_e5m2"),
     (["--dtype", "fp16"], "--dtype = 'fp16'", "nearest valid: bfloat16"),
     (["--tokenizer", "x"], "--tokenizer = x is not supported", "from the folder of the weights"),
     (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill", "--max-num-batched-tokens"),

@@ -14,6 +14,7 @@ from random_models import Answer, answers, engine, random_model, request
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.reference import ReferenceOps
+from flyweight.spec import KV_TYPES
 from flyweight.types import Request, RequestWords
 
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
@@ -69,6 +70,21 @@ def test_batched_chunked_and_threaded(kind: str, activations: str, truth: dict) 
         assert got == wanted, (threads, budget, block)
 
 
+@pytest.mark.parametrize("kv", [kind.name for kind in KV_TYPES.values() if kind.coded])
+def test_codes_do_not_depend_on_company(kv: str) -> None:
+    """Batches, chunks, threads, blocks, prefix hits and preemption, within each type of codes."""
+    model = random_model(CpuOps(1, None, "int8"), "q4_0")
+    wanted: dict[tuple[str, int], Answer] = {}
+    for r in prompts():
+        whole = engine(model, kv, max_num_batched_tokens=1024, prefix_caching=False)
+        wanted |= answers(whole, [r])
+    for threads, budget, block, blocks in ((2, 33, 32, 200), (3, 512, 16, 200), (2, 64, 16, 42)):
+        some = random_model(CpuOps(threads, None, "int8"), "q4_0")
+        shared = engine(some, kv, max_num_batched_tokens=budget, block_size=block, blocks=blocks)
+        for _ in range(2):  # the second time with prefix hits
+            assert answers(shared, prompts()) == wanted, (threads, budget, block)
+
+
 @pytest.mark.parametrize("kind, activations", MODES)
 def test_prefix_hits_change_nothing(kind: str, activations: str, truth: dict) -> None:
     wanted = expect(truth, kind, activations)
@@ -102,7 +118,7 @@ def test_drafts_change_nothing_on_any_target(isa: str) -> None:
         request(f"d{n}", rng.integers(0, 331, n).tolist(), 12, seed=n, logit_bias=likely, **near)
         for n in (1, 17, 70, 300)[: 2 if isa == "scalar" else 4]
     ]
-    for kv in ("f16", "bf16", "f32"):
+    for kv in KV_TYPES:
         ops = CpuOps(1, isa, "int8")
         plain = engine(random_model(ops, "q8_0"), kv, max_num_batched_tokens=1024)
         wanted = answers(plain, few)

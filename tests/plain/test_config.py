@@ -21,7 +21,11 @@ OUTSIDE = [  # setting, value, words of the error
     ("threads", 1000, "nearest valid: 256"),
     ("threads", True, "threads = True is not valid"),
     ("activations", "int4", "activations = 'int4' is not valid; allowed: int8, bf16, f32 (did you"),
-    ("kv_cache_dtype", "fp16", "allowed: auto, f16, bf16, f32 (did you mean 'f16'?)"),
+    (
+        "kv_cache_dtype",
+        "fp16",
+        "allowed: auto, f16, bf16, f32, int8, int4, fp8_e4m3, fp8_e5m2 (did you mean 'f16'?)",
+    ),
     ("backend", "gpu", "backend = 'gpu' is not valid; allowed: cpu, reference"),
     ("block_size", 0, "nearest valid: 1"),
     ("block_size", 5000, "nearest valid: 1024"),

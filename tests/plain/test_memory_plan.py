@@ -85,6 +85,21 @@ def test_the_shape_in_bytes() -> None:
     vectors = 28 * (2 * 1024 + 2 * 128) + 1024
     assert NEEDS.weights == (28 * per_layer + 151936 * 1024) * 18 // 32 + 4 * vectors
     assert count_block_bytes(SPEC, 32, "f16") == 32 * 28 * 8 * 256 * 2
+    scales = 2 * 4  # of K and of V, a float each
+    for dtype, bits in {"int8": 8, "int4": 4, "fp8_e4m3": 8, "fp8_e5m2": 8}.items():
+        assert count_block_bytes(SPEC, 32, dtype) == 32 * 28 * 8 * (256 * bits // 8 + scales)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4", "fp8_e4m3", "fp8_e5m2"])
+def test_blocks_of_codes_are_what_backends_allocate(dtype: str) -> None:
+    limits = Limits(max_model_len=64, max_num_seqs=1, max_num_batched_tokens=8, block_size=48,
+                    blocks=5)  # fmt: skip
+    odd = replace(SPEC.layers[0], kv=replace(SPEC.layers[0].kv, k_dim=36, v_dim=20))
+    for layer in (SPEC.layers[0], odd):
+        small = replace(SPEC, layers=(layer,) * 3)
+        for ops in (CpuOps(1), ReferenceOps("f32")):
+            layers = allocate_kv(small, ops, limits, dtype)
+            assert sum(x.nbytes for x in layers) == 5 * count_block_bytes(small, 48, dtype)
 
 
 def test_blocks_are_what_is_useful_or_what_fits() -> None:

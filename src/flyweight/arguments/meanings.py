@@ -16,13 +16,13 @@ from flyweight.arguments.draft import DraftArguments, Meaning
 from flyweight.arguments.options import Flag, make_flags, number
 from flyweight.config import Settings
 from flyweight.errors import ConfigError, nearest
+from flyweight.spec import read_kv_type
 from flyweight.validation.untrusted import shown
 
 # vLLM's names; on a CPU it computes float16 as bfloat16 too
 COMPUTED_AS = {
     "half": "bf16", "float16": "bf16", "bfloat16": "bf16", "float": "f32", "float32": "f32",
 }  # fmt: skip
-KV = {"float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32"}
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
 POLICIES = ("priority", "fcfs")
 FORMATS = ("auto", "gguf", "safetensors", "pt")
@@ -78,13 +78,7 @@ def apply_dtype(draft: DraftArguments) -> None:
 
 
 def apply_kv_dtype(draft: DraftArguments) -> None:
-    asked = draft.text("kv-cache-dtype")
-    if asked.startswith("fp8"):
-        raise ConfigError(
-            f"--kv-cache-dtype = {shown(asked)} is not supported: K/V is kept in 16 or 32 bits; "
-            "allowed: auto, f16, bf16, f32; nearest valid: f16"
-        )
-    draft.engine["kv_cache_dtype"] = KV.get(asked, asked)
+    draft.engine["kv_cache_dtype"] = read_kv_type(draft.text("kv-cache-dtype"))
 
 
 def apply_quantization(draft: DraftArguments) -> None:

@@ -128,7 +128,7 @@ class OfflineRun:
         each = self.requests.input_len + self.requests.output_len + 2
         tokens = each * min(self.requests.count, self.requests.seqs)
         layers = self.llm.loaded.spec.layers
-        kv = tokens * sum(layer.kv.width for layer in layers) * self.shape.kv_bytes
+        kv = tokens * sum(self.shape.kv_type.count_bytes(layer.kv) for layer in layers)
         room = PeerSetup(tokens, min(self.requests.count, self.requests.seqs), kv)
         try:
             for name in named:

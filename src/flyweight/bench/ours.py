@@ -210,8 +210,7 @@ class OwnEngine:
         self.shape = make_shape(
             found.checkpoint, found.plan, found.spec, options.activations, self.kv_dtype
         )
-        width = sum(layer.kv.width for layer in found.spec.layers)
-        self.token_bytes = width * self.shape.kv_bytes
+        self.token_bytes = sum(self.shape.kv_type.count_bytes(x.kv) for x in found.spec.layers)
         self._ids = count()
 
     def measure(self, test: Workload, round: int) -> TimedRun:

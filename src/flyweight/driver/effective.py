@@ -13,6 +13,7 @@ from flyweight.build import LoadedModel
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
 from flyweight.plan.memory import format_size
+from flyweight.spec import KV_TYPES
 
 COUNTERS = {  # vLLM's name for a total of the engine's
     "prefix_cache_hits": "cached",
@@ -55,7 +56,7 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
         "memory_limit", format_size(plan.limit), f"{format_size(plan.need)} are needed at most"
     )
     yield row("activations", settings.activations, "type of the inputs of matrix products")
-    yield row("kv_cache_dtype", plan.sizing.kv_dtype, "type of the K/V cache")
+    yield row("kv_cache_dtype", plan.sizing.kv_dtype, KV_TYPES[plan.sizing.kv_dtype].meaning)
     yield row("block_size", limits.block_size, f"tokens in a block; {limits.blocks} blocks")
     yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")
     yield row("max_num_batched_tokens", limits.max_num_batched_tokens, "tokens in a step")

@@ -12,16 +12,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from flyweight.errors import ConfigError
 from flyweight.ops.grouped import BlockRows, GroupedWeight, find_base
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer, Stack
-from flyweight.spec import KV_BYTES, KVGroup, RouteSpec
+from flyweight.spec import KV_BLOCK, KV_TYPES, KVGroup, RouteSpec
 from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
 
 Array = NDArray[Any]
 Part = GroupedWeight | BlockRows | Array  # a range of rows of one weight
 ACTIVATIONS = ("f32", "bf16", "int8")
-KV_DTYPES = tuple(KV_BYTES)
+KV_DTYPES = tuple(KV_TYPES)
 GATED_ACTS = ("silu", "gelu", "gelu_tanh", "swiglu_clamped")
 PLAIN_ACTS = ("silu", "gelu", "gelu_tanh", "relu")
 FLOAT_CODES = ("nf4", "fp4", "e4m3", "e5m2")  # bases that bf16 products open themselves
@@ -44,10 +45,32 @@ def choose_rounding(activations: str, kind: str) -> str:
 def uses_pairs(group: KVGroup, block_size: int, dtype: str, activations: str) -> bool:
     """Whether attention over this layer multiplies in bf16: q, K, V and the softmax weights are
     rounded to it and multiplied in pairs, sums are float32.  Where shapes do not allow pairs, and
-    with activations f32, K and V are only stored in bf16.
+    with activations f32, K and V are only stored in bf16.  Codes are always multiplied in pairs.
     """
+    if KV_TYPES[dtype].coded:
+        return True
     even = group.k_dim % 2 == 0 and not (group.v_in_k and group.v_dim % 2)
     return dtype == "bf16" and activations != "f32" and even and block_size % 16 == 0
+
+
+def check_codes(group: KVGroup, block_size: int, dtype: str) -> None:
+    """Raises `ConfigError` where K/V of a coded type cannot be stored in this shape."""
+    if not KV_TYPES[dtype].coded:
+        return
+    if block_size % KV_BLOCK:
+        raise ConfigError(
+            f"holds codes of {KV_BLOCK} tokens at a time, block_size = {block_size} does not",
+            "kv_cache_dtype",
+            value=dtype,
+            hint=f"nearest valid: block_size = {-(-block_size // KV_BLOCK) * KV_BLOCK}",
+        )
+    if group.k_dim % 2 or (group.v_in_k and group.v_dim % 2):
+        raise ConfigError(
+            f"needs heads of even size, this model's have {group.k_dim}",
+            "kv_cache_dtype",
+            value=dtype,
+            hint="nearest valid: f16",
+        )
 
 
 class Comm(Protocol):

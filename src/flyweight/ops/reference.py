@@ -14,13 +14,13 @@ import numpy as np
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import (
     ACTIVATIONS,
-    DENSE_KINDS,
     FLOAT_CODES,
     GATED_ACTS,
     KV_DTYPES,
     PLAIN_ACTS,
     Array,
     Part,
+    check_codes,
     choose_rounding,
     from_bf16_bits,
     to_bf16_bits,
@@ -28,6 +28,7 @@ from flyweight.ops.base import (
 )
 from flyweight.ops.grouped import BlockRows, GroupedWeight, find_base
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
+from flyweight.ops.reference_kv import count_turned, load, store, turn
 from flyweight.ops.reference_math import (
     activate,
     attend_one,
@@ -36,18 +37,16 @@ from flyweight.ops.reference_math import (
     describe_unknown,
     find_kind,
     list_factors,
-    load,
     normalize_heads,
     rotate,
     round_rows,
     round_static,
     route,
-    store,
     to_floats,
 )
 from flyweight.ops.reference_sample import sample
 from flyweight.ops.stack import Layer, SteppedStack, adapt
-from flyweight.spec import KVGroup, RouteSpec
+from flyweight.spec import KV_TYPES, KVGroup, RouteSpec
 from flyweight.wire import F32, F64, I32, Batch, SampleBatch, Sampled
 
 
@@ -77,7 +76,8 @@ class ReferenceWeight:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceKV:
-    """K and V by slot: [N*B, Hk, D] float32, float16, or uint16 holding bfloat16 bits.
+    """K and V by slot: [N*B, Hk, D] float32, float16, uint16 holding bfloat16 bits, or float64 of
+    what codes stand for, K rotated in runs of `turned` elements.
 
     A slot holds NaN until it is written, so reading one that never was cannot pass unnoticed.
     """
@@ -86,11 +86,13 @@ class ReferenceKV:
     block_size: int
     k: Array
     v: Array
+    dtype: str
     paired: bool  # q is rounded to bf16 as K is; the softmax weights are not
+    turned: int
 
     @property
     def nbytes(self) -> int:
-        return int(self.k.nbytes + (0 if self.group.v_in_k else self.v.nbytes))
+        return len(self.k) * KV_TYPES[self.dtype].count_bytes(self.group)
 
 
 class ReferenceOps:
@@ -143,13 +145,14 @@ class ReferenceOps:
     ) -> ReferenceKV:
         if dtype not in KV_DTYPES:
             raise ConfigError(describe_unknown("KV dtype", dtype, KV_DTYPES))
-        slots = blocks * block_size
+        check_codes(group, block_size, dtype)
+        slots, turned = blocks * block_size, count_turned(group, dtype)
         never = np.full((slots, group.heads, max(group.k_dim, group.v_dim)), np.nan, np.float32)
         k, v = store(never[..., : group.k_dim], dtype), store(never[..., : group.v_dim], dtype)
         if group.v_in_k:
             v = k[..., group.k_dim - group.v_dim :]
         pairs = uses_pairs(group, block_size, dtype, self._activations)
-        return ReferenceKV(group, block_size, k, v, pairs)
+        return ReferenceKV(group, block_size, k, v, dtype, pairs, turned)
 
     # --- step bounds: nothing to hold between ops ---
     def begin(self, batch: Batch) -> None: ...
@@ -219,10 +222,9 @@ class ReferenceOps:
         q, k, v = np.split(qkv, [q_wide, qkv.shape[1] - wide], axis=1)
         q = rotate(normalize_heads(q, group.k_dim, norms, "q"), rope)
         k = rotate(normalize_heads(k, group.k_dim, norms, "k"), rope)
-        dtype = DENSE_KINDS[kv.k.dtype.name]
-        kv.k[batch.slots] = store(k, dtype)
+        kv.k[batch.slots] = store(k, kv.dtype, kv.turned)
         if not group.v_in_k:
-            kv.v[batch.slots] = store(v.reshape(count, group.heads, group.v_dim), dtype)
+            kv.v[batch.slots] = store(v.reshape(count, group.heads, group.v_dim), kv.dtype)
         return q
 
     def attend(
@@ -237,7 +239,7 @@ class ReferenceOps:
         chunk: int = 0,
     ) -> F32:
         assert isinstance(kv, ReferenceKV) and kv.group.kind == "full"
-        q = from_bf16_bits(to_bf16_bits(q)) if kv.paired else q
+        q = from_bf16_bits(to_bf16_bits(turn(q, kv.turned))) if kv.paired else q
         out = np.empty((len(q), q.shape[1] * kv.group.v_dim), np.float32)  # [T, Hq*D]
         for s, context in enumerate(batch.contexts):
             block, offset = np.divmod(np.arange(context), kv.block_size)
@@ -305,4 +307,5 @@ class ReferenceOps:
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         assert isinstance(kv, ReferenceKV)
         kv.k[dst] = kv.k[src]
-        kv.v[dst] = kv.v[src]
+        if not kv.group.v_in_k:  # else it is a part of K
+            kv.v[dst] = kv.v[src]

@@ -138,16 +138,6 @@ def activate(x: F64, kind: str, known: tuple[str, ...]) -> F64:
     return product
 
 
-def store(x: F32, dtype: str) -> Array:
-    if dtype == "bf16":
-        return to_bf16_bits(x)
-    return x.astype(np.float16 if dtype == "f16" else np.float32)
-
-
-def load(stored: Array) -> F64:
-    return (from_bf16_bits(stored) if stored.dtype == np.uint16 else stored).astype(np.float64)
-
-
 def describe_unknown(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return f"{name} = {value!r}; allowed: {', '.join(allowed)}{nearest(value, allowed)}"
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from flyweight.errors import ConfigError
 from flyweight.plan.step import attend_bytes, count_layer_bytes, sample_bytes
-from flyweight.spec import KV_BYTES, ModelSpec
+from flyweight.spec import KV_TYPES, ModelSpec
 
 MIB = 1 << 20
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
@@ -164,8 +164,7 @@ def count_rounding_bytes(needs: Needs) -> int:
 
 def count_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     """Bytes of one K/V block over all layers."""
-    per_token = sum(x.kv.width for x in spec.layers)
-    return per_token * block_size * KV_BYTES[kv_dtype]
+    return block_size * sum(KV_TYPES[kv_dtype].count_bytes(x.kv) for x in spec.layers)
 
 
 def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: int) -> MemoryPlan:

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyweight.ops.base import choose_rounding
-from flyweight.spec import KV_BYTES, LayerSpec, ModelSpec, RouteSpec, SlotPlan, Source, WeightPlan
+from flyweight.spec import (
+    KV_TYPES,
+    KVType,
+    LayerSpec,
+    ModelSpec,
+    RouteSpec,
+    SlotPlan,
+    Source,
+    WeightPlan,
+)
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS
 
@@ -87,11 +96,11 @@ class Shape:
 
     matrices: tuple[tuple[Matrix, int], ...]
     layers: tuple[tuple[LayerSpec, int], ...]
-    kv_bytes: int  # of one element of K or V
+    kv_type: KVType
 
     def list_ops(self, seen: StepShape) -> list[OpCost]:
         """Every op of a step that counts; norms, rotation and sampling are taken to be free."""
-        found = [make_attention_cost(layer, seen, self.kv_bytes, n) for layer, n in self.layers]
+        found = [make_attention_cost(layer, seen, self.kv_type, n) for layer, n in self.layers]
         for matrix, n in self.matrices:
             op = matrix.make_op(seen.rows if matrix.head else seen.tokens)
             found += [op] * n
@@ -108,7 +117,7 @@ class StepWork:
 
 
 def make_attention_cost(
-    layer: LayerSpec, seen: StepShape, kv_bytes: int, layers: int = 1
+    layer: LayerSpec, seen: StepShape, kv_type: KVType, layers: int = 1
 ) -> OpCost:
     """Scores and mixtures of one layer, or of `layers` alike, in bf16 as the roofline counts."""
     window, chunk = layer.kv.window or 1 << 62, layer.kv.chunk
@@ -122,7 +131,7 @@ def make_attention_cost(
         pairs = sum(count_pairs(count, context, window) for count, context in seen.chunks)
         reach = sum(min(context, window + count - 1) for count, context in seen.chunks)
     width = layer.kv.k_dim + layer.kv.v_dim
-    nbytes = min(reach, seen.distinct) * layer.kv.width * kv_bytes
+    nbytes = min(reach, seen.distinct) * kv_type.count_bytes(layer.kv)
     return OpCost(2.0 * pairs * layer.heads * width * layers, float(nbytes * layers), "bf16")
 
 
@@ -161,7 +170,7 @@ def make_shape(
         m for slot in plan.slots for m in _list_matrices(slot, spec, kinds, activations)
     )
     layers = Counter(spec.layers)
-    return Shape(tuple(matrices.items()), tuple(layers.items()), KV_BYTES[kv_dtype])
+    return Shape(tuple(matrices.items()), tuple(layers.items()), KV_TYPES[kv_dtype])
 
 
 def _list_matrices(

@@ -5,16 +5,16 @@ touched), and no value beyond a token's own position reaches its output.  The la
 native/kv.h's; this module knows its sizes only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import KV_DTYPES, Array, uses_pairs
+from flyweight.ops.base import KV_DTYPES, Array, check_codes, uses_pairs
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
-from flyweight.spec import KVGroup
+from flyweight.spec import KV_TYPES, KVGroup
 from flyweight.wire import F32, I32, U8, Batch
 
 ALIGN = 64  # a cache line and the widest vector
@@ -70,10 +70,13 @@ def make_kv_layer(
             f"KV group with V of {group.v_dim} elements in K of {group.k_dim}; "
             f"allowed: at most {group.k_dim}"
         )
-    heads = blocks * block_size * group.heads * (4 if dtype == "f32" else 2)
-    k = _allocate_zeros(heads * group.k_dim + _native.KV_SPARE)
-    v = None if group.v_in_k else _allocate_zeros(heads * group.v_dim + _native.KV_SPARE)
-    pairs = uses_pairs(group, block_size, dtype, activations)
+    check_codes(group, block_size, dtype)
+    kind, slots = KV_TYPES[dtype], blocks * block_size
+    of_k = slots * kind.count_bytes(replace(group, v_in_k=True))
+    k = _allocate_zeros(of_k + _native.KV_SPARE)
+    of_v = slots * kind.count_bytes(group) - of_k
+    v = None if group.v_in_k else _allocate_zeros(of_v + _native.KV_SPARE)
+    pairs = not kind.coded and uses_pairs(group, block_size, dtype, activations)
     shape = (group.heads, block_size, group.k_dim, group.v_dim, pairs)
     native = _native.KV(k, v, KV_DTYPES.index(dtype), blocks, shape)
     return CpuKV(group, blocks, block_size, dtype, k, v, native)
