@@ -86,3 +86,19 @@ def test_inspect_and_check_know_it(folders: dict[str, Path]) -> None:
     assert document["weights"]["layers.0.qkv"]["kinds"] == ["u4_g32_order"] * 3
     assert open_checkpoint(folders["gptq"]).opened == 0
     assert CliRunner().invoke(app, ["check", str(folders["gptq"])]).exit_code == 0
+
+
+def test_matrices_without_a_kernel_are_told(tmp_path: Path) -> None:
+    made, _ = quantise(tiny_tensors({**CONFIG, **SHAPE}))
+    for name, (kind, (groups, n), raw) in [i for i in made.items() if i[0].endswith("scales")]:
+        stem = name.removesuffix("scales")
+        made[name] = kind, (2 * groups, n), raw * 2  # groups of 16
+        _, (_, words), points = made[f"{stem}qzeros"]
+        made[f"{stem}qzeros"] = "i32", (2 * groups, words), points * 2
+        order = np.arange(32 * groups, dtype=np.int32) // 16
+        made[f"{stem}g_idx"] = "i32", order.shape, order.tobytes()
+    config = SHAPE | {"quantization_config": GPTQ | {"group_size": 16}}
+    path = tiny_folder(tmp_path / "m", config, made)
+    told = CliRunner().invoke(app, ["inspect", str(path)]).stdout
+    assert "gptq: BF16 (and F32); 14 matrices without a kernel, as bf16" in told
+    assert len(texts(path)[0]) == 24

@@ -166,3 +166,11 @@ def test_pytorchs_files_are_taken_where_there_is_nothing_else() -> None:
     for other in ("tf_model.h5", "flax_model.msgpack", "model.pt"):
         with pytest.raises(CheckpointError, match="it is not read"):
             choose(HubName("org/m"), {"config.json": 1, other: 1})
+
+
+def test_quantised_repositories_bring_their_config() -> None:
+    """As TheBloke published GPTQ: one file of another name, and the config in a file of its own."""
+    files = dict.fromkeys(["config.json", "quantize_config.json", "tokenizer.json", "README.md"], 9)
+    found = choose(HubName("org/name-GPTQ"), files | {"gptq_model-4bit-128g.safetensors": 4 * MIB})
+    assert found.weights == ("gptq_model-4bit-128g.safetensors",)
+    assert {"config.json", "quantize_config.json", "tokenizer.json"} == set(found.beside)

@@ -122,8 +122,11 @@ def list_quantisation(found: ModelDescription) -> dict[str, str]:
     """The method of a quantised folder, and what its matrices are kept as."""
     from flyweight.server.observability.effective_config import summarize_model
 
-    method = found.checkpoint.quantisation
-    return {"quantised as": f"{method}: {summarize_model(found).quantisation}"} if method else {}
+    summary = summarize_model(found)
+    if not summary.method:
+        return {}
+    opened = f"; {summary.opened} matrices without a kernel, as bf16" if summary.opened else ""
+    return {"quantised as": f"{summary.method}: {summary.quantisation}{opened}"}
 
 
 def list_mixture(spec: ModelSpec) -> dict[str, str]:
