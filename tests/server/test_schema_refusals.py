@@ -27,8 +27,9 @@ THEIRS = (
          "'/properties/a/$ref': $ref = 'http://a.example/b' leads out of it; allowed: '#'"),
         ({"json": {"$defs": {"cat": {}}, "$ref": "#/$defs/cut"}}, "did you mean '#/$defs/cat'?"),
         ({"json": {"properties": {"a": {"type": "strin"}}}},
-         "'/properties/a/type': type = 'strin' (did you mean 'string'?); allowed: array"),
-        ({"json": {"type": ["string", 5]}}, "'/type': type = 5; allowed: array"),
+         "'/properties/a/type': type = 'strin' is not valid (did you mean 'string'?); allowed: "
+         "array"),
+        ({"json": {"type": ["string", 5]}}, "'/type': type = 5 is not valid; allowed: array"),
         ({"json": {"$ref": 5}}, "'/$ref': 5 is not text"),
         ({"json": {"type": "string", "pattern": "("}}, "'(' is not a supported regex: uncl"),
         ({"regex": "("}, "structured_outputs.regex: '(' is not a supported regex: unclosed"),

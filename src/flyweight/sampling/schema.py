@@ -260,7 +260,7 @@ def _check_types(given: Any, place: str) -> None:
     for one in given if isinstance(given, list) else [given]:
         if one not in TYPES:
             hint = nearest(one[:40], TYPES) if isinstance(one, str) else ""
-            refuse(place, f"type = {shown(one)}{hint}; allowed: {', '.join(TYPES)}")
+            refuse(place, f"type = {shown(one)} is not valid{hint}; allowed: {', '.join(TYPES)}")
 
 
 def _check_ends(schema: Mapping[str, Any], place: str) -> None:

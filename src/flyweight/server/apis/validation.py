@@ -169,7 +169,7 @@ def _describe_range(schema: Mapping[str, Any]) -> str:
 
 
 def _format_number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def _is_media(value: Any, field: int | str) -> bool:
