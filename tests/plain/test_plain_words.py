@@ -1,4 +1,6 @@
-"""Plain words: class names are unique, and help texts, errors and documents use standard terms."""
+"""Plain words: class names are unique, help texts, errors and documents use standard terms, and the
+files that documents name exist.
+"""
 
 import ast
 import collections
@@ -20,6 +22,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if "log" not in page.name and
     page.parent.name != "log"
 ]  # fmt: skip
+
+FOLDERS = ("src", "native", "tests", "tools", "bench", "fuzz", "examples")
+FILES = [
+    path.relative_to(ROOT).as_posix()
+    for top in FOLDERS
+    for path in (ROOT / top).rglob("*")
+    if path.suffix in (".py", ".cpp", ".h")
+]
 
 # Riddles and private vocabulary, with a standard term for each.
 BANNED = {
@@ -126,6 +136,22 @@ def test_documents_use_standard_terms_in_short_sentences(page: Path) -> None:
     assert [p for p in paragraphs if words(p) > 120] == []
     if page.name != "architecture.md":  # its glossary lists the old terms
         assert [s for s in sentences if IDIOMS.search(s)] == []
+
+
+def named_files(page: Path) -> Iterator[str]:
+    """Source files that a page names with a folder; braces are alternatives."""
+    for text in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
+        if re.fullmatch(r"(?:[\w{},-]+/)+[\w{},-]+\.(?:py|cpp|h)", text):
+            head, brace, tail = text.partition("{")
+            inside, _, end = tail.partition("}")
+            yield from (head + one + end for one in inside.split(",")) if brace else [text]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_that_documents_name_exist(page: Path) -> None:
+    known = ["/" + file for file in FILES]
+    named = named_files(page)
+    assert [f for f in named if not any(one.endswith("/" + f) for one in known)] == []
 
 
 def test_every_options_help_is_a_phrase() -> None:
