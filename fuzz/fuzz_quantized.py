@@ -38,6 +38,17 @@ MXFP4 = {
     "m_blocks": ("U8", [2, 3, 2, 16], bytes(range(192))),
     "m_scales": ("U8", [2, 3, 2], bytes(range(120, 132))),
 }
+ONE = ("F32", [], np.float32(0.5).tobytes())
+MODELOPT = {
+    "NVFP4": {
+        "m.weight": ("U8", [3, 32], bytes(range(96))),
+        "m.weight_scale": ("F8_E4M3", [3, 4], bytes(range(0x30, 0x3C))),
+        "m.weight_scale_2": ONE,
+        "m.input_scale": ONE,
+    },
+    "FP8": {"m.weight": ("F8_E4M3", [3, 32], bytes(range(96))), "m.weight_scale": ONE},
+}
+SHARED = ("joined", "claims", "compressed_rows")
 WILD: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 1 << 40, 0.5, "", "x", "group",
     "channel", "tensor", "block", "int", "float", "auto_round:auto_awq", "gptq", "awq", [], {},
@@ -51,11 +62,10 @@ Folder = tuple[dict[str, Any], dict[str, tuple[str, list[int], bytes]]]  # confi
 
 
 class Target:
-    COVERED = ("weights/quantised.py", "weights/formats/joined.py", "weights/formats/claims.py",
-               "weights/formats/gptq.py", "weights/formats/awq.py",
-               "weights/formats/compressed.py", "weights/formats/compressed_rows.py",
-               "weights/formats/bitsandbytes.py", "weights/formats/fp8.py",
-               "weights/formats/hqq.py", "weights/formats/torchao.py")  # fmt: skip
+    COVERED = (
+        "weights/quantised.py",
+        *(f"weights/formats/{name}.py" for name in sorted({*METHODS.values(), *SHARED})),
+    )
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,6 +74,8 @@ class Target:
         self.honest = [read_folder(path) for path in sorted(FOLDERS.iterdir())]
         self.honest += [make_gptq(*one) for one in ((8, 32), (4, 16), (3, 64), (2, 32))]
         self.honest.append(({"quant_method": "mxfp4"}, MXFP4))
+        for kind, tensors in MODELOPT.items():
+            self.honest.append(({"quant_method": "modelopt", "quant_algo": kind}, tensors))
         for config, _ in self.honest:
             config |= {"dynamic": None, "sparsity_config": None, "transform_config": None}
 
