@@ -339,6 +339,16 @@ print(json.dumps(llm.generate("Once upon", params, use_tqdm=False)[0].outputs[0]
 """
 
 
+def test_a_writer_that_comes_late_leaves_no_name(tmp_path: Path) -> None:
+    """It opened the partial file's name after another process had given that file its own."""
+    folder, key = CacheFolder(tmp_path, 1 << 20), b"k" * 32
+    with folder.write_partial(key) as file:
+        assert file is not None
+    with folder.write_partial(key) as file:
+        assert file is None
+    assert [f.suffix for f in tmp_path.iterdir()] == [".tiles"]
+
+
 def test_two_processes_start_at_once(kept: Path) -> None:
     paths = os.pathsep.join(p for p in sys.path if p)
     children = [

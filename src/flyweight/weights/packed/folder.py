@@ -68,7 +68,11 @@ class CacheFolder:
         path = self.path / f"{key.hex()}{PARTIAL}"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if not _is_locked(file) or not _is(path, file) or self.file(key).exists():
+            if not _is_locked(file) or not _is(path, file):
+                yield None
+                return
+            if self.file(key).exists():  # written since; the name that `open` just made is not left
+                path.unlink()
                 yield None
                 return
             os.ftruncate(file, 0)
