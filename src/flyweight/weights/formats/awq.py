@@ -23,14 +23,12 @@ from flyweight.weights.formats.claims import (
     check_finite,
     find_group,
     repeat_groups,
-    unpack_words,
 )
 from flyweight.wire import U8
 
 CODES, POINTS, SCALE = ".qweight", ".qzeros", ".scales"
 BITS, LANES, MIDDLE = 4, 8, 8
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight rows each code of a word belongs to
-PLACES = np.argsort(ORDER)
 
 
 def claim(folder: Folder) -> dict[str, Claim]:
@@ -104,6 +102,11 @@ class AwqMatrix:
 def _read_rows(part: Part, start: int, stop: int) -> U8:
     """Rows [start, stop) of the codes or zero points: columns of the file's words."""
     first, last = start // LANES, -(-stop // LANES)
-    codes = unpack_words(part.columns(first, last), BITS, 1)
-    rows = codes.reshape(len(codes), -1, LANES)[:, :, PLACES].reshape(len(codes), -1)
-    return np.ascontiguousarray(rows[:, start - first * LANES :][:, : stop - start].T)
+    words = np.ascontiguousarray(part.columns(first, last).view(np.uint32).T)
+    rows, codes = np.empty((len(words), LANES, words.shape[1]), np.uint8), np.empty_like(words)
+    for lane, row in enumerate(ORDER):
+        np.right_shift(words, np.uint32(BITS * lane), out=codes)
+        np.bitwise_and(codes, np.uint32(15), out=codes)
+        rows[:, row] = codes
+    flat = rows.reshape(len(words) * LANES, words.shape[1])
+    return flat[start - first * LANES :][: stop - start]

@@ -169,14 +169,17 @@ def unpack_codes(stream: U8, bits: int) -> U8:
     if stream.shape[1] % bits:
         stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % bits)))
     rows, size = stream.shape
-    runs = np.zeros((rows, size // bits, 8), np.uint8)
-    runs[:, :, :bits] = stream.reshape(rows, size // bits, bits)
-    words = runs.view("<u8")[:, :, 0]
+    if bits in (2, 4):  # runs that are words as they lie
+        words = np.ascontiguousarray(stream).view(f"<u{bits}").astype("<u8")
+    else:
+        runs = np.zeros((rows, size // bits, 8), np.uint8)
+        runs[:, :, :bits] = stream.reshape(rows, size // bits, bits)
+        words = runs.view("<u8")[:, :, 0]
     for held in (4, 2, 1):
         mask = sum(((1 << held * bits) - 1) << lane for lane in range(0, 64, 8 * held))
         words |= words << np.uint64(8 * held - held * bits)
         words &= np.uint64(mask)
-    return runs.reshape(rows, size // bits * 8)
+    return words.view(np.uint8).reshape(rows, size // bits * 8)
 
 
 def unpack_words(words: NDArray[Any], bits: int, axis: int) -> U8:

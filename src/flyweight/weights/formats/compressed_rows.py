@@ -104,7 +104,7 @@ class CodedMatrix:
         columns = None
         if "order" in parts and (parts["order"].all() >= 0).all():
             columns = sort_columns(parts["order"], self.group, self.where)
-            codes = codes[:, columns]
+            codes = np.take(codes, columns, axis=1)
         if not self.ordered and columns is not None and (np.diff(columns) != 1).any():
             raise CheckpointError(
                 f"{self.where}: {shown(parts['order'].name)} puts columns in another order, but "

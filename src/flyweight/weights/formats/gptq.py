@@ -149,7 +149,7 @@ class GptqMatrix:
         points = self._read_points(parts["points"], start, stop)
         columns = self._find_columns(parts["order"]) if "order" in parts else None
         if columns is not None:
-            codes = codes[:, columns]  # those of a group side by side
+            codes = np.take(codes, columns, axis=1)  # those of a group side by side
         shape, times = (stop - start, self.shape[1]), self.group // self.read
         if not self.symmetric:
             zeros = repeat_groups(
