@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 from harness import decoder, logits
 
+from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps
+from flyweight.ops.cpu.gemm import PackedWeight
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.reference import ReferenceOps
+from flyweight.spec import Files
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
+from flyweight.weights.load import list_slot_kinds, load
 from flyweight.wire import F32
 
 TOKENS = (1, 17, 80, 3, 95, 41, 42, 7, 64, 5, 29, 30)
@@ -68,6 +72,26 @@ def test_static_activations_are_rounded_with_the_scale_of_the_file() -> None:
     found = run("ct-w8a8-static", CpuOps(2, None, "int8"))
     off = [np.abs(found - expected[key]).max() for key in ("logits rounded", "logits")]
     assert off[0] < 0.2 * off[1]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_memory_and_rounded_activations(name: str) -> None:
+    """With activations as kernels choose them, in as much memory as was planned."""
+    ops, checkpoint = CpuOps(2), open_checkpoint(FOLDERS / name)
+    kind = find_family(checkpoint.config)
+    plan = kind.plan(kind.read_spec(checkpoint.config), Files(False, frozenset(checkpoint.tensors)))
+    loaded = load(checkpoint, plan, ops)
+    for slot, planned in list_slot_kinds(checkpoint, plan).items():
+        held = loaded[slot]
+        weights = held if isinstance(held, tuple) else (held,)
+        for (shape, packed), weight in zip(planned, weights, strict=True):
+            if isinstance(weight, PackedWeight):
+                assert (weight.shape, weight.kind) == (shape, packed)
+                assert weight.tiles.nbytes == ops.count_packed_bytes(weight.shape, packed)
+    expected = np.load(FOLDERS / name / "expected.npz")["logits"]
+    found = run(name, ops)
+    limit = 0.2 if name.endswith("static") else 0.05
+    assert np.square(found - expected).sum() <= limit**2 * np.square(expected).sum()
 
 
 def run(name: str, ops: Ops) -> F32:
