@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import MODELS, batch, decoded, decoder, logits_of, memory, mixed
+from harness import MODELS, batch, decoded, decoder, logits, logits_of, memory, mixed
 from random_models import random_model
 
 from flyweight.models.decoder import Decoder
@@ -15,6 +15,7 @@ from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.cpu.stack import CpuStack
 from flyweight.ops.operands import KVLayer
 from flyweight.ops.stack import Layer, SteppedStack
+from flyweight.spec import KV_TYPES
 from flyweight.wire import F32
 
 FAMILIES = sorted(p.name for p in MODELS.iterdir() if p.is_dir())
@@ -80,6 +81,14 @@ def test_every_way_to_multiply(
     stack, finer = (random_model(ops, kind) for ops in backends)
     assert in_one_call(stack) == [True]
     equal(stack, finer, TOKENS if at_length or isa != "scalar" else FEWER)
+
+
+@pytest.mark.parametrize("kv", [kind.name for kind in KV_TYPES.values() if kind.coded])
+def test_with_k_and_v_in_codes(kv: str) -> None:
+    stack, finer = (random_model(make(2, None, "int8"), "q4_0") for make in (CpuOps, FinerOps))
+    tokens = np.random.default_rng(5).integers(0, stack.spec.vocab, TOKENS).astype(np.int32)
+    ours, theirs = (logits(model, tokens, np.arange(TOKENS), kv, 33) for model in (stack, finer))
+    assert np.isfinite(ours).all() and np.array_equal(ours.view(np.int32), theirs.view(np.int32))
 
 
 class Unknown:

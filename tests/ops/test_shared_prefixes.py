@@ -14,7 +14,7 @@ from op_cases import Make, Paged, normal, poisoned, still
 
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import KVLayer
-from flyweight.spec import KVGroup
+from flyweight.spec import KV_TYPES, KVGroup
 from flyweight.wire import F32, I32, Batch
 
 slow_ok = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -129,3 +129,11 @@ def test_groups_within_a_group(native: Make) -> None:
                *([18] * 4 + [78] * (s - 4) for s in range(5, 8))]  # fmt: skip
     some = forest(lengths, [2600] * 8, 32, KVGroup(1, 32, 32), 4)
     check(some, native(threads=2), native(threads=1), [1] * 8, "f16", (0, 0.0, None))
+
+
+@pytest.mark.parametrize("dtype", [kind.name for kind in KV_TYPES.values() if kind.coded])
+def test_a_system_prompt_in_codes(native: Make, dtype: str) -> None:
+    contexts = [600 + 7 * s for s in range(16)]
+    some = forest([[18] * s for s in range(16)], contexts, 32, KVGroup(2, 32, 32), 2)
+    for threads in (2, 7):
+        check(some, native("int8", threads), native("int8", 1), [1] * 16, dtype, (0, 0.0, None))
