@@ -145,34 +145,42 @@ class CodeSource {
 };
 
 #if defined(FW_ISA_AVX512)
-// The sums of DotMath for the rows of one register tile, codes opened in registers.
+// The sums of DotMath for the rows of one or two register tiles, codes opened in registers for each.
 template <KVType type>
 class CodeDots {
  public:
   using Unit = Opened<type>;
   static constexpr int kUnit = Unit::kParts;
 
-  static bool fits(const KVView& kv) { return kv.k_dim % (2 * kUnit) == 0 && kv.v_dim % 64 == 0 && !kv.v_in_k; }
+  // More rows are cheaper with tiles opened once, in scratch.
+  static bool fits(const PairWork& work) {
+    const KVView& kv = work.a.kv;
+    return work.rows.count() <= 2 * kRowTile && kv.k_dim % (2 * kUnit) == 0 && kv.v_dim % 64 == 0 && !kv.v_in_k;
+  }
 
-  explicit CodeDots(const PairWork& work) : w_(work) {}
+  // `rows`: of a register tile, as q is packed.
+  CodeDots(const PairWork& work, int64_t rows) : w_(work), rows_(rows) {}
 
-  void scores(const CodeTile& tile) const {
-    with_rows(w_.rows.count(), [&](auto n) { score<n.value>(tile); });
+  void scores(const CodeTile& tile, const Span& s) const {
+    for (int64_t r = s.row / rows_ * rows_; r < s.end; r += rows_)
+      with_rows(w_.rows.count() - r < rows_ ? w_.rows.count() - r : rows_, [&](auto n) { score<n.value>(tile, r); });
   }
 
   void mix(const CodeTile& tile, int64_t row, int64_t end, bool starts, float* records) const {
-    with_rows(end - row, [&](auto n) {
-      for (int64_t column = 0; column < w_.a.kv.v_dim; column += 64) sums<n.value>(tile, row, column, starts, records);
-    });
+    for (int64_t r = row; r < end; r += rows_)
+      with_rows(end - r < rows_ ? end - r : rows_, [&](auto n) {
+        for (int64_t column = 0; column < w_.a.kv.v_dim; column += 64) sums<n.value>(tile, r, column, starts, records);
+      });
   }
 
  private:
   template <int R>
-  void score(const CodeTile& tile) const {
+  void score(const CodeTile& tile, int64_t row) const {
     F32x16 sum[R][kParts];
     each<R * kParts>([&](auto i) FW_LAMBDA { sum[i / kParts][i % kParts] = zero(); });
     const int64_t bytes = w_.a.kv.k_dim / (2 * kUnit) * Unit::kBytes;
-    const uint16_t* q = w_.q;
+    const uint16_t* q = w_.q + row * w_.a.kv.k_dim;
+    float* to = w_.scores + row * kTile;
     for (int64_t at = 0; at < bytes; at += Unit::kBytes, q += 2 * kUnit * R) {
       if (kUnit > 1 || at % 64 == 0)
         each<kParts>([&](auto w) FW_LAMBDA { CodeTile::touch(tile.next_k[w] + at); });
@@ -186,7 +194,7 @@ class CodeDots {
       });
     }
     each<kParts>([&](auto w) FW_LAMBDA { CodeTile::touch(tile.next_k[w] + bytes); });
-    each<R * kParts>([&](auto i) FW_LAMBDA { store(w_.scores + i / kParts * kTile + i % kParts * 16, sum[i / kParts][i % kParts]); });
+    each<R * kParts>([&](auto i) FW_LAMBDA { store(to + i / kParts * kTile + i % kParts * 16, sum[i / kParts][i % kParts]); });
   }
 
   // 64 columns.
@@ -224,6 +232,7 @@ class CodeDots {
   }
 
   const PairWork& w_;
+  int64_t rows_;
 };
 #endif
 
@@ -241,9 +250,9 @@ class CodeTiles {
     const CodeTile stored = source_.stored(s, next);
 #if defined(FW_ISA_AVX512)
     if constexpr (!Math::kWhole) {
-      if (work_.rows.count() <= kRowTile && CodeDots<type>::fits(work_.a.kv)) {
-        const CodeDots<type> dots(work_);
-        dots.scores(stored);
+      if (CodeDots<type>::fits(work_)) {
+        const CodeDots<type> dots(work_, math_.tile_rows());
+        dots.scores(stored, s);
         return dots.mix(stored, s.row, s.end, weigh(stored, s, next, records), records);
       }
     }

@@ -18,6 +18,8 @@ class DotMath {
     pack_q();
   }
 
+  int64_t tile_rows() const { return tile_rows_; }  // query rows of a register tile, as q is packed
+
   void scores(const PairTile& tile, const Span& s) {
     for (int64_t r = s.row / tile_rows_ * tile_rows_; r < s.end; r += tile_rows_)
       with_rows(rows_in(r), [&](auto n) { score<n.value>(w_.q + r * k_dim(), tile, w_.scores + r * kTile); });
