@@ -75,7 +75,8 @@ class Request:
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
     first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0; with `beam`
     for the answers of a search, which ends as a whole.  `explain` asks what became of its prompt in
-    the prefix cache.  Raises `RequestError`.
+    the prefix cache.  Log-probabilities of the prompt begin with the successor of token
+    `score_from`.  Raises `RequestError`.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Request:
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
     explain: bool = False
+    score_from: int = 0
 
     @property
     def width(self) -> int:
@@ -101,6 +103,7 @@ class Request:
     def __post_init__(self) -> None:
         require(isinstance(self.salt, str), "salt", self.salt, "text")
         whole("priority", self.priority, -(2**63), 2**63 - 1)
+        whole("score_from", self.score_from, 0, max(0, len(self.tokens) - 1))
 
 
 @dataclass(frozen=True, slots=True)

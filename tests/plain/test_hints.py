@@ -6,7 +6,7 @@ from flyweight.cli.serve.options import OPTIONS
 from flyweight.errors import count_edits, nearest
 
 COMMANDS = ("run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve",
-            "stop", "bench", "version")  # fmt: skip
+            "stop", "bench", "eval", "version")  # fmt: skip
 
 
 def hinted(word: str, known: object) -> str:
@@ -24,9 +24,7 @@ def test_a_misspelt_command_gets_its_name(word: str, wanted: str) -> None:
     assert hinted(word, COMMANDS) == wanted
 
 
-@pytest.mark.parametrize(
-    "word", ["prove", "list", "show", "chat", "eval", "tune", "quantize", "ps"]
-)
+@pytest.mark.parametrize("word", ["prove", "list", "show", "chat", "tune", "quantize", "ps"])
 def test_another_word_is_no_misspelling(word: str) -> None:
     assert hinted(word, COMMANDS) == ""
 

@@ -17,6 +17,7 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
+from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
 from flyweight.errors import FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
@@ -40,6 +41,7 @@ app.command("rm")(hub.rm)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
 app.command("stop")(stop.stop)
 app.add_typer(bench.app, name="bench")
+app.add_typer(evaluation.app, name="eval")
 
 
 @app.command("version")

@@ -28,9 +28,9 @@ class SequenceState(Enum):
 class Sequence:
     """One choice of one request.  `rank` orders all: lower goes first.  `leader` is the choice
     whose prompt blocks this one shares.  `cached` counts prompt tokens found in the prefix cache,
-    `scored` those whose successors' log-probabilities are known, where the first choice has a
-    `scorer`.  One whose tokens are all computed is held: it is not planned until it gets a token or
-    is ended.
+    `scored` those whose successors' log-probabilities are known or not wanted, where the first
+    choice has a `scorer`.  One whose tokens are all computed is held: it is not planned until it
+    gets a token or is ended.
     """
 
     request: Request
@@ -62,6 +62,7 @@ class Sequence:
         if self.index == 0 and r.params.prompt_logprobs is not None:
             wanted = SamplingParams(temperature=0, logprobs=r.params.prompt_logprobs)
             self.scorer = SequenceOptions(wanted, seed=0, choice=0, prompt=0)
+            self.scored = max(self.scored, r.score_from)
 
     @property
     def prompt(self) -> int:

@@ -66,6 +66,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     beam: dict[str, Any] | None
     explain: bool = False
     thought: ThinkingBudget | None = None
+    score_from: int = 0
 
     @classmethod
     def of(cls, request: Request) -> "Submit":
@@ -92,6 +93,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             beam=asdict(request.beam) if request.beam else None,
             explain=request.explain,
             thought=request.words.thought,
+            score_from=request.score_from,
         )
 
     def to_request(self) -> Request:
@@ -116,6 +118,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             pooling=PoolingParams(**self.pooling) if self.pooling else None,
             beam=BeamSearchParams(**self.beam) if self.beam else None,
             explain=self.explain,
+            score_from=self.score_from,
         )
 
 

@@ -1,0 +1,61 @@
+"""`flyweight eval`: figures with what they were taken on, and refusals in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "words.txt"
+    file.write_text("a small bird sat in the old tree and sang. " * 40, encoding="utf-8")
+    return file
+
+
+def test_perplexity_of_a_text(command, folder, text) -> None:
+    words = ("eval", "ppl", folder, "--text", text, "--context", 64, "--limit-tokens", 300)
+    shown = command(*words)
+    assert shown.code == 0, shown.err
+    first, *_ = shown.out.splitlines()
+    assert first.startswith("Perplexity:") and "±" in first
+    assert "64 tokens, each with the beginning token, 32 new in each" in shown.out
+    assert "words.txt, SHA-256" in shown.out and "Tokens:      300 scored" in shown.out
+    got = command(*words, "--json")
+    found = json.loads(got.out)
+    assert got.err == "" and found["tokens"] == 300 and found["stride"] == 32
+    assert f"{found['perplexity']:.4f}" in first
+
+
+def test_one_window_has_no_error(command, folder, text) -> None:
+    words = ("eval", "ppl", folder, "--text", text, "--context", 64, "--limit-tokens", 63)
+    shown = command(*words)
+    assert shown.code == 0 and "one window: no error is known" in shown.out
+    assert json.loads(command(*words, "--json").out)["perplexity_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--context", 64, "--stride", 64), "stride = 64 is out of range"),
+        (("--context", 1), "context = 1"),
+        (("--context", 64, "--limit-tokens", 20), "fewer than context = 64"),
+        (("--context", 200000), "fewer than context = 200000; nearest valid: context = "),
+        (("--text", "nowhere.txt"), "nowhere.txt: No such file"),
+    ],
+)
+def test_refusals(command, folder, text, more, words) -> None:
+    shown = command("eval", "ppl", folder, "--text", text, *more)
+    assert shown.code == 2 and shown.out == ""
+    last = shown.err.splitlines()[-1]
+    assert last.startswith("error: ") and words in last, shown.err
+
+
+def test_text_that_is_no_text(command, folder, tmp_path, monkeypatch) -> None:
+    file = tmp_path / "latin.txt"
+    file.write_bytes(b"caf\xe9 " * 100)
+    shown = command("eval", "ppl", folder, "--text", file)
+    assert shown.code == 2 and "is not UTF-8 at byte 3" in shown.err
+    monkeypatch.delenv("FLYWEIGHT_DATA", raising=False)
+    shown = command("eval", "ppl", folder)
+    assert shown.code == 2 and shown.err.startswith("error: text is needed; or set FLYWEIGHT_DATA")
