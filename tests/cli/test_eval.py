@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_model import tiny_folder, tiny_tensors
+
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
@@ -59,3 +61,30 @@ def test_text_that_is_no_text(command, folder, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("FLYWEIGHT_DATA", raising=False)
     shown = command("eval", "ppl", folder)
     assert shown.code == 2 and shown.err.startswith("error: text is needed; or set FLYWEIGHT_DATA")
+
+
+def test_divergence_from_a_saved_run(command, folder, text, tmp_path) -> None:
+    words = ("eval", "kld", folder, "--against", folder, "--text", text, "--context", 64)
+    file = tmp_path / "full.logits"
+    shown = command(*words, "--limit-tokens", 300, "--save", file)
+    assert shown.code == 0 and file.exists(), shown.err
+    assert shown.out.startswith("Mean KLD:    0.0000") and "100.00 ± 0.00 %" in shown.out
+    got = command(*words, "--limit-tokens", 300, "--logits", file, "--json")
+    found = json.loads(got.out)
+    assert got.err == "" and found["kld_p99_9"] < 1e-4 and found["tokens"] == 300
+    other = command(*words, "--limit-tokens", 200, "--logits", file)
+    assert other.code == 2 and "does not match: its tokens is 300, needed: 200" in other.err
+    both = command(*words, "--logits", file, "--save", file)
+    assert both.code == 2 and "save cannot be combined with logits" in both.err
+
+
+def test_another_full_model(command, folder, speaking, text, tmp_path) -> None:
+    stranger = tiny_folder(tmp_path / "other", None, tiny_tensors(seed=1))
+    words = ("eval", "kld", folder, "--text", text, "--context", 64, "--limit-tokens", 100)
+    file = tmp_path / "full.logits"
+    assert command(*words, "--against", folder, "--save", file).code == 0
+    shown = command(*words, "--against", stranger, "--logits", file)
+    assert shown.code == 2 and "is of another model" in shown.err
+    shown = command(*words, "--against", "stories")
+    last = shown.err.splitlines()[-1]
+    assert shown.code == 2 and "tokens, the model one of 483" in last, shown.err

@@ -52,7 +52,11 @@ class MockRunner:
         self.kv = [-1] * (blocks * block_size)
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: object = ()
+        self,
+        batch: Batch,
+        moves: tuple[I32, I32] | None = None,
+        edits: object = (),
+        reads: object = (),
     ) -> Ticket:
         if moves is not None:
             src, dst = (slots.tolist() for slots in moves)

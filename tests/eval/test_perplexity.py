@@ -25,10 +25,10 @@ def test_equals_numpy(
 ) -> None:
     plan = WindowPlan(context, stride, 200)
     session = EvalSession(str(folder), text, plan, {**EXACT, "backend": backend})
-    found = Perplexity.of(session.score(lambda done, total: None))
+    found = Perplexity.of(session.score(lambda done, total: None).logprobs)
     tensors, nll = tiny_tensors(), []
     lead = len(session.lead)
-    ids = session.loaded.tokenizer.encode(text.text, add_special=False)[: 200 + 1 - lead]
+    ids = session.tokenizer.encode(text.text, add_special=False)[: 200 + 1 - lead]
     done = 1 - lead
     while done < len(ids):
         stop = context - lead if done < 2 else min(len(ids), done + (stride or context // 2))

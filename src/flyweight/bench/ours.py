@@ -22,7 +22,7 @@ from flyweight.build import build, choose_backend
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription, SilentListener
 from flyweight.engine.engine import Engine
-from flyweight.engine.hook import LogitsEdit
+from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.runner import ModelRunner, Ticket
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
@@ -69,14 +69,18 @@ class Recorder:
         self.inside = 0.0  # seconds within the runner: copies, model, sampling
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[LogitsEdit] = ()
+        self,
+        batch: Batch,
+        moves: tuple[I32, I32] | None = None,
+        edits: Sequence[LogitsEdit] = (),
+        reads: Sequence[LogitsRead] = (),
     ) -> Ticket:
         tables = batch.tables.copy() if len(batch.contexts) > 1 else None
         self.steps.append(
             RecordedStep(batch.starts.copy(), batch.contexts.copy(), tables, len(batch.rows))
         )
         start = time.perf_counter()
-        ticket = self.inner.submit(batch, moves, edits)
+        ticket = self.inner.submit(batch, moves, edits, reads)
         self.inside += time.perf_counter() - start
         return ticket
 

@@ -14,7 +14,7 @@ from flyweight.engine.batch import build, list_moves
 from flyweight.engine.beams import BeamSearches
 from flyweight.engine.drafts import Drafts
 from flyweight.engine.grammars import Grammars
-from flyweight.engine.hook import Hook, LogitsEdit, RowMarks
+from flyweight.engine.hook import Hook, RowMarks
 from flyweight.engine.metrics import EngineMetrics, EngineStats
 from flyweight.engine.processors import Processors
 from flyweight.engine.rows import Mirostat, PoolingRows, PromptLogprobsHook, list_logprobs
@@ -65,6 +65,10 @@ class Engine:
     def busy(self) -> bool:
         """Whether a step would do anything."""
         return self.scheduler.busy or self.grammars.busy or not self._sound
+
+    def add_hook(self, hook: Hook) -> None:
+        """Lets a hook of the caller's take part in requests that are added from now on."""
+        self.hooks = (*self.hooks, hook)
 
     def add(self, request: Request) -> None:
         """Queues a request, once its grammar, where it has one, is compiled.  Raises `RequestError`
@@ -157,7 +161,7 @@ class Engine:
             hook.mark([plan.chunks[i] for i in places], marks)
         block = self.scheduler.limits.block_size
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
-        sampled = self._run(plan, batch, marks.edits)
+        sampled = self._run(plan, batch, marks)
         produced = self._verify(plan, sampled, marks)
         for hook, places in hooked:
             for i in places:
@@ -242,11 +246,12 @@ class Engine:
         ended = [(id, 0) for id in self._hooked if id not in self.scheduler.by_id]
         self._forget([(seq.request.id, seq.index) for seq in left] + ended)
 
-    def _run(self, plan: Plan, batch: Batch, edits: Seq[LogitsEdit]) -> Sampled:
+    def _run(self, plan: Plan, batch: Batch, marks: RowMarks) -> Sampled:
         self.computing = True
         try:
             copies = list_moves(plan, self.scheduler.limits.block_size)
-            return self.runner.wait(self.runner.submit(batch, copies, edits))
+            ticket = self.runner.submit(batch, copies, marks.edits, marks.reads)
+            return self.runner.wait(ticket)
         finally:
             self.computing = False
 

@@ -4,6 +4,7 @@ Invariant: a hook sees the chunks of its own requests only, and never changes wh
 plans.  A new feature is one file with a hook, and one entry in the engine's list of hooks.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from math import inf
@@ -12,7 +13,7 @@ from flyweight.engine.sequence import Sequence
 from flyweight.engine.step import Chunk, Produced
 from flyweight.errors import FlyweightError
 from flyweight.types import Event, Request
-from flyweight.wire import U32, Sampled
+from flyweight.wire import F32, U32, Sampled
 
 
 @dataclass(slots=True)
@@ -24,9 +25,18 @@ class LogitsEdit:
     error: FlyweightError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LogitsRead:
+    """Logits of `rows` are given to `take` as the model computed them, before any edit."""
+
+    rows: range
+    take: Callable[[F32], None]
+
+
 @dataclass(slots=True)
 class RowMarks:
-    """What hooks say of a step's drawn rows: `masks` of allowed tokens, `edits` of logits.  By the
+    """What hooks say of a step's rows: `masks` of allowed tokens, `edits` of logits; `reads` of
+    logits by hooks that change nothing.  By the
     first drawn row of a chunk: `errors` that end the sequence, and draws that do not count, because
     the row is to be computed `again`.  `seconds` are the step's `mask_seconds`.
     """
@@ -34,6 +44,7 @@ class RowMarks:
     seconds: float = inf
     masks: dict[int, U32] = field(default_factory=dict)
     edits: list[LogitsEdit] = field(default_factory=list)
+    reads: list[LogitsRead] = field(default_factory=list)
     errors: dict[int, FlyweightError] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
 

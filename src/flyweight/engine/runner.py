@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flyweight.engine.hook import LogitsEdit
+from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.processors import apply
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import KVLayer
@@ -41,7 +41,11 @@ class ModelRunner(Protocol):
     """What the engine needs of a runner."""
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[LogitsEdit] = ()
+        self,
+        batch: Batch,
+        moves: tuple[I32, I32] | None = None,
+        edits: Sequence[LogitsEdit] = (),
+        reads: Sequence[LogitsRead] = (),
     ) -> Ticket: ...
     def wait(self, ticket: Ticket) -> Sampled: ...
 
@@ -53,10 +57,15 @@ class Runner:
         self.model, self.ops, self.kv = model, ops, kv
 
     def submit(
-        self, batch: Batch, moves: tuple[I32, I32] | None = None, edits: Sequence[LogitsEdit] = ()
+        self,
+        batch: Batch,
+        moves: tuple[I32, I32] | None = None,
+        edits: Sequence[LogitsEdit] = (),
+        reads: Sequence[LogitsRead] = (),
     ) -> Ticket:
         """Starts a step.  `moves` are the slots to copy from and to (copy-on-write) before it
-        writes; `edits` are the callers' own, to rows of logits before they are sampled.
+        writes; `edits` are the callers' own, to rows of logits before they are sampled, and
+        `reads` of them come before.
         """
         if moves is not None:
             for layer in self.kv:
@@ -67,6 +76,8 @@ class Runner:
         x = self.model.compute_hidden(batch, self.kv, rows)  # [R + E, H]
         if wanted:
             logits = self.model.compute_logits(x[:wanted])
+            for read in reads:
+                read.take(logits[read.rows.start : read.rows.stop])
             apply(logits, edits)
             sampled = self.ops.sample(logits, batch.sampling)
         else:

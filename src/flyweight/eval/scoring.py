@@ -1,20 +1,76 @@
 """Runs windows through an engine, several at once, and gathers their log-probabilities.
 
 Invariant: a window's log-probabilities are the engine's raw ones, in the order of its new tokens;
-each window is one request, and only rows of new tokens go through the model's head.  Knows no text.
+each window is one request, and only rows of new tokens go through the model's head.  `Take`
+functions get those rows' logits, one or more times each.  Knows no text.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
 from flyweight.driver.loop import Loop
+from flyweight.engine.hook import Hook, LogitsRead, RowMarks
+from flyweight.engine.step import Chunk
 from flyweight.errors import FlyweightError
 from flyweight.eval.windows import Window
 from flyweight.types import Event, Request, SamplingParams
-from flyweight.wire import F64
+from flyweight.wire import F32, F64
 
 Report = Callable[[int, int], None]  # tokens scored so far, of how many
+MOST_NUMBERS = 1 << 20  # logits given to a `Take` function at once
+Take = Callable[[int, F32], None]  # number of the first scored token, logits [R, V] from it on
+
+
+class LogitsHook(Hook):
+    """Gives `take` the logits of every window's new tokens, which are numbered window by window.
+    What it raises is kept for `check`: an error within a step would be one of the engine.
+    """
+
+    def __init__(self, windows: Sequence[Window], take: Take) -> None:
+        self._take = take
+        self._error: FlyweightError | None = None
+        begin = [0, *accumulate(window.new for window in windows)]
+        self._first = {  # by request: the number that the window's own first token would have
+            name_request(i): begin[i] + window.new - len(window.tokens)
+            for i, window in enumerate(windows)
+        }
+
+    def wants(self, request: Request) -> bool:
+        return request.id in self._first
+
+    def mark(self, chunks: Sequence[Chunk], marks: RowMarks) -> None:
+        for chunk in chunks:
+            if not chunk.rows:
+                continue
+            first = (chunk.scored or chunk.drawn).start
+            after = chunk.start + chunk.count - chunk.rows + 1  # place of the first row's successor
+            number = self._first[chunk.seq.request.id] + after
+            rows = range(first, first + chunk.rows)
+            marks.reads.append(LogitsRead(rows, partial(self._give, number)))
+
+    def check(self) -> None:
+        """Raises what `take` raised."""
+        if self._error is not None:
+            raise self._error
+
+    def _give(self, first: int, logits: F32) -> None:
+        """A few rows at a time: what is made of them is as large as they are."""
+        if self._error is not None:
+            return
+        count = max(1, MOST_NUMBERS // logits.shape[1])
+        try:
+            for i in range(0, len(logits), count):
+                self._take(first + i, logits[i : i + count])
+        except FlyweightError as error:
+            self._error = error
+
+
+def name_request(number: int) -> str:
+    """The id of a window's request."""
+    return f"window-{number}"
 
 
 class WindowScores:
@@ -28,7 +84,7 @@ class WindowScores:
         *known, last = window.tokens
         params = SamplingParams(temperature=0, prompt_logprobs=0, logprob_token_ids=[last])
         self.request = Request(
-            id=f"window-{number}",
+            id=name_request(number),
             tokens=tuple(known),
             params=params,
             max_tokens=1,

@@ -1,25 +1,40 @@
-"""A loaded model with the windows of a text: what every evaluation begins with.
+"""A model with the windows of a text: what every evaluation begins with.
 
 Invariant: the tokens are the model's own, and text that looks like a special token is text; the
-beginning token, where the tokenizer adds one, begins every window.
+beginning token, where the tokenizer adds one, begins every window.  Weights are held only while
+windows are scored.
 """
 
+import gc
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, SilentListener, describe, find
 from flyweight.driver.loop import Loop
-from flyweight.eval.scoring import Report, score_windows
+from flyweight.eval.scoring import LogitsHook, Report, Take, score_windows
 from flyweight.eval.windows import EvalText, WindowPlan
 from flyweight.wire import F64
 
 MOST_WINDOWS = 8  # at once: enough to fill every step
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredText:
+    """The log-probabilities of every window's new tokens, and the seconds they took."""
+
+    logprobs: list[F64]
+    seconds: float
+
+
 class EvalSession:
-    """Loads the model with room for the windows.  `engine` are further settings by name."""
+    """A model that is found and a text that is cut into its windows; `engine` are further settings
+    by name.
+    """
 
     def __init__(
         self,
@@ -30,19 +45,47 @@ class EvalSession:
         notify: LoadListener | None = None,
     ) -> None:
         fixed = {"max_num_seqs": MOST_WINDOWS, "enable_prefix_caching": False}
-        settings = Settings.of(model=model, max_model_len=plan.context, **fixed, **engine)
-        tell = notify or SilentListener()
-        found = describe(find(settings, tell), settings.quantization)
+        self.settings = Settings.of(model=model, max_model_len=plan.context, **fixed, **engine)
+        self.notify = notify or SilentListener()
+        found = describe(find(self.settings, self.notify), self.settings.quantization)
         self.path, self.fingerprint = found.checkpoint.path, found.checkpoint.fingerprint
-        self.vocab, tokenizer = found.spec.vocab, found.tokenizer
+        self.vocab, self.tokenizer = found.spec.vocab, found.tokenizer
         found.checkpoint.close()
-        bos = tokenizer.bos_id if tokenizer.add_bos else None
+        bos = self.tokenizer.bos_id if self.tokenizer.add_bos else None
         self.lead = () if bos is None else (bos,)
-        tokens = tokenizer.encode(text.text, add_special=False, parse_special=False)
-        self.windows = plan.cut(tokens, self.lead)  # refused before the weights are loaded
-        self.loaded = build(settings, tell)
-        self.loop = Loop(self.loaded.engine, self.loaded.limits, self.loaded.moving)
+        tokens = self.tokenizer.encode(text.text, add_special=False, parse_special=False)
+        self.windows = plan.cut(tokens, self.lead)
 
-    def score(self, report: Report) -> list[F64]:
-        """The log-probabilities of every window's new tokens."""
-        return score_windows(self.loop, self.windows, report)
+    @property
+    def tokens(self) -> int:
+        """How many are scored."""
+        return sum(window.new for window in self.windows)
+
+    @property
+    def digest(self) -> str:
+        """Of the windows' tokens, the same for two models that score the same ones."""
+        ids = [(*window.tokens, window.new) for window in self.windows]
+        return sha256(repr(ids).encode()).hexdigest()[:16]
+
+    def score(self, report: Report, take: Take | None = None) -> ScoredText:
+        """Loads the model and scores the windows; `take` is given the logits of scored tokens."""
+        loaded = build(self.settings, self.notify)
+        loop = Loop(loaded.engine, loaded.limits, loaded.moving)
+        hook = LogitsHook(self.windows, take) if take is not None else None
+        if hook is not None:
+            loaded.engine.add_hook(hook)
+
+        def check(done: int, total: int) -> None:
+            if hook is not None:
+                hook.check()
+            report(done, total)
+
+        began = time.monotonic()
+        try:
+            logprobs = score_windows(loop, self.windows, check)
+        finally:
+            loop.close()
+        seconds = time.monotonic() - began
+        del loaded, loop
+        gc.collect()  # its parts name each other, and the next model needs the memory now
+        return ScoredText(logprobs, seconds)
