@@ -33,6 +33,7 @@ from flyweight.arguments.keywords import EngineOptions
 from flyweight.config import Settings
 from flyweight.outputs import Counter, Gauge
 from flyweight.params.structured import StructuredOutputs
+from flyweight.spec import KV_TYPES
 from tiny_model import VOCAB, tiny_adapter, tiny_folder
 
 FEW = SamplingParams(temperature=0, max_tokens=4)
@@ -359,6 +360,20 @@ def test_the_whole_vocabulary_needs_max_logprobs(folder: Path) -> None:
             small.generate("hello", SamplingParams(**{name: -1}))
     with pytest.raises(ConfigError, match="memory_limit"):
         LLM(max_logprobs=-1, memory_limit="150MiB", max_model_len=512)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [("fp8", "fp8_e4m3"), ("fp8_e5m2", "fp8_e5m2"), ("bfloat16", "bf16"), ("int4", "int4")],
+)
+def test_types_of_k_and_v(folder: Path, given: str, stored: str) -> None:
+    """vLLM's spellings; the prefix cache's keys name the type."""
+    with LLM(folder, threads=1, kv_cache_dtype=given) as some:
+        rows = {row["feature"]: row for row in some.effective}
+        assert rows["kv_cache_dtype"]["effective"] == stored
+        assert ("codes" in str(rows["kv_cache_dtype"]["reason"])) == KV_TYPES[stored].coded
+        assert some.loaded.engine.scheduler.prefix.fingerprint.endswith(f" {stored}")
+        assert some.generate("hello", FEW, use_tqdm=False)[0].outputs[0].token_ids
 
 
 def test_beams_are_sequences_too(llm: LLM) -> None:
