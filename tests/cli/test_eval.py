@@ -88,3 +88,9 @@ def test_another_full_model(command, folder, speaking, text, tmp_path) -> None:
     shown = command(*words, "--against", "stories")
     last = shown.err.splitlines()[-1]
     assert shown.code == 2 and "tokens, the model one of 483" in last, shown.err
+
+
+def test_the_default_text_is_wikitext(command, folder, data) -> None:
+    assert data("text-wikitext2/wiki.test.raw").exists()
+    shown = command("eval", "ppl", folder, "--context", 64, "--limit-tokens", 300)
+    assert shown.code == 0 and "wiki.test.raw, SHA-256 173c87a53759e020" in shown.out, shown.err

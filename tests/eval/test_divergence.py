@@ -134,6 +134,17 @@ def test_files_that_cannot_be_written(tmp_path: Path, logits: np.ndarray) -> Non
         StoreWriter(tmp_path / "logits", replace(HEADER, tokens=1 << 36, vocab=1 << 20))
 
 
+def test_no_other_file_is_replaced(saved: Path, tmp_path: Path) -> None:
+    StoreWriter(saved, HEADER).discard()  # an earlier one of the kind may be
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF" * 100)
+    with pytest.raises(ConfigError, match="exists and is not a file of log-probabilities"):
+        StoreWriter(model, HEADER)
+    with pytest.raises(ConfigError, match="cannot be written: Is a directory"):
+        StoreWriter(tmp_path, HEADER)
+    assert model.read_bytes() == b"GGUF" * 100 and list(tmp_path.glob("*.partial")) == []
+
+
 def test_an_error_while_scoring_leaves_no_file(
     folder: Path, text: EvalText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from flyweight.errors import ConfigError
 from flyweight.eval.perplexity import MeanWithError, Perplexity
 from flyweight.eval.session import EvalSession
 from flyweight.eval.windows import EvalText, WindowPlan
+from flyweight.wire import F32
 from tiny_model import tiny_tensors
 
 EXACT = {"activations": "f32", "kv_cache_dtype": "f32", "memory_limit": "1GiB"}
@@ -39,6 +40,23 @@ def test_equals_numpy(
     assert found.tokens == len(nll) == 200
     assert abs(found.nll.mean - np.mean(nll)) < 1e-4
     assert abs(found.value / math.exp(np.mean(nll)) - 1) < 1e-4
+
+
+def test_batches_change_nothing(folder: Path, text: EvalText) -> None:
+    """Windows cut into small chunks, few at a time."""
+    small = {"max_num_batched_tokens": 48, "blocks": 5, "prompt_logprob_rows": 3}
+    rows: list[dict[int, bytes]] = []
+    found = []
+    for more in ({}, small):
+        session = EvalSession(str(folder), text, WindowPlan(64, 20, 150), {**EXACT, **more})
+        rows.append({})
+
+        def take(first: int, logits: F32, seen: dict[int, bytes] = rows[-1]) -> None:
+            seen |= {first + i: row.tobytes() for i, row in enumerate(logits)}
+
+        found.append(session.score(lambda done, total: None, take).logprobs)
+    assert sorted(rows[0]) == list(range(150)) and rows[0] == rows[1]
+    assert all((a == b).all() for a, b in zip(*found, strict=True))
 
 
 def test_progress_is_reported_to_the_end(folder: Path, text: EvalText) -> None:

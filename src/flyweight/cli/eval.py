@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flyweight import __version__
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 from flyweight.errors import ConfigError
@@ -140,6 +141,9 @@ def describe_run(session: EvalSession, text: EvalText, plan: WindowPlan) -> dict
         "context": plan.context,
         "stride": plan.step,
         "begins_with": list(session.lead),
+        "activations": session.settings.activations,
+        "kv_cache_dtype": session.settings.kv_cache_dtype,
+        "flyweight": __version__,
     }
 
 

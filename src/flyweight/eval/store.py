@@ -75,6 +75,7 @@ class StoreWriter:
     def __init__(self, path: Path, header: StoreHeader) -> None:
         self.path, self.partial = path, path.with_name(path.name + PARTIAL)
         try:
+            check_replaceable(path)
             check_space(path, header)
             self.index: NDArray[np.void] = np.zeros(header.tokens, INDEX)
             self._file: BinaryIO = self.partial.open("wb")
@@ -113,6 +114,20 @@ class StoreWriter:
 
     def _refuse(self, error: OSError) -> ConfigError:
         return ConfigError(f"cannot be written: {error.strerror}", "save", value=str(self.path))
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises `ConfigError` where another kind of file, a model perhaps, has the name."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ConfigError(
+                "exists and is not a file of log-probabilities",
+                "save",
+                value=str(path),
+                hint="choose another name",
+            )
 
 
 def check_space(path: Path, header: StoreHeader) -> None:
