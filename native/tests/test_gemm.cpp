@@ -8,7 +8,7 @@ using namespace flyweight;
 
 namespace {
 
-constexpr Kind kKinds[] = {Kind::f32,  Kind::f16,    Kind::bf16,  Kind::q8_0,  Kind::q4_0, Kind::q4_1,
+constexpr Kind kTested[] = {Kind::f32,  Kind::f16,    Kind::bf16,  Kind::q8_0,  Kind::q4_0, Kind::q4_1,
                            Kind::q5_0, Kind::q5_1,   Kind::iq4_nl, Kind::mxfp4, Kind::nvfp4, Kind::q2_k,
                            Kind::q3_k, Kind::q4_k,   Kind::q5_k,  Kind::q6_k,  Kind::iq4_xs, Kind::int8_k,
                            with_form(Kind::u2, {64, Number::f16, Low::zero}),
@@ -120,7 +120,7 @@ void check_case(std::mt19937& random, const Case& c) {
 
 int main() {
   std::mt19937 random(1);
-  for (const Kind kind : kKinds) {
+  for (const Kind kind : kTested) {
     const int64_t k = grouped(kind) ? 1280 : 77;  // more than one stretch of opened tiles
     for (const int64_t tokens : {1, 4, 9, 37})
       for (const int64_t n : {1, 16, 61, 157}) {
