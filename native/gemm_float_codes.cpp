@@ -1,8 +1,8 @@
 // Products over weights whose codes stand for floats (nf4, fp4, e4m3, e5m2).
 //
 // A code is opened to the bf16 nearest its value, which is exact but for nf4 and fp4, and multiplied in pairs (dot_bf16).
-// The pairs of a block (kernels_gemm.h) are summed by themselves, K upward; then total = fma(sum, scale, total), or
-// total + sum where there is no scale.  The same whatever the number of tokens.
+// The pairs of a block (kernels_gemm.h), or of 128 K where there are no scales, are summed by themselves, K upward; then
+// total = fma(sum, scale, total).  The same whatever the number of tokens.
 // Error against float64 of the same rounded operands, per output: (K of a block + K / that) * 2^-24 * sum |w x|.
 #include "gemm_codes.h"
 #include "gemm_floats.h"
@@ -136,6 +136,9 @@ struct Decoder<Kind::e4m3> : ByteDecoder<3, 7> {};
 template <>
 struct Decoder<Kind::e5m2> : ByteDecoder<2, 15> {};
 
+// Groups of 32 K that are summed by themselves: a block's, or four where there are no scales.
+FW_INLINE int64_t sum_groups(const Structure& s) { return s.number == Number::none ? 4 : s.k() / kGroup; }
+
 // A weight whose codes `Decoder<K>` reads.
 template <Kind K>
 class FloatCodes : FormedBlocks {
@@ -156,7 +159,7 @@ class FloatCodes : FormedBlocks {
     Decoder<K>::pairs(codes<Decoder<K>::kBits>(tile, g), q, out);
   }
   FW_INLINE F32x16 scale(const uint8_t* tile, int64_t g) const { return number(block(tile, g)); }
-  FW_INLINE int64_t groups() const { return s_.k() / kGroup; }  // of a block
+  FW_INLINE int64_t groups() const { return sum_groups(s_); }  // that are summed by themselves
 };
 
 template <class F>
@@ -172,20 +175,22 @@ FW_INLINE void with_codes(Kind kind, F f) {
 
 // Few tokens: tiles are opened in registers and multiplied at once, several side by side: a sum is a chain of
 // instructions that wait for each other.
+constexpr int64_t kAheadOfTile = 2048;
 template <class W>
 struct CodeRows {
   template <int Tiles, int Tokens>
   static void run(const LinearJob& job, const Spot& at) {
     const W weight(job.kind);
-    const int64_t group = Tiles * weight.group_bytes(), blocks = weight.groups(), bytes = tile_bytes(job.kind, job.k);
+    const int64_t blocks = weight.groups(), bytes = tile_bytes(job.kind, job.k);
     F32x16 total[Tiles][Tokens];
     clear(total);
     const uint8_t* x = at.panel;
     for (int64_t b = 0; b < job.k / kGroup; b += blocks) {
       F32x16 acc[Tiles][Tokens];
       clear(acc);
-      for (int64_t g = b; g < b + blocks; ++g, x += 64 * Tokens) {
-        if (at.stream.ahead) prefetch_stream(at.stream, at.tile + g * group, group);
+      const int64_t end = b + blocks < job.k / kGroup ? b + blocks : job.k / kGroup;
+      for (int64_t g = b; g < end; ++g, x += 64 * Tokens) {
+        if (at.stream.ahead) prefetch_side_by_side<Tiles>(at, bytes, g * weight.group_bytes(), weight.group_bytes());
 #pragma GCC unroll 8
         for (int q = 0; q < kGroup / 4; ++q) add_quad(weight, at.tile, bytes, g, q, x, acc);
       }
@@ -198,6 +203,16 @@ struct CodeRows {
   }
 
  private:
+  // Each tile is a stream; where one ends, the tile that follows all of these is asked for.
+  template <int Tiles>
+  FW_INLINE static void prefetch_side_by_side(const Spot& at, int64_t bytes, int64_t done, int64_t count) {
+    const int64_t next = done + kAheadOfTile, place = next < bytes ? next : next + (Tiles - 1) * bytes;
+    each<Tiles>([&](auto i) FW_LAMBDA {
+      const uint8_t* from = at.tile + i * bytes + place;
+      for (int64_t line = 0; line < count; line += 64) __builtin_prefetch(from + line);
+    });
+  }
+
   template <int Tiles, int Tokens>
   FW_INLINE static void add_quad(const W& weight, const uint8_t* tile, int64_t bytes, int64_t g, int q, const uint8_t* x,
                                  F32x16 (&acc)[Tiles][Tokens]) {
@@ -213,7 +228,8 @@ struct CodeRows {
 };
 
 // Many tokens: a stretch of some tiles is opened to pairs, then multiplied with every panel.
-constexpr int64_t kPairK = 256;  // whole blocks
+constexpr int64_t kPairK = 1024;  // whole blocks
+constexpr int kPairs = kGroup / 2;
 struct PairTile {
   alignas(64) uint8_t pairs[kPairK / 2 * 64];
   float scales[kPairK / kGroup * kLanes];  // of the blocks
@@ -232,23 +248,26 @@ void open_pairs(Kind kind, const uint8_t* tile, int64_t k, int64_t count, PairTi
     store(to.scales + g / weight.groups() * kLanes, weight.scale(tile, k / kGroup + g));
 }
 
-// `pairs` to a block.
+// `pairs` are summed by themselves.
 template <int Tiles, int Tokens>
 FW_INLINE void multiply_some(const PairTile* tiles, const uint8_t* x, int64_t count, int64_t pairs, float* sums, bool first) {
   F32x16 total[Tiles][Tokens];
   resume(sums, first, total);
-  for (int64_t b = 0; b * pairs < count / 2; ++b) {
+  const int64_t groups = count / kGroup, each_block = pairs / kPairs;
+  for (int64_t b = 0; b * each_block < groups; ++b) {
     F32x16 acc[Tiles][Tokens];
     clear(acc);
-    for (int64_t pair = b * pairs; pair < (b + 1) * pairs; ++pair) {
-      const uint8_t* at = x + pair / 16 * 64 * Tokens + pair % 16 * 4;
-      B8x64 w[Tiles];
-      each<Tiles>([&](auto i) FW_LAMBDA { w[i] = bload(tiles[i].pairs + pair * 64); });
-      each<Tokens>([&](auto t) FW_LAMBDA {
-        const B8x64 xs = set4(at + 64 * t);
-        each<Tiles>([&](auto i) FW_LAMBDA { acc[i][t] = dot_bf16(acc[i][t], w[i], xs); });
-      });
-    }
+    const int64_t end = (b + 1) * each_block < groups ? (b + 1) * each_block : groups;
+    for (int64_t g = b * each_block; g < end; ++g)
+#pragma GCC unroll 4
+      for (int pair = 0; pair < kPairs; ++pair) {
+        B8x64 w[Tiles];
+        each<Tiles>([&](auto i) FW_LAMBDA { w[i] = bload(tiles[i].pairs + (g * kPairs + pair) * 64); });
+        each<Tokens>([&](auto t) FW_LAMBDA {
+          const B8x64 xs = set4(x + (g * Tokens + t) * 64 + 4 * pair);
+          each<Tiles>([&](auto i) FW_LAMBDA { acc[i][t] = dot_bf16(acc[i][t], w[i], xs); });
+        });
+      }
     each<Tiles>([&](auto i) FW_LAMBDA {
       const F32x16 by = load(tiles[i].scales + b * kLanes);
       each<Tokens>([&](auto t) FW_LAMBDA { total[i][t] = fma(acc[i][t], by, total[i][t]); });
@@ -259,7 +278,7 @@ FW_INLINE void multiply_some(const PairTile* tiles, const uint8_t* x, int64_t co
 
 struct PairPanel {
   const uint8_t* tokens;
-  int64_t pairs;  // to a block of the weight
+  int64_t pairs;  // that are summed by themselves
 };
 
 template <int Tokens>
@@ -291,7 +310,7 @@ struct PairPath {
   using Tile = PairTile;
 
   static PairPanel panel(const LinearJob& job, int64_t token, int64_t k, int64_t size) {
-    return {job.panels + token * token_bytes(Mode::bf16, job.k) + k / kGroup * size * 64, block_of(job.kind).k / 2};
+    return {job.panels + token * token_bytes(Mode::bf16, job.k) + k / kGroup * size * 64, sum_groups(structure_of(job.kind)) * kPairs};
   }
   static PanelInner multiply(int64_t size) { return kPanelInners.all[size - 1]; }
 
