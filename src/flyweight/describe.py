@@ -139,7 +139,7 @@ def _check_quantisation(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> Non
     for key in asked.keys() - {"method"}:
         if config.get(key, asked[key]) != asked[key]:
             raise ConfigError(
-                f" has {key} = {asked[key]}, and {checkpoint.path.name} has {shown(config[key])}; "
+                f"has {key} = {asked[key]}, and {checkpoint.path.name} has {shown(config[key])}; "
                 "leave it out",
                 "quantization",
             )

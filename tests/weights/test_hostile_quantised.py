@@ -79,6 +79,11 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         GPTQ | {"checkpoint_format": "marlin"}, gptq(),
         r"checkpoint_format = 'marlin'; one of gptq,",
     ),
+    "bits that are a float": (GPTQ | {"bits": 4.0}, gptq(), "bits = 4.0; one of 2, 3, 4, 8"),
+    "two orders": (
+        GPTQ | {"desc_act": False, "actOrder": True}, gptq(),
+        "actOrder = True contradicts desc_act = False",
+    ),
     "desc_act of 1": (GPTQ | {"desc_act": 1}, gptq(), "desc_act = 1; one of False, True"),
     "a method over tensors of another": (
         AWQ, gptq(),

@@ -26,6 +26,7 @@ from flyweight.weights.tensorinfo import TensorInfo
 from flyweight.weights.torchfile import TorchFile, read_torch
 
 MOST_FILES = 4096
+SAME_METHODS = {"modelopt_fp4": "modelopt", "intel/auto-round": "auto-round"}  # by other names
 TensorFile = SafetensorsFile | TorchFile
 
 

@@ -79,7 +79,7 @@ class Folder:
         """The config's value of a key, one of `allowed`; null stands for the default."""
         value = self.config.get(key)
         value = default if value is None else value
-        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
+        if type(value) is not type(allowed[0]) or value not in allowed:
             near = nearest(str(value), [str(one) for one in allowed])
             self.refuse(f"{key} = {shown(value)}; one of {', '.join(map(str, allowed))}{near}")
         return value

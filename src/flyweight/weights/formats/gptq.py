@@ -41,6 +41,9 @@ VERSIONS = {"gptq": 1, "gptq_v2": 0}  # what is missing of the stored zero point
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in this layout, by the name of its weight."""
     folder.choose("checkpoint_format", tuple(VERSIONS), "gptq")
+    order, other = folder.config.get("desc_act"), folder.config.get("actOrder")
+    if None not in (order, other) and order != other:
+        folder.refuse(f"actOrder = {shown(other)} contradicts desc_act = {shown(order)}")
     return {f"{stem}.weight": claim_matrix(folder, stem) for stem in folder.list_stems(CODES)}
 
 
