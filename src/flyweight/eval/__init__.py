@@ -1,5 +1,5 @@
 """Measures quality: the perplexity of a text, and how far a model's predictions are from another's.
 
 Invariant: every figure is of tokens that the engine scored, each once, with what was measured
-stated beside it.  Changes nothing about how the engine computes.
+stated with it.  Changes nothing about how the engine computes.
 """

@@ -111,7 +111,7 @@ def attend_one(q: F32, k: F64, v: F64, scale: float, softcap: float, sinks: F32 
     top = scores.max(axis=2, keepdims=True)
     p = np.exp(scores - top)
     total = p.sum(axis=2, keepdims=True)
-    if sinks is not None:  # beside a maximum far below, a sink takes everything
+    if sinks is not None:  # next to a maximum far below, a sink takes everything
         with np.errstate(over="ignore"):
             total = total + np.exp(sinks.astype(np.float64).reshape(*total.shape) - top)
     mixed: F64 = np.einsum("hgn,nhd->hgd", p, v) / total

@@ -13,7 +13,7 @@ from flyweight.types import ALL, TokenLogprobs
 
 @dataclass(slots=True)
 class ScoreColumns:
-    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` beside each token's, or
+    """Log-probabilities as they come, in `PositionLogprobs`' arrays: `best` with each token's, or
     (not `ranked`) those of as many ids that were listed.
     """
 

@@ -2,7 +2,7 @@
 
 Invariant: a schema means what it means to the grammar (draft 2020-12, and what older drafts and
 OpenAPI write otherwise), and nothing is fetched.  Regexes give up after `BACKTRACKS` steps; other
-hostile schemas may take long: whoever does not trust them calls this where it can be killed.  Needs
+hostile schemas may take long: call this where it can be killed if they are not trusted.  Needs
 jsonschema-rs, the extra `validate`.
 """
 
