@@ -15,7 +15,7 @@ from flyweight.eval.store import INDEX, StoreHeader, StoreReader, StoreWriter, n
 from flyweight.eval.windows import EvalText, WindowPlan
 from tiny_model import tiny_folder, tiny_tensors
 
-EXACT = {"activations": "f32", "kv_cache_dtype": "f32", "memory_limit": "1GiB"}
+EXACT = {"activations": "f32", "kv_cache_dtype": "f32", "memory_limit": "8GiB"}
 PLAN = WindowPlan(64, 20, 150)
 HEADER = StoreHeader("m", "f", "t", "s", 64, 32, 3, "d", 50, "f32", "auto")
 

@@ -16,7 +16,7 @@ from flyweight.eval.windows import EvalText, WindowPlan
 from flyweight.wire import F32
 from tiny_model import tiny_tensors
 
-EXACT = {"activations": "f32", "kv_cache_dtype": "f32", "memory_limit": "1GiB"}
+EXACT = {"activations": "f32", "kv_cache_dtype": "f32", "memory_limit": "8GiB"}
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
