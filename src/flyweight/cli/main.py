@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import bench, check, compile, hub, inspect, run, serve, stop, tokenize
+from flyweight.cli import bench, check, compile, hub, inspect, quantize, run, serve, stop, tokenize
 from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
 from flyweight.errors import FlyweightError, nearest
@@ -35,6 +35,7 @@ app.command("inspect")(inspect.inspect)
 app.command("tokenize")(tokenize.tokenize)
 app.command("check")(check.check)
 app.command("compile")(compile.compile_model)
+app.command("quantize")(quantize.quantize)
 app.command("pull")(hub.pull)
 app.command("models")(hub.models)
 app.command("rm")(hub.rm)

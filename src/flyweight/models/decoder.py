@@ -13,6 +13,7 @@ from flyweight.models import layer, norms
 from flyweight.models.linear import Parts
 from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.ops.operands import KVLayer, Rotation
+from flyweight.spec import ModelSpec
 from flyweight.wire import F32, I32, Batch
 
 STILL: F32 = np.zeros(0, np.float32)  # the frequencies of a layer without positions
@@ -38,18 +39,12 @@ class Decoder:
 
     def __init__(self, parts: Parts, length: int) -> None:
         spec, weights = parts.spec, parts.weights
-        self.spec, self.ops, self.comm = spec, parts.ops, parts.comm
-        self.embed = weights["embed"]
-        self.positions = weights.get("positions")
+        self.spec, self.ops, self.comm, self.parts = spec, parts.ops, parts.comm, parts
         self.head = weights["embed" if spec.tie else "head"]
-        self.widen, self.narrow = weights.get("project_in"), weights.get("project_out")
+        self.narrow = weights.get("project_out")
         self.final_norm = norms.make_norm(parts, "norm")
         self.stack = self.ops.stack([layer.make_layer(parts, i) for i in range(len(spec.layers))])
-        self.ropes = [
-            (compute_inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes
-        ]
-        if any(x.rope is None for x in spec.layers):
-            self.ropes.append((STILL, 1.0))  # the last one turns nothing
+        self.ropes = make_ropes(spec, length)
 
     def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
         """Hidden states of `rows` after the final norm: [R, H]; K and V of all T tokens are
@@ -58,7 +53,7 @@ class Decoder:
         """
         ops = self.ops
         ops.begin(batch)
-        residual = self._embed(batch)  # [T, H]
+        residual = embed_tokens(self.parts, batch)  # [T, H]
         x = self.stack(residual, kv, batch, self._make_rotations(batch.positions))
         if len(rows) < len(residual) or rows is not batch.rows:
             x, residual = ops.take(x, rows), ops.take(residual, rows)
@@ -77,16 +72,27 @@ class Decoder:
             ops.softcap(logits, spec.logit_softcap)
         return self.comm.all_gather(logits)
 
-    def _embed(self, batch: Batch) -> F32:
-        x = self.ops.embed(self.embed, batch.tokens)  # [T, H]
-        if self.spec.embed_scale != 1:
-            self.ops.scale(x, self.spec.embed_scale)
-        if self.widen is not None:
-            x = self.ops.linear(x, self.widen)
-        if self.positions is not None:
-            self.ops.add(self.ops.embed(self.positions, batch.positions), x)
-        return x
-
     def _make_rotations(self, positions: I32) -> list[Rotation]:
         """cos and sin of every rope of the model."""
         return [self.ops.rotation(positions, *rope) for rope in self.ropes]
+
+
+def embed_tokens(parts: Parts, batch: Batch) -> F32:
+    """The residual before the first layer: [T, H]."""
+    ops, spec, weights = parts.ops, parts.spec, parts.weights
+    x = ops.embed(weights["embed"], batch.tokens)
+    if spec.embed_scale != 1:
+        ops.scale(x, spec.embed_scale)
+    if "project_in" in weights:
+        x = ops.linear(x, weights["project_in"])
+    if "positions" in weights:
+        ops.add(ops.embed(weights["positions"], batch.positions), x)
+    return x
+
+
+def make_ropes(spec: ModelSpec, length: int) -> list[tuple[F32, float]]:
+    """Frequencies and factor of every rope of a model, for `length` positions."""
+    ropes = [(compute_inverse_frequencies(rope, length), rope.factor) for rope in spec.ropes]
+    if any(x.rope is None for x in spec.layers):
+        ropes.append((STILL, 1.0))  # the last one turns nothing
+    return ropes

@@ -58,16 +58,51 @@ def load(
     has are not read. Raises `CheckpointError`.
     """
     check(checkpoint, plan)
+    return load_slots(checkpoint, plan.slots, ops, progress, shelf)
+
+
+def load_slots(
+    checkpoint: Checkpoint,
+    slots: Sequence[SlotPlan],
+    ops: Ops,
+    progress: Progress | None = None,
+    shelf: PackedWeightCache | None = None,
+) -> dict[str, Weights | F32]:
+    """The same for some slots of a plan that was checked."""
     kept = shelf or UncachedWeights()
-    meter = _Meter(_count_file_bytes(checkpoint, plan), progress)
+    meter = _Meter(_count_file_bytes(checkpoint, slots), progress)
     loaded: dict[str, Weights | F32] = {}
-    for slot in plan.slots:
+    for slot in slots:
         if slot.kind == "vector":
             loaded[slot.name] = _read_vector(checkpoint, slot, meter)
             continue
         runs = [_pack(checkpoint, run, ops, meter, kept) for run in _split_runs(checkpoint, slot)]
         loaded[slot.name] = runs[0] if len(runs) == 1 else tuple(runs)
     return loaded
+
+
+def read_matrix(checkpoint: Checkpoint, slot: SlotPlan) -> F32:
+    """A matrix slot as float32 [N, K], quantised sources dequantised."""
+    found = np.empty(slot.shape, np.float32)
+    row = 0
+    for run in _split_runs(checkpoint, slot):
+        for part in _read_parts(checkpoint, run, _Meter(0, None), False):
+            assert not isinstance(part, BlockRows), "read in canonical form"
+            rows = part.dequantize() if isinstance(part, GroupedWeight) else to_f32(part)
+            found[row : row + len(rows)] = rows
+            row += len(rows)
+    assert row == len(found), slot.name
+    return found
+
+
+def read_bias(checkpoint: Checkpoint, slot: SlotPlan) -> F32 | None:
+    """The biases of a matrix slot [N]; None where no source has one."""
+    return _read_bias(checkpoint, _Run(list(slot.sources), "", slot.shape[1]))
+
+
+def read_vector(checkpoint: Checkpoint, slot: SlotPlan) -> F32:
+    """A vector slot, flat."""
+    return _read_vector(checkpoint, slot, _Meter(0, None))
 
 
 def list_slot_kinds(
@@ -217,7 +252,7 @@ def _read_parts(
                 rows = _read(checkpoint, source, first, last)
             count_out = source.out if source.transposed else stop - start
             yield (
-                _reorder_rows(rows, _make_row_order(count_out, source.order))
+                _reorder_rows(rows, make_row_order(count_out, source.order))
                 if source.order
                 else rows
             )
@@ -232,7 +267,7 @@ def _read(checkpoint: Checkpoint, source: Source, first: int, last: int) -> Rows
     return np.ascontiguousarray(dense.T)
 
 
-def _make_row_order(rows: int, order: tuple[int, ...]) -> I64:
+def make_row_order(rows: int, order: tuple[int, ...]) -> I64:
     """Which row goes where when every len(order) rows are put in that order."""
     first = np.arange(0, rows, len(order), dtype=np.int64)[:, None]
     found: I64 = (first + np.array(order)).reshape(-1)
@@ -254,7 +289,7 @@ def _read_bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
             continue
         first = source.start // source.rows * source.out
         values = _read_elements(checkpoint, source.bias, first, source.out)
-        parts.append(values[_make_row_order(len(values), source.order)] if source.order else values)
+        parts.append(values[make_row_order(len(values), source.order)] if source.order else values)
     return np.concatenate(parts)
 
 
@@ -264,7 +299,7 @@ def _read_vector(checkpoint: Checkpoint, slot: SlotPlan, meter: "_Meter") -> F32
         row = source.shape[-1] if len(source.shape) > 1 else 1
         first, count = source.start * row, source.rows * row
         values = _read_elements(checkpoint, source.tensor, first, count)
-        parts.append(values[_make_row_order(len(values), source.order)] if source.order else values)
+        parts.append(values[make_row_order(len(values), source.order)] if source.order else values)
         meter.add(_count_source_bytes(checkpoint, source))
     values = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return values + np.float32(slot.plus) if slot.plus else values
@@ -279,8 +314,8 @@ def _read_elements(checkpoint: Checkpoint, name: str, start: int, count: int) ->
     return to_f32(values).reshape(-1)[start % row :][:count]
 
 
-def _count_file_bytes(checkpoint: Checkpoint, plan: WeightPlan) -> int:
-    return sum(_count_source_bytes(checkpoint, s) for slot in plan.slots for s in slot.sources)
+def _count_file_bytes(checkpoint: Checkpoint, slots: Sequence[SlotPlan]) -> int:
+    return sum(_count_source_bytes(checkpoint, s) for slot in slots for s in slot.sources)
 
 
 def _count_source_bytes(checkpoint: Checkpoint, source: Source) -> int:

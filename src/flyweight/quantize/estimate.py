@@ -1,0 +1,64 @@
+"""What a job will need: bytes of memory at its peak, and of disk.
+
+Invariant: every array that is as large as a layer, the calibration or a matrix outside of layers is
+counted.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from flyweight.describe import ModelDescription
+from flyweight.quantize.assignment import Assignment
+from flyweight.quantize.tensors import split_layers
+from flyweight.spec import SlotPlan
+from flyweight.wire import I32
+
+STEP = 2048  # tokens computed at once
+FLOAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JobNeeds:
+    """`memory` by what it is for, at the peak; `disk` of the output."""
+
+    memory: dict[str, int]
+    disk: int
+    input: int
+
+    @property
+    def peak(self) -> int:
+        return sum(self.memory.values())
+
+
+def estimate(
+    found: ModelDescription, assignment: Assignment, windows: I32 | None, needs: str
+) -> JobNeeds:
+    top, layers = split_layers(found.plan, len(found.spec.layers))
+    layer = max(map(_count_elements, layers))
+    memory = {"one layer in float32": FLOAT * layer}
+    widest = max(prod(slot.shape) for slot in [*top, *(s for x in layers for s in x)])
+    memory["a matrix while it is quantised"] = 2 * FLOAT * widest
+    if windows is not None and needs:
+        memory["hidden states of the calibration"] = FLOAT * windows.size * found.spec.hidden
+        memory["one layer to compute with"] = FLOAT * layer
+        columns = [slot.shape[1] for slot in max(layers, key=_count_grams) if len(slot.shape) == 2]
+        if needs == "gram":
+            memory["Hessians of a layer"] = FLOAT * sum(k * k for k in columns)
+            memory["a Hessian while it is inverted"] = 24 * max(columns) ** 2
+        wide = max(slot.shape[0] for x in layers for slot in x if len(slot.shape) == 2)
+        memory["arrays of a step"] = 4 * FLOAT * STEP * wide
+    disk = sum(entry.nbytes for entry in assignment.entries)
+    source = sum(_count_bytes(slot) for slot in found.plan.slots)
+    return JobNeeds(memory, disk, source)
+
+
+def _count_elements(slots: list[SlotPlan]) -> int:
+    return sum(prod(slot.shape) for slot in slots)
+
+
+def _count_grams(slots: list[SlotPlan]) -> int:
+    return sum(slot.shape[1] ** 2 for slot in slots if len(slot.shape) == 2)
+
+
+def _count_bytes(slot: SlotPlan) -> int:
+    return FLOAT * prod(slot.shape)

@@ -1,0 +1,57 @@
+"""How far a job has come, kept so that it can be resumed after it was killed.
+
+Invariant: a layer is listed only after its tensors are on the disk.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from flyweight.errors import ConfigError
+from flyweight.quantize.output.folder import write_json
+from flyweight.validation.untrusted import read_json
+
+NAME = "journal.json"
+
+
+@dataclass(slots=True)
+class Journal:
+    """`job` identifies input and options; `top` whether the tensors outside of layers are written,
+    `layers` how many layers are.
+    """
+
+    path: Path
+    job: str
+    top: bool = False
+    layers: int = 0
+
+    @classmethod
+    def open(cls, folder: Path, job: str) -> "Journal":
+        """The journal of a job in this folder, or a new one.  Raises `ConfigError` where the folder
+        has another job.
+        """
+        path = folder / NAME
+        if not path.is_file():
+            if any(folder.iterdir()):
+                raise ConfigError(
+                    "has files that no job here wrote; remove it", "out", value=str(folder)
+                )
+            return cls(path, job)
+        found = read_json(path)
+        if found.get("job") != job:
+            raise ConfigError(
+                "has an unfinished job with other options or another input; remove it, or give "
+                "the same options to resume it",
+                "out",
+                value=str(folder),
+            )
+        return cls(path, job, bool(found.get("top")), int(found.get("layers", 0)))
+
+    def save(self) -> None:
+        write_json(self.path, {"job": self.job, "top": self.top, "layers": self.layers})
+
+
+def read_progress(path: Path) -> dict[str, object]:
+    """What a journal says, for a message."""
+    found: dict[str, object] = json.loads(path.read_text())
+    return found

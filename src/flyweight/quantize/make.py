@@ -1,0 +1,123 @@
+"""Sets up a job of `flyweight quantize`: finds the model, reads the calibration, assigns tensors,
+and says what the job will need before it starts.
+
+Invariant: nothing is written here, and no weight is read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flyweight.build import choose_backend
+from flyweight.config import Settings
+from flyweight.describe import LoadListener, ModelDescription, describe, find
+from flyweight.errors import ConfigError
+from flyweight.quantize.assignment import (
+    Assigner,
+    list_quantised,
+    make_uniform,
+)
+from flyweight.quantize.calibration import CalibrationText
+from flyweight.quantize.estimate import JobNeeds, estimate
+from flyweight.quantize.job import Backends, QuantizeJob
+from flyweight.quantize.options import QuantizeOptions
+from flyweight.quantize.output.awq import AwqLayout
+from flyweight.quantize.output.compressed import CompressedLayout
+from flyweight.quantize.output.gptq import GptqLayout
+from flyweight.quantize.output.layout import MatrixLayout
+from flyweight.quantize.precision import LayerPrecision
+from flyweight.wire import F32, I32
+
+LAYOUTS: dict[str, Callable[[QuantizeOptions], MatrixLayout]] = {
+    "gptq": lambda options: GptqLayout(order=options.act_order),
+    "compressed-tensors": lambda options: CompressedLayout(order=options.act_order),
+    "awq": lambda options: AwqLayout(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """A job and what it needs."""
+
+    job: QuantizeJob
+    needs: JobNeeds
+
+
+def prepare_job(
+    settings: Settings,
+    options: QuantizeOptions,
+    calibration: CalibrationText | None,
+    listener: LoadListener | None = None,
+) -> PreparedJob:
+    """Raises `ConfigError` and `CheckpointError`."""
+    found = describe(find(settings, listener))
+    check_input(found, options)
+    layout = LAYOUTS[options.container](options)
+    count = len(found.spec.layers)
+    precision = make_uniform(count, options.precision)
+    if options.layer_precision:
+        precision = LayerPrecision.parse(options.layer_precision, count, options.precision)
+    assigner = Assigner(found.plan, found.published, found.checkpoint, layout, precision)
+    assignment = assigner.assign()
+    if not assignment.modules:
+        raise ConfigError(
+            f"can store no matrix of this model: {next(iter(assignment.kept.values()), 'none')}",
+            "format",
+            value=layout.name,
+        )
+    windows = cut_windows(found, options, calibration)
+    job = QuantizeJob(found, options, layout, assignment, windows)
+    return PreparedJob(job, estimate(found, assignment, windows, options.kind.needs))
+
+
+def cut_windows(
+    found: ModelDescription, options: QuantizeOptions, calibration: CalibrationText | None
+) -> I32 | None:
+    """The calibration's tokens, for methods that take any."""
+    if not options.kind.needs:
+        return None
+    if calibration is None:
+        raise ConfigError("is needed by this method", "calibration", hint="give a text file")
+    tokenizer = found.tokenizer
+    lead = (tokenizer.bos_id,) if tokenizer.add_bos and tokenizer.bos_id is not None else ()
+    length = min(options.length, found.spec.context)
+    return calibration.cut(
+        lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+        lead,
+        options.samples,
+        length,
+    )
+
+
+def check_input(found: ModelDescription, options: QuantizeOptions) -> None:
+    """Raises `ConfigError` for what cannot be the input of a job."""
+    quantised = list_quantised(found.checkpoint, found.plan)
+    if quantised and not options.requantize:
+        kind = found.checkpoint.tensors[quantised[0]].kind
+        raise ConfigError(
+            f"is quantised already ({quantised[0]} is {kind}); give the model it was made from, "
+            "or --requantize",
+            "model",
+            value=found.checkpoint.path.name,
+        )
+    if not isinstance(found.checkpoint.tokenizer_source, Path):
+        raise ConfigError(
+            "needs a folder with tokenizer files; the vocabulary of a GGUF file cannot be copied",
+            "format",
+            value=options.container,
+            hint="nearest valid: gguf",
+        )
+
+
+def make_backends(settings: Settings, found: ModelDescription, cores: int) -> Backends:
+    """Both backends: float32 where the whole model is, else bfloat16, for the weights as they were;
+    the usual rounding for quantised ones.
+    """
+    kinds = {info.kind for info in found.checkpoint.tensors.values()}
+    floats = "f32" if kinds == {"f32"} else "bf16"
+    whole = choose_backend(replace(settings, activations=floats), cores)
+    return Backends(whole, choose_backend(settings, cores), accumulate)
+
+
+def accumulate(h: F32, x: F32) -> None:
+    h += x.T @ x

@@ -1,0 +1,150 @@
+"""What a user chooses about `flyweight quantize`, and the dicts other tools spell it with.
+
+Invariant: every value is checked against its range here; unknown and contradictory keys are
+refused.  Knows no model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flyweight.config import whole
+from flyweight.errors import ConfigError, nearest
+from flyweight.quantize.method import MethodSettings
+from flyweight.quantize.methods import METHODS, MethodKind, find_method
+from flyweight.quantize.precision import Precision
+
+LEAST_GROUP = 8
+FORMATS = ("gguf", "gptq", "awq", "compressed-tensors", "bitsandbytes", "hqq")
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeOptions:
+    """Options by their names on the command line; None: the method's default.
+
+    `group_size` -1 is a scale a row; `symmetric` grids have no zero points; `act_order` quantises
+    columns with large inputs first; `damping` is GPTQ's share of the mean diagonal.
+    """
+
+    method: str = "rtn"
+    bits: int | None = None
+    group_size: int | None = None
+    format: str | None = None
+    type: str | None = None
+    symmetric: bool | None = None
+    act_order: bool = False
+    damping: float = 0.01
+    layer_precision: str | None = None
+    samples: int = 128
+    length: int = 512
+    requantize: bool = False
+
+    def __post_init__(self) -> None:
+        kind = self.kind
+        for name, value, known in (
+            ("bits", self.bits, kind.bits),
+            ("format", self.format, kind.formats),
+        ):
+            if value is not None and value not in known:
+                words = [str(one) for one in known]
+                raise ConfigError(
+                    f"is not supported by method {self.method}", name, value=value,
+                    allowed=", ".join(words) + nearest(str(value), words),
+                )  # fmt: skip
+        if self.group_size is not None and self.group_size != -1:
+            whole("group_size", self.group_size, LEAST_GROUP)
+        whole("samples", self.samples, 1, 1 << 16)
+        whole("length", self.length, 2, 1 << 17)
+        if not 0 < self.damping < 1:
+            raise ConfigError("is not valid", "damping", value=self.damping, allowed="0 to 1")
+
+    @property
+    def method_settings(self) -> MethodSettings:
+        return MethodSettings(self.act_order, self.damping)
+
+    @property
+    def kind(self) -> MethodKind:
+        return find_method(self.method)
+
+    @property
+    def container(self) -> str:
+        return self.format or self.kind.formats[0]
+
+    @property
+    def precision(self) -> Precision:
+        """What a matrix becomes where no layer says otherwise."""
+        kind = self.kind
+        symmetric = kind.symmetric if self.symmetric is None else self.symmetric
+        group = kind.group if self.group_size is None else self.group_size
+        return Precision(self.bits or kind.bits[0], group, symmetric, kind.activations)
+
+
+# The keys of GPTQModel's, AutoAWQ's and JSON configs, by ours.
+SPELLINGS = {
+    "bits": "bits", "w_bit": "bits", "wbits": "bits", "num_bits": "bits",
+    "group_size": "group_size", "q_group_size": "group_size", "groupSize": "group_size",
+    "sym": "symmetric", "symmetric": "symmetric",
+    "desc_act": "act_order", "actOrder": "act_order", "act_order": "act_order",
+    "damp_percent": "damping", "dampPercent": "damping",
+    "method": "method", "quant_method": "method", "format": "format",
+}  # fmt: skip
+TYPES = {"int2": 2, "int3": 3, "int4": 4, "int8": 8}  # of the key `type`
+UNCHANGED = {"version": ("gemm", "GEMM")}  # keys whose one value is what is done anyway
+
+
+def read_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a `quant_config` dict, or of JSON with one under `quantization`.  Raises
+    `ConfigError` for unknown and contradictory keys.
+    """
+    inner = given.get("quantization", given)
+    if not isinstance(inner, Mapping):
+        raise ConfigError("an object expected", "quantization", value=inner)
+    found: dict[str, tuple[str, Any]] = {}
+    for key, value in inner.items():
+        if key == "zero_point":
+            _take(found, "symmetric", key, not _read_flag(key, value))
+        elif key == "type" and value in TYPES:
+            _take(found, "bits", key, TYPES[value])
+        elif key in UNCHANGED and value in UNCHANGED[key]:
+            continue
+        elif key in SPELLINGS:
+            _take(found, SPELLINGS[key], key, _convert(SPELLINGS[key], key, value))
+        else:
+            known = [*SPELLINGS, "zero_point", "type", *UNCHANGED]
+            raise ConfigError(
+                f"has an unknown key or value{nearest(str(key), known)}",
+                "quant_config",
+                value={key: value},
+            )
+    return {name: value for name, (_, value) in found.items()}
+
+
+def _convert(name: str, key: str, value: Any) -> Any:
+    if name in ("symmetric", "act_order"):
+        return _read_flag(key, value)
+    if name == "method":
+        return str(value).lower()
+    return value
+
+
+def _read_flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError("is not valid", f"quant_config.{key}", value=value, allowed="true, false")
+    return value
+
+
+def _take(found: dict[str, tuple[str, Any]], name: str, key: str, value: Any) -> None:
+    if name in found and found[name][1] != value:
+        other, held = found[name]
+        raise ConfigError(
+            f"{key} = {_spell(value)} contradicts {other} = {_spell(held)}: both name {name}",
+            "quant_config:",
+        )
+    found[name] = key, value
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+__all__ = ["FORMATS", "METHODS", "QuantizeOptions", "read_config"]

@@ -1,0 +1,148 @@
+"""Where the rows of a model's slots lie in the tensors of a checkpoint that is to be written.
+
+Invariant: a slot holds what the model computes with (row order, additions to norms); a tensor holds
+what its file format has.  `place_rows` and `weights.load` are inverse.  Knows no quantisation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.spec import SlotPlan, Source, WeightPlan
+from flyweight.weights.load import make_row_order
+from flyweight.wire import F32
+
+Rows = GroupedWeight | F32
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRows:
+    """Rows [first, first + rows) of a slot, which are the rows from `start` on of a tensor (leading
+    axes count as rows).  A `transposed` tensor has them as columns.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    slot: str
+    first: int
+    rows: int
+    start: int
+    order: tuple[int, ...] = ()
+    transposed: bool = False
+
+    @property
+    def module(self) -> str:
+        """The tensor's name without its last part."""
+        return self.tensor.removesuffix(".weight")
+
+    def place_rows(self, rows: Rows) -> Rows:
+        """The slot's rows [first, first + rows) in the order of the tensor."""
+        if self.order:
+            places = make_row_order(self.rows, self.order)
+            back = np.argsort(places)
+            return rows.take(back) if isinstance(rows, GroupedWeight) else rows[back]
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class VectorElements:
+    """A vector slot's elements from `first` on, as a tensor of this shape, `plus` less."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    slot: str
+    first: int
+    count: int
+    order: tuple[int, ...] = ()
+    plus: float = 0.0
+
+    def place(self, values: F32) -> F32:
+        """The tensor of the slot's values."""
+        own = values[self.first : self.first + self.count] - np.float32(self.plus)
+        if self.order:
+            width = self.shape[-1] if len(self.shape) > 1 else 1
+            rows = own.reshape(-1, width)
+            own = rows[np.argsort(make_row_order(len(rows), self.order))]
+        found: F32 = own.reshape(self.shape)
+        return found
+
+
+def list_rows(slot: SlotPlan) -> list[TensorRows]:
+    """Where the rows of a matrix slot lie, in their order."""
+    found, first = [], 0
+    for source in slot.sources:
+        found.append(
+            TensorRows(
+                source.tensor,
+                source.shape,
+                slot.name,
+                first,
+                source.out,
+                source.start,
+                source.order,
+                source.transposed,
+            )
+        )
+        first += source.out
+    return found
+
+
+def list_biases(slot: SlotPlan) -> list[VectorElements]:
+    """Where the biases of a matrix slot lie: tensors, or parts of tensors with several rows."""
+    found, first = [], 0
+    for source in slot.sources:
+        if source.bias:
+            found.append(
+                VectorElements(
+                    source.bias, (source.out,), slot.name, first, source.out, source.order
+                )
+            )
+        first += source.out
+    return found
+
+
+def list_elements(slot: SlotPlan) -> list[VectorElements]:
+    """Where the elements of a vector slot lie."""
+    found, first = [], 0
+    for source in slot.sources:
+        count = _count_elements(source)
+        found.append(
+            VectorElements(
+                source.tensor, source.shape, slot.name, first, count, source.order, slot.plus
+            )
+        )
+        first += count
+    return found
+
+
+def list_whole_tensors(plan: WeightPlan) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of all tensors of a plan, each once."""
+    seen: set[str] = set()
+    for slot in plan.slots:
+        for source in slot.sources:
+            for name, shape in ((source.tensor, source.shape), (source.bias, source.bias_shape)):
+                if name and name not in seen:
+                    seen.add(name)
+                    yield name, shape
+
+
+def split_layers(plan: WeightPlan, layers: int) -> tuple[list[SlotPlan], list[list[SlotPlan]]]:
+    """The slots outside of layers, and those of each layer."""
+    top: list[SlotPlan] = []
+    inner: list[list[SlotPlan]] = [[] for _ in range(layers)]
+    for slot in plan.slots:
+        prefix, _, rest = slot.name.partition(".")
+        (inner[int(rest.split(".", 1)[0])] if prefix == "layers" else top).append(slot)
+    return top, inner
+
+
+def _count_elements(source: Source) -> int:
+    return source.rows * (source.shape[-1] if len(source.shape) > 1 else 1)
+
+
+def to_bytes(array: NDArray[np.generic]) -> bytes:
+    """Little-endian, C order."""
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
