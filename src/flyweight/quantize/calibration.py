@@ -5,9 +5,10 @@ give equal windows.  Knows no model.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flyweight.wire import I32
 
 MOST_TEXT = 1 << 30  # bytes
 LEAST_TOKENS = 128
+PART = 1 << 16  # characters that are tokenized at once
 
 Encode = Callable[[str], list[int]]
 Render = Callable[[Sequence[Any]], str]  # chat messages to the text of the model's template
@@ -60,7 +62,7 @@ class CalibrationText:
         where it is shorter than that; `lead` begins every window.  Raises `ConfigError`.
         """
         room, ids = length - len(lead), list[int]()
-        for text in self.texts:
+        for text in chain.from_iterable(map(_cut_text, self.texts)):
             ids += encode(text)
             if len(ids) >= samples * room:
                 break
@@ -76,6 +78,17 @@ class CalibrationText:
         windows = np.array(ids[: count * room], np.int32).reshape(count, room)
         begin = np.tile(np.array(lead, np.int32), (count, 1))
         return np.ascontiguousarray(np.concatenate([begin, windows], axis=1))
+
+
+def _cut_text(text: str) -> Iterator[str]:
+    """Parts of a long text, which end with lines: no more is tokenized than is needed."""
+    start = 0
+    while start < len(text):
+        stop = start + PART
+        newline = text.find("\n", stop)
+        stop = len(text) if newline < 0 else newline + 1
+        yield text[start:stop]
+        start = stop
 
 
 def _read_line(line: str, number: int, render: Render | None) -> str:

@@ -5,17 +5,14 @@ weights when a layer is calibrated, read back from the file that is being writte
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from flyweight import __version__
 from flyweight.describe import ModelDescription
-from flyweight.ops.base import Ops, to_bf16_bits
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.base import Ops
 from flyweight.quantize.assignment import Assignment
 from flyweight.quantize.journal import NAME, Journal
 from flyweight.quantize.layers import LayerRun
@@ -24,12 +21,14 @@ from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.container import SafetensorsWriter
 from flyweight.quantize.output.folder import WEIGHTS, copy_companions, publish, write_json
 from flyweight.quantize.output.layout import MatrixLayout
+from flyweight.quantize.precision import Precision
 from flyweight.quantize.statistics import Accumulate, InputStatistics
-from flyweight.quantize.tensors import TensorRows, split_layers, to_bytes
+from flyweight.quantize.tensors import split_layers
 from flyweight.quantize.work import LayerWeights
+from flyweight.quantize.writing import Coded, TensorOutput
 from flyweight.spec import SlotPlan
 from flyweight.weights.checkpoint import open_checkpoint
-from flyweight.weights.load import load_slots
+from flyweight.weights.load import iterate_rows, load_slots, read_bias
 from flyweight.wire import F32, I32
 
 Report = Callable[[str, int, int], None]  # what is done, how many steps of how many are
@@ -72,7 +71,7 @@ class QuantizeJob:
             journal.save()
             if not journal.top:
                 report("writing tensors outside of layers", 0, len(self._layers) + 1)
-                self._write_slots(writer, self._top, {})
+                self._write_top(TensorOutput(writer, self.assignment, self.layout))
                 writer.sync()
                 journal.top = True
                 journal.save()
@@ -140,53 +139,35 @@ class QuantizeJob:
             run.observe(i, backends.floats, weights, lambda slot, x: wanted[slot].take(x))
             inputs = {name: found for name, found in wanted.items() if found.count}
             del weights
-        self._write_slots(writer, slots, inputs)
+        self._write_slots(TensorOutput(writer, self.assignment, self.layout), slots, inputs)
 
-    def _write_slots(
-        self, writer: SafetensorsWriter, slots: Sequence[SlotPlan], inputs: Inputs
-    ) -> None:
+    def _write_slots(self, output: TensorOutput, slots: Sequence[SlotPlan], inputs: Inputs) -> None:
         layer = LayerWeights.read(self.found.checkpoint, slots)
         if inputs:
             self.method.prepare(layer, inputs)
-        for name, values in layer.vectors.items():
-            self._write_elements(writer, name, values)
-        for name, values in layer.biases.items():
-            self._write_elements(writer, f"{name}.bias", values)
+        output.write_vectors(layer.vectors, layer.biases)
         for name in list(layer.matrices):
-            self._write_matrix(writer, name, layer.matrices.pop(name), inputs.get(name))
+            given = inputs.get(name)
+            whole = [(0, layer.matrices.pop(name))]
+            output.write_matrix(name, whole, partial(self._round, name, given))
 
-    def _write_elements(self, writer: SafetensorsWriter, slot: str, values: F32) -> None:
-        for part in self.assignment.elements.get(slot, ()):
-            kind = self.assignment.kinds[part.tensor]
-            writer.write(part.tensor, to_bytes(to_kind(part.place(values), kind)))
+    def _write_top(self, output: TensorOutput) -> None:
+        """Slots outside of layers, whose matrices may be larger than a layer."""
+        vectors = [slot for slot in self._top if slot.kind == "vector"]
+        layer = LayerWeights.read(self.found.checkpoint, vectors)
+        output.write_vectors(layer.vectors, {})
+        for slot in self._top:
+            if slot.kind != "vector":
+                parts = iterate_rows(self.found.checkpoint, slot)
+                output.write_matrix(slot.name, parts, partial(self._round, slot.name, None))
+                bias = read_bias(self.found.checkpoint, slot)
+                if bias is not None:
+                    output.write_vectors({}, {slot.name: bias})
 
-    def _write_matrix(
-        self, writer: SafetensorsWriter, slot: str, rows: F32, inputs: InputStatistics | None
-    ) -> None:
-        by_tensor: dict[str, list[TensorRows]] = {}
-        for piece in self.assignment.rows[slot]:
-            by_tensor.setdefault(piece.tensor, []).append(piece)
-        for tensor, pieces in by_tensor.items():
-            precision = self.assignment.precision[tensor]
-            if precision.quantised:
-                made = [
-                    self.method.round(slot, rows[p.first : p.first + p.rows], precision, inputs)
-                    for p in pieces
-                ]
-                placed = [p.place_rows(one) for p, one in zip(pieces, made, strict=True)]
-                whole = join_rows([one for one in placed if isinstance(one, GroupedWeight)])
-                for name, array in self.layout.encode(pieces[0].module, whole, precision).items():
-                    writer.write(name, to_bytes(np.asarray(array)))
-                continue
-            for piece in pieces:
-                self._write_floats(writer, piece, rows)
-
-    def _write_floats(self, writer: SafetensorsWriter, piece: TensorRows, rows: F32) -> None:
-        placed = piece.place_rows(rows[piece.first : piece.first + piece.rows])
-        assert not isinstance(placed, GroupedWeight)
-        kind = self.assignment.kinds[piece.tensor]
-        data = to_kind(placed.T if piece.transposed else placed, kind)
-        writer.write(piece.tensor, to_bytes(data), piece.start * data.shape[-1] * data.itemsize)
+    def _round(
+        self, slot: str, inputs: InputStatistics | None, rows: F32, precision: Precision
+    ) -> Coded:
+        return self.method.round(slot, rows, precision, inputs)
 
     def _write_config(self, work: Path) -> None:
         config = {
@@ -211,25 +192,3 @@ def list_kept(assignment: Assignment) -> list[str]:
         for name, precision in assignment.precision.items()
         if not precision.quantised and "embed" not in name
     ]
-
-
-def join_rows(pieces: Sequence[GroupedWeight]) -> GroupedWeight:
-    """Rows of one matrix below each other."""
-    if len(pieces) == 1:
-        return pieces[0]
-    first = pieces[0]
-    rows = sum(piece.shape[0] for piece in pieces)
-    fields = ("codes", "scales", "zeros", "mins", "row_scales")
-    joined: dict[str, Any] = {
-        name: np.concatenate([getattr(piece, name) for piece in pieces])
-        for name in fields
-        if getattr(first, name) is not None
-    }
-    return replace(first, shape=(rows, first.shape[1]), **joined)
-
-
-def to_kind(values: F32, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Floats in the type of a tensor; bfloat16 as its bits."""
-    if kind == "bf16":
-        return to_bf16_bits(values)
-    return values.astype({"f32": np.float32, "f16": np.float16}[kind])

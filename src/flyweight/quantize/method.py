@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
@@ -36,6 +36,6 @@ class Method(Protocol):
 
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
-    ) -> GroupedWeight:
+    ) -> GroupedWeight | BlockRows:
         """Rows [N, K] of a slot as codes."""
         ...

@@ -1,7 +1,7 @@
 """Where the rows of a model's slots lie in the tensors of a checkpoint that is to be written.
 
 Invariant: a slot holds what the model computes with (row order, additions to norms); a tensor holds
-what its file format has.  `place_rows` and `weights.load` are inverse.  Knows no quantisation.
+what its file format has, and `weights.load` makes the slot of it again.  Knows no quantisation.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.ops.grouped import GroupedWeight
 from flyweight.spec import SlotPlan, Source, WeightPlan
 from flyweight.weights.load import make_row_order
-from flyweight.wire import F32
-
-Rows = GroupedWeight | F32
+from flyweight.wire import F32, I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +35,9 @@ class TensorRows:
         """The tensor's name without its last part."""
         return self.tensor.removesuffix(".weight")
 
-    def place_rows(self, rows: Rows) -> Rows:
-        """The slot's rows [first, first + rows) in the order of the tensor."""
-        if self.order:
-            places = make_row_order(self.rows, self.order)
-            back = np.argsort(places)
-            return rows.take(back) if isinstance(rows, GroupedWeight) else rows[back]
-        return rows
+    def find_places(self, rows: int) -> I64:
+        """The slot's row that each of the tensor's rows is, for a tensor in another order."""
+        return np.argsort(make_row_order(rows, self.order))
 
 
 @dataclass(frozen=True, slots=True)

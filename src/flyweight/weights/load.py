@@ -84,15 +84,20 @@ def load_slots(
 def read_matrix(checkpoint: Checkpoint, slot: SlotPlan) -> F32:
     """A matrix slot as float32 [N, K], quantised sources dequantised."""
     found = np.empty(slot.shape, np.float32)
+    for first, rows in iterate_rows(checkpoint, slot):
+        found[first : first + len(rows)] = rows
+    return found
+
+
+def iterate_rows(checkpoint: Checkpoint, slot: SlotPlan) -> Iterator[tuple[int, F32]]:
+    """The same in parts of a few MiB: number of the first row, and rows."""
     row = 0
     for run in _split_runs(checkpoint, slot):
         for part in _read_parts(checkpoint, run, _Meter(0, None), False):
             assert not isinstance(part, BlockRows), "read in canonical form"
             rows = part.dequantize() if isinstance(part, GroupedWeight) else to_f32(part)
-            found[row : row + len(rows)] = rows
+            yield row, rows
             row += len(rows)
-    assert row == len(found), slot.name
-    return found
 
 
 def read_bias(checkpoint: Checkpoint, slot: SlotPlan) -> F32 | None:

@@ -7,7 +7,6 @@ exactly these.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from flyweight.ops.grouped import GroupedWeight
 from flyweight.quantize.output.container import OutputTensor
 from flyweight.quantize.precision import Precision
 
@@ -27,7 +26,7 @@ class MatrixLayout(Protocol):
     def list_entries(
         self, module: str, shape: tuple[int, int], precision: Precision
     ) -> list[OutputTensor]: ...
-    def encode(self, module: str, weight: GroupedWeight, precision: Precision) -> Tensors: ...
+    def encode(self, module: str, weight: Any, precision: Precision) -> Tensors: ...
     def describe(self, modules: Mapping[str, Precision], kept: Sequence[str]) -> dict[str, Any]:
         """The quantization_config of a model with these quantised modules, the others `kept`."""
         ...
