@@ -15,6 +15,7 @@ from flyweight.describe import (
     LoadListener,
     ModelDescription,
     SilentListener,
+    check_quality,
     count_allowed_bytes,
     describe,
     find,
@@ -35,6 +36,7 @@ from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
+from flyweight.passport import Quality
 from flyweight.plan.machine import Machine, measure_anonymous, measure_resident, read_machine
 from flyweight.plan.memory import (
     MemoryPlan,
@@ -61,7 +63,7 @@ from flyweight.wire import F32
 class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
-    computed with.
+    computed with, `quality` what the model's passport says.
     """
 
     engine: Engine
@@ -74,6 +76,7 @@ class LoadedModel:
     stop_ids: frozenset[int]
     generation: dict[str, Any]
     isa: str
+    quality: Quality
 
 
 def choose_backend(settings: Settings, cores: int) -> Ops:
@@ -97,6 +100,7 @@ def build(
     tell: LoadListener = notify or SilentListener()
     here = read_machine()
     found = describe(find(settings, tell), settings.quantization)
+    check_quality(settings, found.quality)
     ops = choose_backend(settings, here.cores)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     asked = measure_needs(found.checkpoint, found.spec, found.plan, ops)
@@ -136,6 +140,7 @@ def build(
         stop_ids=found.stop_ids,
         generation=found.checkpoint.generation,
         isa=getattr(ops, "isa", "numpy"),
+        quality=found.quality,
     )
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -181,6 +182,10 @@ class Settings:
         {}, "Model", "LoRA adapters, each served as a model of its name.", "NAME=FOLDER ...",
         kind="words", option="lora-modules", special=True
     )
+    max_kld: float | None = setting(
+        None, "Model", "Refuse a model whose mean KLD is above this, or unknown.", "NATS",
+        words="any"
+    )
     packed_cache: bool = setting(True, "Model", "Keep packed weights for the next start.")
     max_model_len: int | None = setting(
         None, "Engine", "Longest prompt and answer together: 4096, 32k, auto.", "TOKENS",
@@ -288,6 +293,16 @@ class Settings:
             )
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
+        most = self.max_kld
+        known = isinstance(most, int | float) and not isinstance(most, bool)
+        if most is not None and not (known and 0 < most < inf):
+            raise ConfigError(
+                "is out of range",
+                "max_kld",
+                value=most,
+                allowed="nats a token, above 0",
+                hint="nearest valid: 0.001",
+            )
         share = self.kv_cache_metrics_sample
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ConfigError(

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flyweight.config import Settings, parse_bytes
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.models.registry import Family, find_family
+from flyweight.passport import UNKNOWN, Quality, QualityLimit
 from flyweight.plan.machine import Machine, measure_resident, read_machine
-from flyweight.spec import Files, ModelSpec, WeightPlan
+from flyweight.spec import KV_TYPES, Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.validation.untrusted import shown
 from flyweight.weights.checkpoint import Checkpoint, choose_format, open_checkpoint
@@ -24,6 +25,7 @@ from flyweight.weights.folder import TORCH
 from flyweight.weights.gguf import read_gguf
 from flyweight.weights.hub.names import HubName, parse_hub_name
 from flyweight.weights.load import list_slot_kinds
+from flyweight.weights.passports import read_quality
 
 if TYPE_CHECKING:
     from flyweight.plan.memory import MemoryPlan
@@ -57,7 +59,8 @@ class SilentListener:
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
     """A model looked at, not loaded: what `flyweight inspect` shows.  `stop_ids` end a sequence
-    unless ignore_eos: all that its files name.  Adapters know the model as `published`.
+    unless ignore_eos: all that its files name.  Adapters know the model as `published`.  `quality`
+    is what its passport says.
     """
 
     checkpoint: Checkpoint
@@ -66,6 +69,7 @@ class ModelDescription:
     published: WeightPlan
     tokenizer: Tokenizer
     stop_ids: frozenset[int]
+    quality: Quality = UNKNOWN
 
 
 def find(settings: Settings, tell: LoadListener | None = None) -> Path:
@@ -119,7 +123,18 @@ def describe(path: Path, quantization: Mapping[str, Any] = NOTHING) -> ModelDesc
         list_slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
         tokenizer = load_tokenizer(checkpoint.tokenizer_source)
     ends = stop_ids(checkpoint, tokenizer, spec)
-    return ModelDescription(checkpoint, spec, plan, kind.plan(spec, Files()), tokenizer, ends)
+    published, quality = kind.plan(spec, Files()), read_quality(checkpoint)
+    return ModelDescription(checkpoint, spec, plan, published, tokenizer, ends, quality)
+
+
+def check_quality(settings: Settings, quality: Quality) -> None:
+    """Raises `ConfigError` where the model is above `max_kld`, or its figure is unknown."""
+    if settings.max_kld is None:
+        return
+    name = settings.kv_cache_dtype
+    kv_type = name if name in KV_TYPES and KV_TYPES[name].coded else ""
+    model = str(settings.model or DEFAULT_MODEL)
+    quality.check(QualityLimit(settings.max_kld, model, kv_type, settings.activations))
 
 
 def _check_quantisation(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> None:

@@ -53,6 +53,7 @@ class EngineOptions(TypedDict, total=False):
     load_format: str | None
     offline: bool | None
     packed_cache: bool | None
+    max_kld: float | None
     backend: Literal["cpu", "reference"] | None
     isa: str | None
     # vLLM's, see `arguments.meanings`

@@ -15,6 +15,7 @@ from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
 from flyweight.errors import CheckpointError, RequestError
+from flyweight.passport import UNKNOWN, Quality
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.weights.hub.cache import CachedModel
@@ -60,11 +61,15 @@ def models(as_json: opt.AsJson = False) -> None:
 
     table = make_table(str(find_cache_folder()), "name", "what", "revision", "size", "last used")
     table.columns[3].justify = "right"
-    for one in found:
+    quality = [find_cached_quality(one) for one in found]
+    if any(known != UNKNOWN for known in quality):
+        table.add_column("quality", overflow="fold")
+    for one, known in zip(found, quality, strict=True):
         revision = " ".join((one.commit[:7], *one.refs))
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
         words = (one.name, one.what or "no weights", revision, format_size(one.size), used)
-        table.add_row(*map(printable, words))
+        more = [shorten_quality(known)] if len(table.columns) > len(words) else []
+        table.add_row(*map(printable, (*words, *more)))
     make_console().print(
         table if found else f"no models in {find_cache_folder()}", soft_wrap=not found
     )
@@ -109,6 +114,7 @@ def parse_name(name: str, revision: str | None) -> HubName:
 
 def list_facts(one: CachedModel) -> dict[str, object]:
     """A model of the cache, for scripts."""
+    passport = find_cached_quality(one).passport
     return {
         "name": one.name,
         "repo": one.repo,
@@ -117,8 +123,26 @@ def list_facts(one: CachedModel) -> dict[str, object]:
         "refs": list(one.refs),
         "size": one.size,
         "last_used": one.used,
+        "quality": passport.summarize() if passport is not None else None,
         "files": [str(file.file_path) for file in one.files],
     }
+
+
+def find_cached_quality(one: CachedModel) -> Quality:
+    """What the passport of a model of the cache says."""
+    from flyweight.weights.passports import find_quality
+
+    paths = sorted(file.file_path for file in one.files)
+    gguf = [path for path in paths if path.suffix == ".gguf"]
+    config = [path.parent for path in paths if path.name == "config.json"]
+    return find_quality((gguf or config)[0]) if gguf or config else UNKNOWN
+
+
+def shorten_quality(known: Quality) -> str:
+    """In a few words, for a table."""
+    if known.passport is not None:
+        return f"mean KLD {known.passport.kld_mean:.4g}"
+    return "unknown" if known.problem else ""
 
 
 def confirm(question: str) -> bool:

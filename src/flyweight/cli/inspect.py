@@ -49,8 +49,10 @@ def inspect(
     """Print a model's shape, weight plan and memory; read no weights."""
     settings = Settings.of(model=model, **engine)
     from flyweight.build import choose_backend, make_memory_plan, measure_needs
+    from flyweight.cli.passports import make_quality_table
     from flyweight.cli.show import make_console, make_memory_table, show_loading
     from flyweight.describe import describe, find
+    from flyweight.passport import UNKNOWN
     from flyweight.plan.machine import read_machine
     from flyweight.weights.load import list_slot_kinds
 
@@ -66,7 +68,10 @@ def inspect(
         print(json.dumps(make_document(found, kinds, plan), indent=1))
         return
     console = make_console()
-    for table in (make_fact_table(found), make_weight_table(found, kinds), make_memory_table(plan)):
+    tables = [make_fact_table(found), make_weight_table(found, kinds), make_memory_table(plan)]
+    if found.quality != UNKNOWN:
+        tables.append(make_quality_table(found.quality))
+    for table in tables:
         console.print(table)
 
 
@@ -80,11 +85,14 @@ def make_document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -
         }
         for slot in found.plan.slots
     }
+    passport = found.quality.passport
     memory = dict(plan.list_rows()) | {"need": plan.need, "limit": plan.limit}
     return {
         "path": str(found.checkpoint.path),
         "spec": asdict(found.spec),
         "quantisation": found.checkpoint.quantisation,
+        "quality": passport.list_fields() if passport is not None else None,
+        "quality_problem": found.quality.problem or None,
         "stop_ids": sorted(found.stop_ids),
         "chat_template": found.tokenizer.chat_template is not None,
         "weights": slots,

@@ -16,7 +16,19 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flyweight import __version__
-from flyweight.cli import bench, check, compile, hub, inspect, quantize, run, serve, stop, tokenize
+from flyweight.cli import (
+    bench,
+    check,
+    compile,
+    hub,
+    inspect,
+    quantize,
+    run,
+    serve,
+    stamp,
+    stop,
+    tokenize,
+)
 from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
 from flyweight.errors import FlyweightError, nearest
@@ -42,6 +54,7 @@ app.command("rm")(hub.rm)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
 app.command("stop")(stop.stop)
 app.add_typer(bench.app, name="bench")
+evaluation.app.command("stamp")(stamp.stamp)
 app.add_typer(evaluation.app, name="eval")
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from flyweight.build import build
 from flyweight.config import Settings
@@ -29,6 +29,12 @@ class ScoredText:
 
     logprobs: list[F64]
     seconds: float
+
+
+class EvalListener(LoadListener, Protocol):
+    """Who is told how a measurement goes."""
+
+    def round(self, test: str, done: int, total: int) -> None: ...
 
 
 class EvalSession:
@@ -50,6 +56,7 @@ class EvalSession:
         found = describe(find(self.settings, self.notify), self.settings.quantization)
         self.path, self.fingerprint = found.checkpoint.path, found.checkpoint.fingerprint
         self.vocab, self.tokenizer = found.spec.vocab, found.tokenizer
+        self.longest = found.spec.context
         found.checkpoint.close()
         bos = self.tokenizer.bos_id if self.tokenizer.add_bos else None
         self.lead = () if bos is None else (bos,)

@@ -39,8 +39,8 @@ class Checkpoint(Protocol):
     converters leave them, not as published; `format` is gguf, safetensors or pt (PyTorch's).
     `quantisation` is the method by which several tensors make a matrix, "" where none do; `opened`
     of its matrices are bfloat16 when read, as no kernel reads their codes.
-    `fingerprint` hashes the files' headers, sizes and samples; `stamps` are the times they were
-    last changed.
+    `fingerprint` hashes the files' headers, sizes and samples, without a passport; `stamps` are the
+    times they were last changed.  `passport_path` is the file that a passport is in, or would be.
     """
 
     @property
@@ -67,6 +67,13 @@ class Checkpoint(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def stamps(self) -> tuple[int, ...]: ...
+
+    @property
+    def passport_path(self) -> Path: ...
+
+    def read_passport(self) -> bytes:
+        """The JSON of the quality passport; empty where there is none."""
+        ...
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         """Rows [start, stop) of a tensor (elements of a vector), canonical: `GroupedWeight`, or an

@@ -16,7 +16,8 @@ from typing import Any
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows
-from flyweight.validation.untrusted import read_json, shown
+from flyweight.passport import FILE, MOST_BYTES
+from flyweight.validation.untrusted import read_bytes, read_json, shown
 from flyweight.weights.formats import FORMATS, Rows
 from flyweight.weights.formats.claims import Claim, Folder
 from flyweight.weights.formats.joined import claim_matrices, find_method, join_tensors
@@ -125,6 +126,14 @@ class FolderCheckpoint:
     @property
     def stamps(self) -> tuple[int, ...]:
         return tuple(file.file.stamp for _, file in sorted(self._files.items()))
+
+    @property
+    def passport_path(self) -> Path:
+        return self.path / FILE
+
+    def read_passport(self) -> bytes:
+        place = self.passport_path
+        return read_bytes(place, MOST_BYTES) if place.exists() else b""
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         raise AssertionError("neither safetensors nor PyTorch's files hold blocks")

@@ -6,7 +6,8 @@ used, in integers that cannot overflow. Format: ggml's docs/gguf.md. Does not kn
 tensors mean.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ MOST_STRING = 16 << 20  # bytes; the longest are chat templates
 MOST_HEADER = 512 << 20  # bytes of metadata and tensor table; what fits a file need not fit memory
 MOST_AXES = 4
 MOST_ALIGNMENT = 1 << 16
+HEAD = 24  # bytes before the first key: magic number, version, tensor count, key count
 # Bytes: a key of one letter with one byte, a tensor of no letters with one axis.
 LEAST_KEY, LEAST_TENSOR = 14, 32
 
@@ -93,13 +95,37 @@ STRING, ARRAY = 8, 9
 class GgufFile:
     """`metadata`: int, float, bool, str, `Strings`, or a NumPy array; `data` is where tensors
     begin, in bytes. Strings that are not valid UTF-8 carry their bytes as lone surrogates. Shapes
-    are [N, K], ggml's order reversed.
+    are [N, K], ggml's order reversed. `places` are the bytes [begin, end) of each key with its
+    value, the tensor table follows them and ends at `table`.
     """
 
     file: MappedFile
     data: int
     metadata: dict[str, object]
     spans: dict[str, Span]
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    table: int = 0
+    alignment: int = 32
+
+
+def make_header(gguf: GgufFile, key: str, entry: bytes = b"") -> bytes:
+    """The file's header, up to its data, without a key, or with `entry` in its place: the key as
+    the last one, with its value.
+    """
+    place = gguf.places.get(key, (HEAD, HEAD))
+    raw = gguf.file.copy(0, gguf.table, "the header")
+    end = max((stop for _, stop in gguf.places.values()), default=HEAD)
+    count = len(gguf.places) - (key in gguf.places) + bool(entry)
+    keys = raw[HEAD : place[0]] + raw[place[1] : end]
+    made = raw[: HEAD - 8] + count.to_bytes(8, "little") + keys + entry + raw[end:]
+    return made + b"\0" * (-len(made) % gguf.alignment)
+
+
+def make_string_entry(key: str, text: str) -> bytes:
+    """A key with a string, as metadata has them."""
+    name, value = key.encode(), text.encode()
+    sizes = [len(part).to_bytes(8, "little") for part in (name, value)]
+    return sizes[0] + name + STRING.to_bytes(4, "little") + sizes[1] + value
 
 
 def read_gguf(path: Path, faults: list[str] | None = None) -> GgufFile:
@@ -111,19 +137,23 @@ def read_gguf(path: Path, faults: list[str] | None = None) -> GgufFile:
         cursor = _Cursor(file, faults)
         tensors, keys = _read_counts(cursor)
         metadata: dict[str, object] = {}
+        places: dict[str, tuple[int, int]] = {}
         for _ in range(keys):
-            _read_key(cursor, metadata)
+            begin = cursor.at
+            key = _read_key(cursor, metadata)
+            places[key] = begin, cursor.at
         alignment = _read_alignment(cursor, metadata)
         spans: dict[str, Span] = {}
         for _ in range(tensors):
             _read_tensor(cursor, spans)
-        data = -(-cursor.at // alignment) * alignment
+        table = cursor.at
+        data = -(-table // alignment) * alignment
         placed = _place(spans, cursor, data, alignment)
     except CheckpointError:
         file.close()
         raise
     file.drop(0, min(data, file.size))
-    return GgufFile(file, data, metadata, placed)
+    return GgufFile(file, data, metadata, placed, places, table, alignment)
 
 
 class _Cursor:
@@ -194,7 +224,8 @@ def _read_counts(cursor: _Cursor) -> tuple[int, int]:
     return tensors, keys
 
 
-def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
+def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> str:
+    """Reads a key with its value, and returns its name."""
     key = cursor.read_name("a metadata key")
     if not key:
         raise cursor.fail("a metadata key is empty")
@@ -202,6 +233,7 @@ def _read_key(cursor: _Cursor, metadata: dict[str, object]) -> None:
         raise cursor.fail(f"metadata key {shown(key)} appears twice")
     where = f"metadata {shown(key)}"
     metadata[key] = _read_value(cursor, cursor.read_u32(where), where)
+    return key
 
 
 def _read_value(cursor: _Cursor, code: int, what: str) -> object:

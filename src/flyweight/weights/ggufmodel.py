@@ -18,11 +18,12 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.passport import KEY
 from flyweight.validation.untrusted import shown
 from flyweight.weights import gguf_config, gguf_names
 from flyweight.weights.formats import Rows
 from flyweight.weights.formats.values import to_f32
-from flyweight.weights.gguf import GgufFile, read_gguf
+from flyweight.weights.gguf import GgufFile, make_header, read_gguf
 from flyweight.weights.tensorinfo import Span, TensorInfo
 from flyweight.wire import F32
 
@@ -49,14 +50,12 @@ class GgufParts:
         return self.files[span.part].file.read_blocks(name, span, start, stop)
 
     def compute_digest(self) -> str:
-        """Hash of the metadata, the tensor tables, the sizes and samples of the data; paths and
-        times do not count.
+        """Hash of the metadata without a passport, the tensor tables, the sizes and samples of the
+        data; paths and times do not count.
         """
-        if len(self.files) == 1:
-            return blake2b(
-                self.files[0].file.compute_digest(self.files[0].data), digest_size=16
-            ).hexdigest()
-        found = b"".join(part.file.compute_digest(part.data) for part in self.files)
+        found = b"".join(
+            part.file.compute_digest(part.data, make_header(part, KEY)) for part in self.files
+        )
         return blake2b(found, digest_size=16).hexdigest()
 
     def close(self) -> None:
@@ -201,6 +200,15 @@ class GgufCheckpoint:
     @property
     def stamps(self) -> tuple[int, ...]:
         return tuple(part.file.stamp for part in self._gguf.files)
+
+    @property
+    def passport_path(self) -> Path:
+        return self._gguf.files[0].file.path
+
+    def read_passport(self) -> bytes:
+        found = self._gguf.metadata.get(KEY, "")
+        text = found if isinstance(found, str) else shown(found)
+        return text.encode("utf-8", "surrogateescape")
 
     def read(self, name: str, start: int, stop: int) -> Rows:
         return self._gguf.read_rows(name, self._spans[name], start, stop)

@@ -92,11 +92,15 @@ class MappedFile:
         row = span.nbytes // shape[0] if shape[0] else 0
         return (stop - start, *shape[1:]), span.offset + start * row, (stop - start) * row
 
-    def compute_digest(self, header: int) -> bytes:
-        """Hash of the size, the first `header` bytes, and evenly spread samples of the rest."""
-        found = blake2b(self.size.to_bytes(8, "little") + self._map[:header], digest_size=16)
-        step = max(SAMPLE_BYTES, (self.size - header) // SAMPLES)
-        for offset in (*range(header, self.size, step), max(header, self.size - SAMPLE_BYTES)):
+    def compute_digest(self, data: int, header: bytes | None = None) -> bytes:
+        """Hash of the size, the first `data` bytes (or of the `header` that a file would have in
+        their place), and evenly spread samples of the rest.
+        """
+        head = self._map[:data] if header is None else header
+        size = len(head) + max(0, self.size - data)
+        found = blake2b(size.to_bytes(8, "little") + head, digest_size=16)
+        step = max(SAMPLE_BYTES, (self.size - data) // SAMPLES)
+        for offset in (*range(data, self.size, step), max(data, self.size - SAMPLE_BYTES)):
             found.update(self._map[offset : offset + SAMPLE_BYTES])
         self.drop(0, self.size)
         return found.digest()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from flyweight.arguments.draft import DEFAULT
 from flyweight.cli.serve.choices import ServeChoice
+from flyweight.passport import UNKNOWN
 from flyweight.server.lifecycle.running import measure_age
 from flyweight.server.observability.effective_config import FeatureRow
 from flyweight.validation.untrusted import printable
@@ -195,6 +196,8 @@ class Banner:
                 f"{portrait.quantisation}"
             )
         )
+        if portrait.quality != UNKNOWN:
+            self.say(printable(f"quality: {portrait.quality.describe()}"))
         rows, lines = sort_features(ledger.features)
         at_terminal = self.out.isatty()
         columns = shutil.get_terminal_size().columns

@@ -115,7 +115,8 @@ def find_parent(model: ServedModel, name: str) -> str:
 
 
 def make_card(model: ServedModel, name: str) -> dict[str, Any]:
-    """A model as OpenAI lists it, with vLLM's fields."""
+    """A model as OpenAI lists it, with vLLM's fields; an adapter has no passport."""
+    passport = model.effective.portrait.quality.passport
     return {
         "id": name,
         "object": "model",
@@ -125,6 +126,7 @@ def make_card(model: ServedModel, name: str) -> dict[str, Any]:
         "parent": find_parent(model, name) or None,
         "max_model_len": model.max_model_len,
         "permission": [],
+        "quality": passport.summarize() if passport is not None and name in model.names else None,
     }
 
 

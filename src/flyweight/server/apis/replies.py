@@ -229,6 +229,30 @@ class ShowReply(TypedDict):
     capabilities: list[str]
 
 
+class QualityReply(TypedDict):
+    perplexity: float
+    perplexity_error: NotRequired[float]
+    kld_mean: float
+    kld_mean_error: NotRequired[float]
+    kld_median: float
+    kld_p99: float
+    kld_p99_9: float
+    kld_max: float
+    top1_agreement: float
+    top1_agreement_error: NotRequired[float]
+    tokens: int
+    context: int
+    stride: int
+    text: str
+    text_sha256: str
+    against: str
+    date: str
+    long_context: NotRequired[Object]
+    json_valid: NotRequired[Object]
+    tool_call_valid: NotRequired[Object]
+    kv_cache: NotRequired[Object]
+
+
 class ModelCard(TypedDict):
     id: str
     object: Literal["model"]
@@ -238,6 +262,7 @@ class ModelCard(TypedDict):
     parent: str | None
     max_model_len: int
     permission: list[Object]
+    quality: QualityReply | None
 
 
 class ModelsReply(TypedDict):

@@ -20,7 +20,14 @@ import uvicorn
 
 from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings, read_fault
-from flyweight.describe import DEFAULT_MODEL, LoadListener, ModelDescription, describe, find
+from flyweight.describe import (
+    DEFAULT_MODEL,
+    LoadListener,
+    ModelDescription,
+    check_quality,
+    describe,
+    find,
+)
 from flyweight.errors import ConfigError, RequestError
 from flyweight.requests.preparing import RequestChecks, RequestPreparer, read_generation_options
 from flyweight.server import pipe
@@ -217,6 +224,7 @@ class ServerLifecycle:
     def _describe(self) -> ModelDescription:
         """The model without its tensors; checks the operator's template.  Raises `ConfigError`."""
         found = describe(self.path, self.settings.quantization)
+        check_quality(self.settings, found.quality)
         given = self.server.chat_template
         try:
             if given:

@@ -15,6 +15,7 @@ from typing import Any
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription
+from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import FIELDS, ServerCounters
@@ -28,7 +29,8 @@ MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 class ModelSummary:
     """`kinds` are the types of the weights, the most frequent first; `context` is the context that
     the model was trained for.  `method` is how a folder is quantised, "" where it is not; `opened`
-    of its matrices are kept as bfloat16, as no kernel reads their codes.
+    of its matrices are kept as bfloat16, as no kernel reads their codes.  `quality` is what its
+    passport says.
     """
 
     family: str
@@ -38,6 +40,7 @@ class ModelSummary:
     format: str
     method: str = ""
     opened: int = 0
+    quality: Quality = UNKNOWN
 
     @property
     def quantisation(self) -> str:
@@ -69,6 +72,7 @@ def summarize_model(found: ModelDescription) -> ModelSummary:
         format=found.checkpoint.format,
         method=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
+        quality=found.quality,
     )
 
 
@@ -299,6 +303,12 @@ def _list_build(
             f"{portrait.method}: {portrait.quantisation}",
             f"no kernel reads the codes of {portrait.opened} matrices, which are kept as bf16"
             if portrait.opened else "kernels read the codes of every matrix",
+        )  # fmt: skip
+    if settings.max_kld is not None and portrait.quality.passport is not None:
+        yield FeatureRow(
+            "quality", requests.of("max-kld"),
+            f"mean KLD {portrait.quality.passport.kld_mean:.4g}",
+            "as the model's passport says; a model above the limit is refused",
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,
