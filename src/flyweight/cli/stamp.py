@@ -141,6 +141,13 @@ def measure(
     if old is None:
         why = found.quality.problem or "this model has no passport to add to"
         raise ConfigError(f"is needed: {why}", "against")
+    if old.activations != plan.engine["activations"]:
+        raise ConfigError(
+            "is not what the passport was measured with",
+            "activations",
+            value=plan.engine["activations"],
+            hint=f"nearest valid: {old.activations}",
+        )
     return replace(old, kv_cache={**kept, **measure_kv(path, plan, tell)})
 
 

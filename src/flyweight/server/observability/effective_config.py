@@ -106,7 +106,7 @@ class EffectiveConfiguration:
         self.portrait, self.requests = portrait, requests
         computed = _list_steps(settings, server, requests, facts)
         built = _list_build(settings, server, requests, facts, portrait)
-        known = (*computed, *built)
+        known = (*computed, *_list_quality(settings, requests, portrait), *built)
         told = {(feature.requested, feature.effective) for feature in known}  # have a row already
         noted = [FeatureRow(*astuple(request)) for request in requests.noted]
         self.noted = tuple(
@@ -292,6 +292,18 @@ def _list_parsers(
     )  # fmt: skip
 
 
+def _list_quality(
+    settings: Settings, requests: SettingRequests, portrait: ModelSummary
+) -> Iterator[FeatureRow]:
+    """What the model's passport says, where a limit was requested."""
+    if settings.max_kld is not None and portrait.quality.passport is not None:
+        yield FeatureRow(
+            "quality", requests.of("max-kld"),
+            f"mean KLD {portrait.quality.passport.kld_mean:.4g}",
+            "as the model's passport says; a model above the limit is refused",
+        )  # fmt: skip
+
+
 def _list_build(
     settings: Settings, server: ServerSettings, requests: SettingRequests,
     facts: Mapping[str, Any], portrait: ModelSummary,
@@ -303,12 +315,6 @@ def _list_build(
             f"{portrait.method}: {portrait.quantisation}",
             f"no kernel reads the codes of {portrait.opened} matrices, which are kept as bf16"
             if portrait.opened else "kernels read the codes of every matrix",
-        )  # fmt: skip
-    if settings.max_kld is not None and portrait.quality.passport is not None:
-        yield FeatureRow(
-            "quality", requests.of("max-kld"),
-            f"mean KLD {portrait.quality.passport.kld_mean:.4g}",
-            "as the model's passport says; a model above the limit is refused",
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,

@@ -28,6 +28,7 @@ BESIDE = (  # what is read with safetensors and PyTorch's files
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
     "quantize_config.json", "quant_config.json", "hf_quant_config.json",
+    "flyweight_passport.json",
 )  # fmt: skip
 VOCABULARIES = (  # the first of them is read
     "tokenizer.json", "tekken.json", "tokenizer.model", "tiktoken.model", "*.tiktoken",
