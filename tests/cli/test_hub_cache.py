@@ -6,6 +6,7 @@ import pytest
 
 from flyweight.describe import ASSETS
 from hub_server import Repo, digest
+from passports import stamp
 
 STORIES = (ASSETS / "stories.gguf").read_bytes()
 DRAFT = (ASSETS / "stories-draft.gguf").read_bytes()
@@ -97,3 +98,14 @@ def test_a_cache_that_is_no_cache(client, home) -> None:
     assert got.code == 2 and "Traceback" not in got.err and str(home / "hub") in got.err
     got = client("pull", "tiny/g")
     assert got.code == 2 and "Traceback" not in got.err
+
+
+def test_a_stamped_model_is_listed_with_its_quality(client, home, filled) -> None:
+    assert "quality" not in client("models").out
+    (path,) = home.glob("hub/models--tiny--g/snapshots/*/g-Q4_0.gguf")
+    stamp(path, kld_mean=0.0123)
+    found = {one["name"]: one["quality"] for one in json.loads(client("models", "--json").out)}
+    assert found.pop("tiny/g:Q4_0")["kld_mean"] == 0.0123
+    assert set(found.values()) == {None}
+    shown = client("models").out
+    assert "quality" in shown and "0.0123" in shown

@@ -9,6 +9,7 @@ import pytest
 
 import chat_model
 from http_server import Running, started
+from passports import stamp
 
 # Runs one command line after the other: what all processes wrote to stderr, and the exit code.
 COMMANDS = """
@@ -33,8 +34,9 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The same with a chat template."""
+    """The same with a chat template and a quality passport."""
     path = chat_model.write(tmp_path_factory.mktemp("talker") / "talker.gguf")
+    stamp(path)
     with started(str(path), "--max-model-len", "512") as running:
         yield running
 

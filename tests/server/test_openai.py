@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from http_server import Running
+from passports import make_passport
 
 TALK = [{"role": "user", "content": "Tell me about a cat."}]
 
@@ -95,9 +96,17 @@ def test_the_server_tells_of_itself(server: Running) -> None:
     server.until(lambda: server.get("/load").json == {"server_load": 0})
     (card,) = server.get("/v1/models").json["data"]
     assert card["max_model_len"] > 0 and card["permission"] == []
+    assert card["quality"] is None
     assert server.get(f"/v1/models/{card['id']}").json == card
     assert server.get("/debug/steps").json["steps"]
     assert server.get("/debug/kv").json["sequences"] == []
+
+
+def test_a_card_has_the_figures_of_the_passport(talker: Running) -> None:
+    (card,) = talker.get("/v1/models").json["data"]
+    assert card["quality"] == make_passport().summarize()
+    assert card["quality"]["kld_mean"] == 0.02 and "command" not in card["quality"]
+    assert any(line.startswith("quality: mean KLD 0.02 ± 0.001, ") for line in talker.said)
 
 
 def test_a_model_without_a_template_goes_on_with_what_is_said(server: Running) -> None:
