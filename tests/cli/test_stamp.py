@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flyweight import LLM
 from flyweight.describe import ASSETS
 from flyweight.errors import ConfigError
 from flyweight.passport import FILE
@@ -132,3 +133,11 @@ def test_a_model_below_the_limit(command, model) -> None:
 def test_limits_that_are_none(command, value) -> None:
     got = command("run", "stories", "a", f"--max-kld={value}")
     assert got.code == 2 and "max" in got.err and "kld" in got.err
+
+
+def test_the_keyword_of_python(model) -> None:
+    with pytest.raises(ConfigError, match=r"max_kld = 0.01 cannot be checked: .* no passport"):
+        LLM(str(model), max_kld=0.01)
+    made = stamp(model, kld_mean=0.01)
+    with LLM(str(model), max_kld=0.01) as llm:
+        assert llm.loaded.quality.passport == made

@@ -123,7 +123,7 @@ def test_plans_that_are_refused(text: EvalText, more: dict[str, Any], words: str
 
 def test_a_context_that_is_too_short(rough: Path, full: Path, text: EvalText) -> None:
     plan = PassportPlan(text, WINDOWS, EXACT, long_context=10)
-    with pytest.raises(ConfigError, match="long_context = 10 is too short; .*allow 256 tokens"):
+    with pytest.raises(ConfigError, match=r"long_context = 10 is too short; .*allow 256 tokens"):
         measure_passport(str(rough), str(full), plan, MakingWords(), Silent())
 
 
@@ -208,5 +208,5 @@ def test_prompts_that_are_refused(tmp_path: Path, case: Any, words: str) -> None
 
 
 def test_a_file_without_prompts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="prompts = .* has 0 lines; allowed: 1 to 10000"):
+    with pytest.raises(ConfigError, match=r"prompts = .* has 0 lines; allowed: 1 to 10000"):
         PromptFile.read(write_cases(tmp_path / "p.jsonl"))

@@ -1,4 +1,4 @@
-"""The quality passport as data: what is read is within its limits, and what a limit lets through."""
+"""The quality passport as data: what is read is within its limits, and what a limit refuses."""
 
 import json
 from typing import Any
