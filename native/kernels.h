@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "kernels_attention.h"
+#include "kernels_encode.h"
 #include "kernels_gemm.h"
 #include "kernels_moe.h"
 #include "pool.h"
@@ -89,6 +90,7 @@ struct Kernels {
   const GemmKernels* gemm;
   const MoeKernels* moe;
   const SampleKernels* sample;
+  const EncodeKernels* encode;
 };
 
 // All targets this machine can run, best last.

@@ -14,6 +14,7 @@ namespace flyweight::FW_REST {
 
 extern const AttentionKernels attention_kernels;
 extern const ElementwiseKernels elementwise_kernels;
+extern const EncodeKernels encode_kernels;
 extern const MoeKernels moe_kernels;
 extern const SampleKernels sample_kernels;
 
@@ -36,6 +37,7 @@ const Kernels kernels = {
     .gemm = &gemm_kernels,
     .moe = &FW_REST::moe_kernels,
     .sample = &FW_REST::sample_kernels,
+    .encode = &FW_REST::encode_kernels,
 };
 
 }  // namespace flyweight::FW_ISA

@@ -52,6 +52,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("isa", [](const Engine& e) { return e.kernels->isa; });
   bind_attention(m);
   bind_elementwise(m);
+  bind_encode(m);
   bind_gemm(m);
   bind_moe(m);
   bind_sample(m);

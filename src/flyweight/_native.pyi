@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 import enum
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -80,6 +80,15 @@ def softcap(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, N
 def gate(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
 
 def take(pool: Pool, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> NDArray[numpy.float32]: ...
+
+@overload
+def encode_blocks(pool: Pool, kind: str, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], importance: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> NDArray[numpy.uint8]:
+    """
+    Blocks of a type of GGUF, uint8 [N, bytes], of finite float32 [N, K], or of bfloat16 bits.
+    """
+
+@overload
+def encode_blocks(pool: Pool, kind: str, rows: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)], importance: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> NDArray[numpy.uint8]: ...
 
 def kinds() -> list[str]:
     """Names of the kinds of weights that kernels read, without their forms."""
