@@ -36,6 +36,7 @@ class Assignment:
     entries: list[OutputTensor] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)  # of tensors in floats
+    layers: tuple[Precision, ...] = ()
 
     @property
     def modules(self) -> dict[str, Precision]:
@@ -62,7 +63,7 @@ class Assigner:
         self._checkpoint = checkpoint
 
     def assign(self) -> Assignment:
-        found = Assignment()
+        found = Assignment(layers=self._precision.layers)
         for slot in self._target.slots:
             if slot.kind == "vector":
                 found.elements[slot.name] = list_elements(slot)

@@ -14,6 +14,7 @@ from flyweight import __version__
 from flyweight.describe import ModelDescription
 from flyweight.ops.base import Ops
 from flyweight.quantize.assignment import Assignment
+from flyweight.quantize.folds import find_folds
 from flyweight.quantize.journal import NAME, Journal
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.method import Inputs, Method
@@ -139,11 +140,15 @@ class QuantizeJob:
             run.observe(i, backends.floats, weights, lambda slot, x: wanted[slot].take(x))
             inputs = {name: found for name, found in wanted.items() if found.count}
             del weights
-        self._write_slots(TensorOutput(writer, self.assignment, self.layout), slots, inputs)
+        self._write_slots(TensorOutput(writer, self.assignment, self.layout), i, slots, inputs)
 
-    def _write_slots(self, output: TensorOutput, slots: Sequence[SlotPlan], inputs: Inputs) -> None:
+    def _write_slots(
+        self, output: TensorOutput, i: int, slots: Sequence[SlotPlan], inputs: Inputs
+    ) -> None:
         layer = LayerWeights.read(self.found.checkpoint, slots)
         if inputs:
+            layer.folds = find_folds(self.found.spec, i, self.found.plan)
+            layer.precision = self.assignment.layers[i]
             self.method.prepare(layer, inputs)
         output.write_vectors(layer.vectors, layer.biases)
         for name in list(layer.matrices):

@@ -22,8 +22,10 @@ from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.job import Backends, QuantizeJob
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
+from flyweight.quantize.output.bitsandbytes import BitsandbytesLayout
 from flyweight.quantize.output.compressed import CompressedLayout
 from flyweight.quantize.output.gptq import GptqLayout
+from flyweight.quantize.output.hqq import HqqLayout
 from flyweight.quantize.output.layout import MatrixLayout
 from flyweight.quantize.precision import LayerPrecision
 from flyweight.wire import F32, I32
@@ -32,6 +34,8 @@ LAYOUTS: dict[str, Callable[[QuantizeOptions], MatrixLayout]] = {
     "gptq": lambda options: GptqLayout(order=options.act_order),
     "compressed-tensors": lambda options: CompressedLayout(order=options.act_order),
     "awq": lambda options: AwqLayout(),
+    "bitsandbytes": lambda options: BitsandbytesLayout(),
+    "hqq": lambda options: HqqLayout(),
 }
 
 

@@ -20,11 +20,12 @@ Inputs = Mapping[str, InputStatistics]  # by slot
 @dataclass(frozen=True, slots=True)
 class MethodSettings:
     """What users choose about methods: `act_order` takes columns with large inputs first, `damping`
-    is GPTQ's share of the mean diagonal.
+    is GPTQ's share of the mean diagonal, `alpha` SmoothQuant's share of what moves into weights.
     """
 
     act_order: bool = False
     damping: float = 0.01
+    alpha: float = 0.5
 
 
 class Method(Protocol):

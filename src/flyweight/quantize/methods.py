@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flyweight.errors import ConfigError, nearest
+from flyweight.quantize.data_free import Hqq, NormalFloat
+from flyweight.quantize.equalizing import Awq, Int8Rows, SmoothQuant
 from flyweight.quantize.gptq import Gptq
 from flyweight.quantize.method import Method, MethodSettings
 from flyweight.quantize.rounding import RoundToNearest
@@ -29,14 +31,24 @@ class MethodKind:
     group: int = 128
 
 
+WORDS = ("gptq", "compressed-tensors")
+INT8 = ("compressed-tensors",)
 METHODS = {
-    "rtn": MethodKind(RoundToNearest, ("gptq", "compressed-tensors"), (4, 2, 3, 8)),
-    "gptq": MethodKind(Gptq, ("gptq", "compressed-tensors"), (4, 2, 3, 8), "gram"),
+    "rtn": MethodKind(RoundToNearest, (*WORDS, "awq"), (4, 2, 3, 8)),
+    "gptq": MethodKind(Gptq, WORDS, (4, 2, 3, 8), "gram"),
+    "awq": MethodKind(Awq, ("awq", *WORDS), (4, 2, 3, 8), "gram", symmetric=False),
+    "smoothquant": MethodKind(SmoothQuant, INT8, (8,), "range", activations="dynamic", group=-1),
+    "nf4": MethodKind(NormalFloat, ("bitsandbytes",), (4,), group=64),
+    "hqq": MethodKind(Hqq, ("hqq",), (4, 2, 3, 8), symmetric=False, group=64),
+    "int8-dynamic": MethodKind(Int8Rows, INT8, (8,), activations="dynamic", group=-1),
+    "int8-static": MethodKind(Int8Rows, INT8, (8,), "range", activations="static", group=-1),
 }
+ALIASES = {"int8-w8a8": "int8-dynamic"}
 
 
 def find_method(name: str) -> MethodKind:
     """Raises `ConfigError` for an unknown method."""
+    name = ALIASES.get(name, name)
     if name not in METHODS:
         raise ConfigError(
             "is not valid", "method", value=name,

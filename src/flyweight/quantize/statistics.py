@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flyweight.quantize.static import MagnitudeCounts
 from flyweight.wire import F32
 
 Accumulate = Callable[[F32, F32], None]  # h [K, K] += x^T x, for x [T, K]
@@ -17,7 +18,8 @@ Accumulate = Callable[[F32, F32], None]  # h [K, K] += x^T x, for x [T, K]
 class InputStatistics:
     """Of a matrix with K columns: `gram` is the sum of x^T x [K, K] (the Hessian of the squared
     output error, but for a factor), `sums` of |x| and `most` |x| by column [K], over `count` rows.
-    Without `accumulate` only the diagonal of the sum is kept, as `squares`.
+    `magnitudes` counts all elements by size.  Without `accumulate` only the diagonal of the sum is
+    kept, as `squares`.
     """
 
     columns: int
@@ -27,10 +29,12 @@ class InputStatistics:
     squares: F32 = field(init=False)
     sums: F32 = field(init=False)
     most: F32 = field(init=False)
+    magnitudes: MagnitudeCounts = field(init=False)
 
     def __post_init__(self) -> None:
         size = self.columns if self.accumulate else 0
         self.gram = np.zeros((size, size), np.float32)
+        self.magnitudes = MagnitudeCounts.count(np.zeros(0, np.float32))
         self.squares, self.sums, self.most = (np.zeros(self.columns, np.float32) for _ in range(3))
 
     def take(self, x: F32) -> None:
@@ -39,6 +43,7 @@ class InputStatistics:
             self.accumulate(self.gram, x)
         else:
             self.squares += np.einsum("tk,tk->k", x, x)
+        self.magnitudes = self.magnitudes.merge(MagnitudeCounts.count(x))
         size = np.abs(x)
         self.sums += size.sum(axis=0)
         np.maximum(self.most, size.max(axis=0, initial=0), out=self.most)

@@ -6,6 +6,8 @@ Invariant: the contents are those of slots (`spec.WeightPlan`), so methods need 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flyweight.quantize.folds import Fold
+from flyweight.quantize.precision import KEEP, Precision
 from flyweight.spec import SlotPlan
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import read_bias, read_matrix, read_vector
@@ -14,11 +16,15 @@ from flyweight.wire import F32
 
 @dataclass(slots=True)
 class LayerWeights:
-    """By slot: `matrices` [N, K], `biases` [N] where there are any, `vectors` flat."""
+    """By slot: `matrices` [N, K], `biases` [N] where there are any, `vectors` flat.  `folds` are
+    the places for scales of inputs, `precision` is that of most of its matrices.
+    """
 
     matrices: dict[str, F32]
     biases: dict[str, F32]
     vectors: dict[str, F32]
+    folds: Sequence[Fold] = ()
+    precision: Precision = KEEP
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, slots: Sequence[SlotPlan]) -> "LayerWeights":

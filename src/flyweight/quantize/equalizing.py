@@ -1,0 +1,112 @@
+"""Methods that move scales between a layer's matrices before they are rounded: AWQ and SmoothQuant.
+
+Invariant: a layer computes what it did (`folds`), but for rounding; statistics of inputs are
+changed along with the inputs.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.quantize.awq import clip_rows, divide_gram, search_clips, search_scales
+from flyweight.quantize.folds import Fold
+from flyweight.quantize.method import Inputs, MethodSettings
+from flyweight.quantize.precision import Precision
+from flyweight.quantize.rounding import round_rows
+from flyweight.quantize.smoothquant import compute_scales
+from flyweight.quantize.static import round_rows_to_int8
+from flyweight.quantize.statistics import InputStatistics
+from flyweight.quantize.work import LayerWeights
+from flyweight.wire import F32
+
+UNROUNDED = ("router", "shared_gate")
+
+
+class Awq:
+    """Activation-aware scales and clips (`awq`)."""
+
+    def __init__(self, settings: MethodSettings) -> None: ...
+
+    def prepare(self, layer: LayerWeights, inputs: Inputs) -> None:
+        for fold in layer.folds:
+            seen = find_widest(fold, inputs)
+            if seen is None or not layer.precision.quantised:
+                continue
+            group = [layer.matrices[r] for r in fold.readers if not r.endswith(UNROUNDED)]
+            trip = make_round_trip(layer.precision)
+            scales = search_scales(group, seen.gram, seen.sums, trip, fold.tie)
+            apply_scales(fold, scales, layer, inputs)
+
+    def round(
+        self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
+    ) -> GroupedWeight:
+        if inputs is None:
+            return round_rows(rows, precision)
+        group = precision.count_group(rows.shape[1])
+        factors = search_clips(rows, inputs.gram, make_round_trip(precision), group)
+        return round_rows(clip_rows(rows, factors), precision)
+
+
+class SmoothQuant:
+    """Outliers of activations moved into int8 weights (`smoothquant`)."""
+
+    def __init__(self, settings: MethodSettings) -> None:
+        self.alpha = settings.alpha
+
+    def prepare(self, layer: LayerWeights, inputs: Inputs) -> None:
+        for fold in layer.folds:
+            seen = find_widest(fold, inputs)
+            if seen is None:
+                continue
+            group = [layer.matrices[r] for r in fold.readers if not r.endswith(UNROUNDED)]
+            scales = compute_scales(group, seen.most, self.alpha, fold.tie)
+            apply_scales(fold, scales, layer, inputs)
+
+    def round(
+        self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
+    ) -> GroupedWeight:
+        return round_rows_to_int8(rows)
+
+
+class Int8Rows:
+    """int8 rows for int8 activations: static scales where inputs were seen, else dynamic ones."""
+
+    def __init__(self, settings: MethodSettings) -> None: ...
+
+    def prepare(self, layer: LayerWeights, inputs: Inputs) -> None: ...
+
+    def round(
+        self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
+    ) -> GroupedWeight:
+        if precision.activations != "static":
+            return round_rows_to_int8(rows)
+        assert inputs is not None, "static scales are calibrated"
+        return round_rows_to_int8(rows, inputs.magnitudes.find_least_error_scale())
+
+
+def find_widest(fold: Fold, inputs: Inputs) -> InputStatistics | None:
+    """The statistics of a fold's readers that have seen most rows; none where none did."""
+    seen = [inputs[reader] for reader in fold.readers if reader in inputs]
+    return max(seen, key=lambda one: one.count, default=None)
+
+
+def apply_scales(fold: Fold, scales: F32, layer: LayerWeights, inputs: Inputs) -> None:
+    """Folds scales into a layer, and divides what is known of the readers' inputs by them."""
+    fold.apply(scales, layer.matrices, layer.biases, layer.vectors)
+    for reader in fold.readers:
+        if reader in inputs:
+            own = inputs[reader]
+            if own.gram.size:
+                own.gram = divide_gram(own.gram, scales)
+            own.sums = own.sums / scales
+            own.most = own.most / scales
+
+
+def make_round_trip(precision: Precision) -> Callable[[F32], F32]:
+    """Rows to what their codes stand for."""
+
+    def trip(rows: F32) -> F32:
+        return round_rows(np.ascontiguousarray(rows), precision).dequantize()
+
+    return trip
