@@ -15,7 +15,7 @@ from flyweight.quantize.method import Inputs, MethodSettings
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.rounding import round_rows
 from flyweight.quantize.smoothquant import compute_scales
-from flyweight.quantize.static import round_rows_to_int8
+from flyweight.quantize.static import find_input_scale, round_rows_to_int8
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
 from flyweight.wire import F32
@@ -70,7 +70,7 @@ class SmoothQuant:
 
 
 class Int8Rows:
-    """int8 rows for int8 activations: static scales where inputs were seen, else dynamic ones."""
+    """int8 rows for activations that are rounded by scales of their own."""
 
     def __init__(self, settings: MethodSettings) -> None: ...
 
@@ -79,10 +79,18 @@ class Int8Rows:
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
     ) -> GroupedWeight:
-        if precision.activations != "static":
-            return round_rows_to_int8(rows)
+        return round_rows_to_int8(rows)
+
+
+class StaticInt8(SmoothQuant):
+    """int8 rows for activations with one calibrated scale, smoothed before."""
+
+    def round(
+        self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
+    ) -> GroupedWeight:
         assert inputs is not None, "static scales are calibrated"
-        return round_rows_to_int8(rows, inputs.magnitudes.find_least_error_scale())
+        sample = np.concatenate(inputs.sample)
+        return round_rows_to_int8(rows, find_input_scale(rows, sample, float(inputs.most.max())))
 
 
 def find_widest(fold: Fold, inputs: Inputs) -> InputStatistics | None:
@@ -101,6 +109,7 @@ def apply_scales(fold: Fold, scales: F32, layer: LayerWeights, inputs: Inputs) -
                 own.gram = divide_gram(own.gram, scales)
             own.sums = own.sums / scales
             own.most = own.most / scales
+            own.sample = [rows / scales for rows in own.sample]
 
 
 def make_round_trip(precision: Precision) -> Callable[[F32], F32]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.quantize.data_free import Hqq, NormalFloat
-from flyweight.quantize.equalizing import Awq, Int8Rows, SmoothQuant
+from flyweight.quantize.equalizing import Awq, Int8Rows, SmoothQuant, StaticInt8
 from flyweight.quantize.gptq import Gptq
 from flyweight.quantize.method import Method, MethodSettings
 from flyweight.quantize.rounding import RoundToNearest
@@ -41,7 +41,7 @@ METHODS = {
     "nf4": MethodKind(NormalFloat, ("bitsandbytes",), (4,), group=64),
     "hqq": MethodKind(Hqq, ("hqq",), (4, 2, 3, 8), symmetric=False, group=64),
     "int8-dynamic": MethodKind(Int8Rows, INT8, (8,), activations="dynamic", group=-1),
-    "int8-static": MethodKind(Int8Rows, INT8, (8,), "range", activations="static", group=-1),
+    "int8-static": MethodKind(StaticInt8, INT8, (8,), "range", activations="static", group=-1),
 }
 ALIASES = {"int8-w8a8": "int8-dynamic"}
 

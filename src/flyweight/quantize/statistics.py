@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flyweight.quantize.static import MagnitudeCounts
 from flyweight.wire import F32
 
+SAMPLE = 1024  # rows that are kept
 Accumulate = Callable[[F32, F32], None]  # h [K, K] += x^T x, for x [T, K]
 
 
@@ -18,7 +18,7 @@ Accumulate = Callable[[F32, F32], None]  # h [K, K] += x^T x, for x [T, K]
 class InputStatistics:
     """Of a matrix with K columns: `gram` is the sum of x^T x [K, K] (the Hessian of the squared
     output error, but for a factor), `sums` of |x| and `most` |x| by column [K], over `count` rows.
-    `magnitudes` counts all elements by size.  Without `accumulate` only the diagonal of the sum is
+    `sample` has the first rows themselves.  Without `accumulate` only the diagonal of the sum is
     kept, as `squares`.
     """
 
@@ -29,12 +29,11 @@ class InputStatistics:
     squares: F32 = field(init=False)
     sums: F32 = field(init=False)
     most: F32 = field(init=False)
-    magnitudes: MagnitudeCounts = field(init=False)
+    sample: list[F32] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         size = self.columns if self.accumulate else 0
         self.gram = np.zeros((size, size), np.float32)
-        self.magnitudes = MagnitudeCounts.count(np.zeros(0, np.float32))
         self.squares, self.sums, self.most = (np.zeros(self.columns, np.float32) for _ in range(3))
 
     def take(self, x: F32) -> None:
@@ -43,7 +42,9 @@ class InputStatistics:
             self.accumulate(self.gram, x)
         else:
             self.squares += np.einsum("tk,tk->k", x, x)
-        self.magnitudes = self.magnitudes.merge(MagnitudeCounts.count(x))
+        missing = SAMPLE - sum(map(len, self.sample))
+        if missing > 0:
+            self.sample.append(x[:missing].copy())
         size = np.abs(x)
         self.sums += size.sum(axis=0)
         np.maximum(self.most, size.max(axis=0, initial=0), out=self.most)
