@@ -57,6 +57,14 @@ Damping = Annotated[
     float,
     typer.Option(metavar="SHARE", help="Share of the mean added to the Hessian's diagonal (gptq)."),
 ]
+Alpha = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Share of outliers that moves into weights (smoothquant, int8-static).  "
+        "[default: the method's]",
+    ),
+]
 LayerPrecisionText = Annotated[
     str | None,
     typer.Option(
@@ -91,6 +99,7 @@ def quantize(
     symmetric: Symmetric = None,
     act_order: ActOrder = False,
     damping: Damping = 0.01,
+    alpha: Alpha = None,
     layer_precision: LayerPrecisionText = None,
     calibration: Calibration = None,
     samples: Samples = 128,
@@ -118,6 +127,7 @@ def quantize(
     options = QuantizeOptions(
         **merge_config(given, config),
         layer_precision=layer_precision,
+        alpha=alpha,
         samples=samples,
         length=length,
         requantize=requantize,

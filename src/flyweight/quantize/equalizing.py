@@ -14,7 +14,7 @@ from flyweight.quantize.folds import Fold
 from flyweight.quantize.method import Inputs, MethodSettings
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.rounding import round_rows
-from flyweight.quantize.smoothquant import compute_scales
+from flyweight.quantize.smoothquant import ALPHA, compute_scales
 from flyweight.quantize.static import find_input_scale, round_rows_to_int8
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
@@ -51,8 +51,10 @@ class Awq:
 class SmoothQuant:
     """Outliers of activations moved into int8 weights (`smoothquant`)."""
 
+    usual = ALPHA
+
     def __init__(self, settings: MethodSettings) -> None:
-        self.alpha = settings.alpha
+        self.alpha = self.usual if settings.alpha is None else settings.alpha
 
     def prepare(self, layer: LayerWeights, inputs: Inputs) -> None:
         for fold in layer.folds:
@@ -83,7 +85,11 @@ class Int8Rows:
 
 
 class StaticInt8(SmoothQuant):
-    """int8 rows for activations with one calibrated scale, smoothed before."""
+    """int8 rows for activations with one calibrated scale, smoothed before: as one scale serves all
+    channels, most of the outliers moves into the weights.
+    """
+
+    usual = 0.9
 
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None

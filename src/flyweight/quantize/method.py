@@ -20,12 +20,13 @@ Inputs = Mapping[str, InputStatistics]  # by slot
 @dataclass(frozen=True, slots=True)
 class MethodSettings:
     """What users choose about methods: `act_order` takes columns with large inputs first, `damping`
-    is GPTQ's share of the mean diagonal, `alpha` SmoothQuant's share of what moves into weights.
+    is GPTQ's share of the mean diagonal, `alpha` SmoothQuant's share of what moves into
+    weights (None: the method's).
     """
 
     act_order: bool = False
     damping: float = 0.01
-    alpha: float = 0.5
+    alpha: float | None = None
 
 
 class Method(Protocol):

@@ -23,7 +23,8 @@ class QuantizeOptions:
     """Options by their names on the command line; None: the method's default.
 
     `group_size` -1 is a scale a row; `symmetric` grids have no zero points; `act_order` quantises
-    columns with large inputs first; `damping` is GPTQ's share of the mean diagonal.
+    columns with large inputs first; `damping` is GPTQ's share of the mean diagonal, `alpha` is
+    SmoothQuant's share of what moves into weights.
     """
 
     method: str = "rtn"
@@ -34,6 +35,7 @@ class QuantizeOptions:
     symmetric: bool | None = None
     act_order: bool = False
     damping: float = 0.01
+    alpha: float | None = None
     layer_precision: str | None = None
     samples: int = 128
     length: int = 512
@@ -57,10 +59,12 @@ class QuantizeOptions:
         whole("length", self.length, 2, 1 << 17)
         if not 0 < self.damping < 1:
             raise ConfigError("is not valid", "damping", value=self.damping, allowed="0 to 1")
+        if self.alpha is not None and not 0 <= self.alpha <= 1:
+            raise ConfigError("is not valid", "alpha", value=self.alpha, allowed="0 to 1")
 
     @property
     def method_settings(self) -> MethodSettings:
-        return MethodSettings(self.act_order, self.damping)
+        return MethodSettings(self.act_order, self.damping, self.alpha)
 
     @property
     def kind(self) -> MethodKind:
