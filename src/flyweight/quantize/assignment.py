@@ -162,7 +162,7 @@ def list_quantised(checkpoint: Checkpoint, plan: WeightPlan) -> list[str]:
 
 def _find_divisor(k: int, group: int) -> int:
     """The divisor of k that is nearest to a group size."""
-    return min((d for d in range(8, k + 1) if k % d == 0), key=lambda d: abs(d - group))
+    return min((d for d in range(8, k + 1) if k % d == 0), key=lambda d: (abs(d - group), -d))
 
 
 def make_uniform(layers: int, precision: Precision) -> LayerPrecision:

@@ -46,7 +46,7 @@ def estimate(
             memory["Hessians of a layer"] = FLOAT * sum(k * k for k in columns)
             memory["a Hessian while it is inverted"] = 24 * max(columns) ** 2
         wide = max(slot.shape[0] for x in layers for slot in x if len(slot.shape) == 2)
-        memory["arrays of a step"] = 4 * FLOAT * STEP * wide
+        memory["arrays of a step"] = 4 * FLOAT * min(STEP, windows.size) * wide
     disk = sum(entry.nbytes for entry in assignment.entries)
     source = sum(_count_bytes(slot) for slot in found.plan.slots)
     return JobNeeds(memory, disk, source)

@@ -231,7 +231,7 @@ def _pack(
         for source in run.sources:
             meter.add(_count_source_bytes(checkpoint, source))
         return weight
-    as_they_lie = run.kind in ops.block_kinds
+    as_they_lie = run.kind in ops.block_kinds and checkpoint.format == "gguf"
     weight = ops.pack(run.shape, _read_parts(checkpoint, run, meter, as_they_lie), bias)
     shelf.put(weight)
     return weight
