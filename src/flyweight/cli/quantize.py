@@ -135,7 +135,7 @@ def quantize(
     target = check_out(out)
     settings = Settings.of(model=model, **engine)
     with show_job(not as_json) as (listener, report):
-        text = read_calibration(calibration) if options.kind.needs else None
+        text = read_calibration(calibration) if options.needs else None
         prepared = prepare_job(settings, options, text, listener)
         if not as_json:
             print_needs(prepared, target)

@@ -4,7 +4,7 @@ Invariant: every tensor of the target plan is assigned once; a matrix that canno
 kept in floats, and `kept` says why.  Reads no weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flyweight.errors import ConfigError
@@ -46,8 +46,13 @@ class Assignment:
         }
 
 
+Choose = Callable[[SlotPlan, TensorRows], tuple[Precision, str]]
+
+
 class Assigner:
-    """Assigns the tensors of `target`, which is to have the contents of `source`'s slots."""
+    """Assigns the tensors of `target`, which is to have the contents of `source`'s slots.  `choose`
+    gives the precision of a matrix, and why it is not the one that was wanted.
+    """
 
     def __init__(
         self,
@@ -55,34 +60,29 @@ class Assigner:
         target: WeightPlan,
         checkpoint: Checkpoint,
         layout: MatrixLayout,
-        precision: LayerPrecision,
+        choose: Choose,
     ) -> None:
-        self._layout, self._precision = layout, precision
-        self._target = target
+        self._layout, self._choose, self._target = layout, choose, target
         self._kinds = {slot.name: _find_dense_kind(slot, checkpoint) for slot in source.slots}
         self._checkpoint = checkpoint
 
-    def assign(self) -> Assignment:
-        found = Assignment(layers=self._precision.layers)
+    def assign(self, layers: tuple[Precision, ...]) -> Assignment:
+        """`layers` are the usual precisions of the layers' matrices."""
+        found = Assignment(layers=layers)
         for slot in self._target.slots:
             if slot.kind == "vector":
-                found.elements[slot.name] = list_elements(slot)
-                self._add_dense(found, slot)
+                self._add_vectors(found, slot.name, list_elements(slot))
                 continue
             found.rows[slot.name] = list_rows(slot)
             for piece in found.rows[slot.name]:
                 self._add_matrix(found, slot, piece)
-            biases = list_biases(slot)
-            if biases:
-                found.elements[f"{slot.name}.bias"] = biases
-                for part in biases:
-                    kind = self._find_kind(part.tensor, slot.name)
-                    self._add_entry(found, part.tensor, part.shape, kind)
+            self._add_vectors(found, f"{slot.name}.bias", list_biases(slot))
         return found
 
-    def _add_dense(self, found: Assignment, slot: SlotPlan) -> None:
-        for part in found.elements[slot.name]:
-            kind = self._find_kind(part.tensor, slot.name)
+    def _add_vectors(self, found: Assignment, name: str, parts: list[VectorElements]) -> None:
+        found.elements[name] = parts
+        for part in parts:
+            kind = self._layout.vectors or self._find_kind(part.tensor, part.slot)
             self._add_entry(found, part.tensor, part.shape, kind)
 
     def _add_matrix(self, found: Assignment, slot: SlotPlan, piece: TensorRows) -> None:
@@ -91,8 +91,7 @@ class Assigner:
         wanted, why = self._choose(slot, piece)
         found.precision[piece.tensor] = wanted
         if wanted.quantised:
-            shape = piece.shape[-2], piece.shape[-1]
-            found.entries += self._layout.list_entries(piece.module, shape, wanted)
+            found.entries += self._layout.list_entries(piece.module, piece.shape, wanted)
             return
         if why:
             found.kept[piece.module] = why
@@ -100,33 +99,6 @@ class Assigner:
         if kind == "same":
             kind = self._find_kind(piece.tensor, slot.name)
         self._add_entry(found, piece.tensor, piece.shape, kind)
-
-    def _choose(self, slot: SlotPlan, piece: TensorRows) -> tuple[Precision, str]:
-        """The precision of a tensor, and why it is not the one wanted for its layer."""
-        prefix, _, rest = slot.name.partition(".")
-        if prefix != "layers":
-            wanted = self._precision.named.get(TOP.get(slot.name, ""), KEEP)
-        else:
-            wanted = self._precision.layers[int(rest.split(".", 1)[0])]
-        if not wanted.quantised:
-            return wanted, ""
-        if slot.name.endswith(NEVER):
-            return KEEP, "routes tokens to experts"
-        if piece.transposed or len(piece.shape) != 2:
-            return KEEP, "is stored transposed or stacked"
-        n, k = piece.shape[-2], piece.shape[-1]
-        group = wanted.count_group(k)
-        if k % group:
-            raise ConfigError(
-                f"does not divide the {k} columns of {piece.module}",
-                "group_size",
-                value=group,
-                hint=f"nearest valid: {_find_divisor(k, group)}",
-            )
-        why = self._layout.check(wanted, (n, k))
-        if why and wanted.bits not in (4, 8):
-            raise ConfigError(f"{why}", "format", value=self._layout.name)
-        return (KEEP, why) if why else (wanted, "")
 
     def _find_kind(self, tensor: str, slot: str) -> str:
         """The float kind a tensor is written in: its own where it has one."""
@@ -139,6 +111,45 @@ class Assigner:
         if name not in found.kinds:
             found.kinds[name] = kind
             found.entries.append(OutputTensor(name, kind, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChoice:
+    """Chooses by layer, where the layout can store it."""
+
+    layout: MatrixLayout
+    precision: LayerPrecision
+
+    def __call__(self, slot: SlotPlan, piece: TensorRows) -> tuple[Precision, str]:
+        prefix, _, rest = slot.name.partition(".")
+        if prefix != "layers":
+            wanted = self.precision.named.get(TOP.get(slot.name, ""), KEEP)
+        else:
+            wanted = self.precision.layers[int(rest.split(".", 1)[0])]
+        if not wanted.quantised:
+            return wanted, ""
+        if slot.name.endswith(NEVER):
+            return KEEP, "routes tokens to experts"
+        if piece.transposed or len(piece.shape) != 2:
+            return KEEP, "is stored transposed or stacked"
+        n, k = piece.shape
+        check_group(wanted.count_group(k), piece)
+        why = self.layout.check(wanted, (n, k))
+        if why and wanted.bits not in (4, 8):
+            raise ConfigError(why, "format", value=self.layout.name)
+        return (KEEP, why) if why else (wanted, "")
+
+
+def check_group(group: int, piece: TensorRows) -> None:
+    """Raises `ConfigError` where groups do not divide a matrix's columns."""
+    columns = piece.shape[-1]
+    if columns % group:
+        raise ConfigError(
+            f"does not divide the {columns} columns of {piece.module}",
+            "group_size",
+            value=group,
+            hint=f"nearest valid: {_find_divisor(columns, group)}",
+        )
 
 
 def _find_dense_kind(slot: SlotPlan, checkpoint: Checkpoint) -> str:

@@ -13,22 +13,18 @@ from pathlib import Path
 from flyweight import __version__
 from flyweight.describe import ModelDescription
 from flyweight.ops.base import Ops
-from flyweight.quantize.assignment import Assignment
 from flyweight.quantize.folds import find_folds
 from flyweight.quantize.journal import NAME, Journal
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.method import Inputs, Method
 from flyweight.quantize.options import QuantizeOptions
-from flyweight.quantize.output.container import SafetensorsWriter
-from flyweight.quantize.output.folder import WEIGHTS, copy_companions, publish, write_json
-from flyweight.quantize.output.layout import MatrixLayout
+from flyweight.quantize.output.target import Target, TensorWriter
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.statistics import Accumulate, InputStatistics
 from flyweight.quantize.tensors import split_layers
 from flyweight.quantize.work import LayerWeights
 from flyweight.quantize.writing import Coded, TensorOutput
 from flyweight.spec import SlotPlan
-from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import iterate_rows, load_slots, read_bias
 from flyweight.wire import F32, I32
 
@@ -45,30 +41,26 @@ class Backends:
 
 
 class QuantizeJob:
-    """Quantises `found` into `out`.  `windows` are the calibration's, none without."""
+    """Quantises `found` into `target`.  `windows` are the calibration's, None without one."""
 
     def __init__(
         self,
         found: ModelDescription,
         options: QuantizeOptions,
-        layout: MatrixLayout,
-        assignment: Assignment,
+        target: Target,
         windows: I32 | None,
     ) -> None:
-        self.found, self.options, self.layout = found, options, layout
-        self.assignment, self.windows = assignment, windows
+        self.found, self.options, self.target = found, options, target
+        self.assignment, self.layout, self.windows = target.assignment, target.layout, windows
         self.method: Method = options.kind.make(options.method_settings)
         self._top, self._layers = split_layers(found.plan, len(found.spec.layers))
-        self._target = split_layers(found.published, len(found.spec.layers))[1]
 
     def run(self, out: Path, backends: Backends, report: Report) -> None:
         """Writes the folder; continues where a killed run stopped."""
         work = out.with_name(f"{out.name}.partial")
         work.mkdir(parents=True, exist_ok=True)
         journal = Journal.open(work, self.identify())
-        self._write_config(work)
-        metadata = {"format": "pt"}
-        with SafetensorsWriter(work / WEIGHTS, self.assignment.entries, metadata) as writer:
+        with self.target.create(work) as writer:
             journal.save()
             if not journal.top:
                 report("writing tensors outside of layers", 0, len(self._layers) + 1)
@@ -78,7 +70,7 @@ class QuantizeJob:
                 journal.save()
             self._run_layers(work, writer, journal, backends, report)
         (work / NAME).unlink()
-        publish(work, out)
+        self.target.publish(work, out)
 
     def identify(self) -> str:
         """A hash of all that decides the bytes of the output."""
@@ -89,21 +81,19 @@ class QuantizeJob:
     def _run_layers(
         self,
         work: Path,
-        writer: SafetensorsWriter,
+        writer: TensorWriter,
         journal: Journal,
         backends: Backends,
         report: Report,
     ) -> None:
         count = len(self._layers)
-        calibrated = self.windows is not None and self.options.kind.needs
-        run, written = None, None
-        if calibrated:
-            assert self.windows is not None
+        run, written, made = None, None, list[list[SlotPlan]]()
+        if self.windows is not None:
             run = LayerRun(self.found.spec, self.windows)
             run.embed(
                 backends.floats, load_slots(self.found.checkpoint, self._top, backends.floats)
             )
-            written = open_checkpoint(work)
+            written, made = self.target.open(work)
         try:
             for i, slots in enumerate(self._layers):
                 report(f"layer {i + 1} of {count}", i + 1, count + 1)
@@ -113,7 +103,7 @@ class QuantizeJob:
                     journal.layers = i + 1
                     journal.save()
                 if run is not None and written is not None and i + 1 < count:
-                    weights = load_slots(written, self._target[i], backends.codes)
+                    weights = load_slots(written, made[i], backends.codes)
                     run.advance(i, backends.codes, weights)
             report("done", count + 1, count + 1)
         finally:
@@ -124,14 +114,14 @@ class QuantizeJob:
         self,
         i: int,
         slots: Sequence[SlotPlan],
-        writer: SafetensorsWriter,
+        writer: TensorWriter,
         run: LayerRun | None,
         backends: Backends,
     ) -> None:
         inputs: dict[str, InputStatistics] = {}
         if run is not None:
             weights = load_slots(self.found.checkpoint, slots, backends.floats)
-            gram = backends.accumulate if self.options.kind.needs == "gram" else None
+            gram = backends.accumulate if self.options.needs == "gram" else None
             wanted = {
                 slot.name: InputStatistics(slot.shape[1], gram)
                 for slot in slots
@@ -173,27 +163,3 @@ class QuantizeJob:
         self, slot: str, inputs: InputStatistics | None, rows: F32, precision: Precision
     ) -> Coded:
         return self.method.round(slot, rows, precision, inputs)
-
-    def _write_config(self, work: Path) -> None:
-        config = {
-            key: value
-            for key, value in self.found.checkpoint.config.items()
-            if key != "quantization_config"
-        }
-        modules = self.assignment.modules
-        if modules:
-            kept = list_kept(self.assignment)
-            config["quantization_config"] = self.layout.describe(modules, kept)
-        write_json(work / "config.json", config)
-        source = self.found.checkpoint.tokenizer_source
-        if isinstance(source, Path):
-            copy_companions(source, work)
-
-
-def list_kept(assignment: Assignment) -> list[str]:
-    """Linear modules that stay in floats, the head among them."""
-    return [
-        name.removesuffix(".weight")
-        for name, precision in assignment.precision.items()
-        if not precision.quantised and "embed" not in name
-    ]

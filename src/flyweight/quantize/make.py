@@ -12,11 +12,7 @@ from flyweight.build import choose_backend
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError
-from flyweight.quantize.assignment import (
-    Assigner,
-    list_quantised,
-    make_uniform,
-)
+from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
 from flyweight.quantize.calibration import CalibrationText
 from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.job import Backends, QuantizeJob
@@ -27,6 +23,7 @@ from flyweight.quantize.output.compressed import CompressedLayout
 from flyweight.quantize.output.gptq import GptqLayout
 from flyweight.quantize.output.hqq import HqqLayout
 from flyweight.quantize.output.layout import MatrixLayout
+from flyweight.quantize.output.target import FolderTarget
 from flyweight.quantize.precision import LayerPrecision
 from flyweight.wire import F32, I32
 
@@ -61,8 +58,9 @@ def prepare_job(
     precision = make_uniform(count, options.precision)
     if options.layer_precision:
         precision = LayerPrecision.parse(options.layer_precision, count, options.precision)
-    assigner = Assigner(found.plan, found.published, found.checkpoint, layout, precision)
-    assignment = assigner.assign()
+    choose = LayerChoice(layout, precision)
+    assigner = Assigner(found.plan, found.published, found.checkpoint, layout, choose)
+    assignment = assigner.assign(precision.layers)
     if not assignment.modules:
         raise ConfigError(
             f"can store no matrix of this model: {next(iter(assignment.kept.values()), 'none')}",
@@ -70,15 +68,15 @@ def prepare_job(
             value=layout.name,
         )
     windows = cut_windows(found, options, calibration)
-    job = QuantizeJob(found, options, layout, assignment, windows)
-    return PreparedJob(job, estimate(found, assignment, windows, options.kind.needs))
+    job = QuantizeJob(found, options, FolderTarget(found, assignment, layout), windows)
+    return PreparedJob(job, estimate(found, assignment, windows, options.needs))
 
 
 def cut_windows(
     found: ModelDescription, options: QuantizeOptions, calibration: CalibrationText | None
 ) -> I32 | None:
     """The calibration's tokens, for methods that take any."""
-    if not options.kind.needs:
+    if not options.needs:
         return None
     if calibration is None:
         raise ConfigError("is needed by this method", "calibration", hint="give a text file")

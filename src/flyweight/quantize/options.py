@@ -71,6 +71,11 @@ class QuantizeOptions:
         return find_method(self.method)
 
     @property
+    def needs(self) -> str:
+        """What is needed of calibration."""
+        return self.kind.needs
+
+    @property
     def container(self) -> str:
         return self.format or self.kind.formats[0]
 

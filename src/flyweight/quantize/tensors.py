@@ -4,13 +4,12 @@ Invariant: a slot holds what the model computes with (row order, additions to no
 what its file format has, and `weights.load` makes the slot of it again.  Knows no quantisation.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flyweight.spec import SlotPlan, Source, WeightPlan
+from flyweight.spec import SlotPlan, WeightPlan
 from flyweight.weights.load import make_row_order
 from flyweight.wire import F32, I64
 
@@ -42,25 +41,32 @@ class TensorRows:
 
 @dataclass(frozen=True, slots=True)
 class VectorElements:
-    """A vector slot's elements from `first` on, as a tensor of this shape, `plus` less."""
+    """`count` elements of a vector slot from `first` on, which are those from `start` on of a
+    tensor of this shape, `plus` less.
+    """
 
     tensor: str
     shape: tuple[int, ...]
     slot: str
     first: int
     count: int
+    start: int = 0
     order: tuple[int, ...] = ()
     plus: float = 0.0
 
     def place(self, values: F32) -> F32:
-        """The tensor of the slot's values."""
+        """The slot's values in the order of the tensor, flat."""
         own = values[self.first : self.first + self.count] - np.float32(self.plus)
-        if self.order:
-            width = self.shape[-1] if len(self.shape) > 1 else 1
-            rows = own.reshape(-1, width)
-            own = rows[np.argsort(make_row_order(len(rows), self.order))]
-        found: F32 = own.reshape(self.shape)
+        if not self.order:
+            return own
+        places = np.argsort(make_row_order(self.count // self._width, self.order))
+        found: F32 = own.reshape(-1, self._width)[places].reshape(-1)
         return found
+
+    @property
+    def _width(self) -> int:
+        """Elements that the order moves together: rows of a matrix."""
+        return self.shape[-1] if len(self.shape) > 1 and not self.tensor.endswith(".bias") else 1
 
 
 def list_rows(slot: SlotPlan) -> list[TensorRows]:
@@ -84,15 +90,13 @@ def list_rows(slot: SlotPlan) -> list[TensorRows]:
 
 
 def list_biases(slot: SlotPlan) -> list[VectorElements]:
-    """Where the biases of a matrix slot lie: tensors, or parts of tensors with several rows."""
+    """Where the biases of a matrix slot lie."""
     found, first = [], 0
     for source in slot.sources:
         if source.bias:
-            found.append(
-                VectorElements(
-                    source.bias, (source.out,), slot.name, first, source.out, source.order
-                )
-            )
+            start = source.start // source.rows * source.out
+            place = slot.name, first, source.out, start, source.order
+            found.append(VectorElements(source.bias, source.bias_shape, *place))
         first += source.out
     return found
 
@@ -101,25 +105,11 @@ def list_elements(slot: SlotPlan) -> list[VectorElements]:
     """Where the elements of a vector slot lie."""
     found, first = [], 0
     for source in slot.sources:
-        count = _count_elements(source)
-        found.append(
-            VectorElements(
-                source.tensor, source.shape, slot.name, first, count, source.order, slot.plus
-            )
-        )
-        first += count
+        width = source.shape[-1] if len(source.shape) > 1 else 1
+        place = slot.name, first, source.rows * width, source.start * width, source.order
+        found.append(VectorElements(source.tensor, source.shape, *place, slot.plus))
+        first += source.rows * width
     return found
-
-
-def list_whole_tensors(plan: WeightPlan) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of all tensors of a plan, each once."""
-    seen: set[str] = set()
-    for slot in plan.slots:
-        for source in slot.sources:
-            for name, shape in ((source.tensor, source.shape), (source.bias, source.bias_shape)):
-                if name and name not in seen:
-                    seen.add(name)
-                    yield name, shape
 
 
 def split_layers(plan: WeightPlan, layers: int) -> tuple[list[SlotPlan], list[list[SlotPlan]]]:
@@ -130,10 +120,6 @@ def split_layers(plan: WeightPlan, layers: int) -> tuple[list[SlotPlan], list[li
         prefix, _, rest = slot.name.partition(".")
         (inner[int(rest.split(".", 1)[0])] if prefix == "layers" else top).append(slot)
     return top, inner
-
-
-def _count_elements(source: Source) -> int:
-    return source.rows * (source.shape[-1] if len(source.shape) > 1 else 1)
 
 
 def to_bytes(array: NDArray[np.generic]) -> bytes:

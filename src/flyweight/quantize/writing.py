@@ -13,8 +13,8 @@ import numpy as np
 from flyweight.ops.base import to_bf16_bits
 from flyweight.ops.grouped import BlockRows, GroupedWeight
 from flyweight.quantize.assignment import Assignment
-from flyweight.quantize.output.container import SafetensorsWriter
 from flyweight.quantize.output.layout import MatrixLayout
+from flyweight.quantize.output.target import TensorWriter
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.tensors import TensorRows, to_bytes
 from flyweight.wire import F32
@@ -22,14 +22,14 @@ from flyweight.wire import F32
 Coded = GroupedWeight | BlockRows
 Round = Callable[[F32, Precision], Coded]
 Parts = Iterable[tuple[int, F32]]  # number of the first row of a slot, and rows from it on
-ARRAYS = ("codes", "scales", "zeros", "mins", "row_scales", "raw")
+ARRAYS = ("codes", "scales", "zeros", "mins", "row_scales")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorOutput:
     """The tensors of one file."""
 
-    writer: SafetensorsWriter
+    writer: TensorWriter
     assignment: Assignment
     layout: MatrixLayout
 
@@ -38,12 +38,12 @@ class TensorOutput:
         named = dict(vectors) | {f"{slot}.bias": values for slot, values in biases.items()}
         for name, values in named.items():
             for part in self.assignment.elements.get(name, ()):
-                kind = self.assignment.kinds[part.tensor]
-                self.writer.write(part.tensor, to_bytes(to_kind(part.place(values), kind)))
+                placed = to_kind(part.place(values), self.assignment.kinds[part.tensor])
+                self.writer.write(part.tensor, to_bytes(placed), part.start * placed.itemsize)
 
     def write_matrix(self, slot: str, parts: Parts, make: Round) -> None:
         """A matrix slot, by ascending rows."""
-        made: dict[str, list[tuple[int, Coded]]] = {}
+        made: dict[str, list[tuple[Coded, int]]] = {}
         for first, rows in parts:
             for piece in self.assignment.rows[slot]:
                 start = max(first, piece.first)
@@ -52,8 +52,11 @@ class TensorOutput:
                     continue
                 own, precision = rows[start - first : stop - first], self._find(piece)
                 if precision.quantised:
-                    held = made.setdefault(piece.tensor, [])
-                    held.append((piece.start + start - piece.first, make(own, precision)))
+                    coded = make(own, precision), piece.start + start - piece.first
+                    if self.layout.apart:
+                        self._write_blocks(piece, *coded)
+                    else:
+                        made.setdefault(piece.tensor, []).append(coded)
                 else:
                     self._write_floats(piece, start, own)
         for piece in self.assignment.rows[slot]:
@@ -63,8 +66,16 @@ class TensorOutput:
     def _find(self, piece: TensorRows) -> Precision:
         return self.assignment.precision[piece.tensor]
 
-    def _encode(self, piece: TensorRows, made: Sequence[tuple[int, Coded]]) -> None:
-        whole = join_rows([coded for _, coded in sorted(made, key=lambda one: one[0])])
+    def _write_blocks(self, piece: TensorRows, coded: Coded, start: int) -> None:
+        """Rows that are whole bytes of their tensor."""
+        assert isinstance(coded, BlockRows), "rows that lie apart are blocks"
+        if piece.order:
+            assert coded.shape[0] == piece.rows, "rows in another order come at once"
+            coded = coded.take(piece.find_places(piece.rows))
+        self.writer.write(piece.tensor, to_bytes(coded.raw), start * coded.raw.shape[1])
+
+    def _encode(self, piece: TensorRows, made: Sequence[tuple[Coded, int]]) -> None:
+        whole = join_rows([coded for coded, _ in sorted(made, key=lambda one: one[1])])
         if piece.order:
             whole = whole.take(piece.find_places(whole.shape[0]))
         encoded = self.layout.encode(piece.module, whole, self._find(piece))

@@ -21,6 +21,7 @@ class AwqLayout:
     """AutoAWQ's files."""
 
     name = "awq"
+    vectors, apart = "", False
 
     def check(self, precision: Precision, shape: tuple[int, int]) -> str:
         n, k = shape
@@ -31,7 +32,7 @@ class AwqLayout:
         return ""
 
     def list_entries(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> list[OutputTensor]:
         n, k = shape
         groups = k // precision.count_group(k)

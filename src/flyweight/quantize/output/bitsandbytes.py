@@ -22,13 +22,14 @@ class BitsandbytesLayout:
     """4 bits in blocks, with float32 scales."""
 
     name = "bitsandbytes"
+    vectors, apart = "", False
 
     def check(self, precision: Precision, shape: tuple[int, int]) -> str:
         block = precision.count_group(shape[1])
         return "" if block & (block - 1) == 0 and 32 <= block <= 4096 else "has no such blocks"
 
     def list_entries(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> list[OutputTensor]:
         n, k = shape
         state = _describe_state(shape, precision.count_group(k))
@@ -64,6 +65,6 @@ class BitsandbytesLayout:
         }
 
 
-def _describe_state(shape: tuple[int, int], block: int) -> bytes:
+def _describe_state(shape: tuple[int, ...], block: int) -> bytes:
     words = {"quant_type": "nf4", "blocksize": block, "dtype": "bfloat16", "shape": list(shape)}
     return json.dumps(words).encode()

@@ -21,6 +21,7 @@ class CompressedLayout:
     """`order`: matrices may have their columns in another order (actorder "group")."""
 
     name = "compressed-tensors"
+    vectors, apart = "", False
 
     def __init__(self, *, order: bool) -> None:
         self.order = order
@@ -37,7 +38,7 @@ class CompressedLayout:
         return ""
 
     def list_entries(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> list[OutputTensor]:
         n, k = shape
         if precision.activations:

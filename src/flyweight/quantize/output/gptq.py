@@ -20,6 +20,7 @@ class GptqLayout:
     """`order`: matrices may have their columns in another order (act-order)."""
 
     name = "gptq"
+    vectors, apart = "", False
 
     def __init__(self, *, order: bool) -> None:
         self.order = order
@@ -33,7 +34,7 @@ class GptqLayout:
         return ""
 
     def list_entries(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> list[OutputTensor]:
         (n, k), bits = shape, precision.bits
         groups = k // precision.count_group(k)

@@ -29,6 +29,7 @@ class HqqLayout:
     """Scales and zero points in float16."""
 
     name = "hqq"
+    vectors, apart = "", False
 
     def check(self, precision: Precision, shape: tuple[int, int]) -> str:
         groups = shape[0] * shape[1] // precision.count_group(shape[1])
@@ -37,7 +38,7 @@ class HqqLayout:
         return "" if whole else f"packs {lanes} groups in a byte, which do not divide {groups}"
 
     def list_entries(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> list[OutputTensor]:
         return [
             OutputTensor(name, _find_kind(array), array.shape)
@@ -59,7 +60,7 @@ class HqqLayout:
         }
 
     def _list_notes(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> dict[str, NDArray[Any]]:
         """What describes a matrix."""
         group = precision.count_group(shape[1])
@@ -94,11 +95,11 @@ def _find_kind(array: NDArray[Any]) -> str:
     return {"int64": "i64", "int32": "i32", "uint8": "u8"}[array.dtype.name]
 
 
-def _count_groups(shape: tuple[int, int], precision: Precision) -> int:
+def _count_groups(shape: tuple[int, ...], precision: Precision) -> int:
     return shape[0] * shape[1] // precision.count_group(shape[1])
 
 
-def _find_codes(shape: tuple[int, int], precision: Precision) -> tuple[str, tuple[int, int]]:
+def _find_codes(shape: tuple[int, ...], precision: Precision) -> tuple[str, tuple[int, int]]:
     groups, group = _count_groups(shape, precision), precision.count_group(shape[1])
     if precision.bits == 3:
         return "i32", (-(-groups // WORD), group)

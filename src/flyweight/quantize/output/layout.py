@@ -14,17 +14,24 @@ Tensors = Mapping[str, Any]  # arrays by the name of their tensor; bfloat16 as i
 
 
 class MatrixLayout(Protocol):
-    """A format of several tensors a matrix; `name` is what `--format` calls it."""
+    """How matrices are stored; `name` is what `--format` calls it.  `vectors` is the kind of
+    vectors and biases, "" for the model's own; rows that are `apart` are whole bytes of one tensor,
+    so that they may be encoded a few at a time.
+    """
 
     @property
     def name(self) -> str: ...
+    @property
+    def vectors(self) -> str: ...
+    @property
+    def apart(self) -> bool: ...
 
     def check(self, precision: Precision, shape: tuple[int, int]) -> str:
         """Why a matrix [N, K] cannot be stored with this precision; "" where it can."""
         ...
 
     def list_entries(
-        self, module: str, shape: tuple[int, int], precision: Precision
+        self, module: str, shape: tuple[int, ...], precision: Precision
     ) -> list[OutputTensor]: ...
     def encode(self, module: str, weight: Any, precision: Precision) -> Tensors: ...
     def describe(self, modules: Mapping[str, Precision], kept: Sequence[str]) -> dict[str, Any]:
