@@ -36,7 +36,8 @@ Text = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Text in UTF-8.  [default: text-wikitext2/wiki.test.raw in FLYWEIGHT_DATA]",
+        help="Text in UTF-8.  [default: text-wikitext2/wiki.test.raw in FLYWEIGHT_DATA, "
+        "else Python's own help]",
     ),
 ]
 Context = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a window.")]

@@ -13,15 +13,15 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
-from flyweight.config import Settings, find_data_folder
-from flyweight.errors import ConfigError
+from flyweight.config import Settings
+from flyweight.errors import ConfigError, FlyweightError
 
 if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.passport import Passport
     from flyweight.quantize.calibration import CalibrationText
     from flyweight.quantize.job import Report
     from flyweight.quantize.make import PreparedJob
 
-DEFAULT_TEXT = "text-tinystories/tinystories-excerpt.txt"
 Out = Annotated[str, typer.Argument(metavar="OUT", help="Folder or .gguf file to write.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file, or org/name.")]
 Method = Annotated[
@@ -74,7 +74,11 @@ LayerPrecisionText = Annotated[
 ]
 Calibration = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Calibration text, or JSON lines of texts or chat messages."),
+    typer.Option(
+        metavar="FILE",
+        help="Calibration text, or JSON lines of texts or chat messages.  "
+        "[default: Python's own help]",
+    ),
 ]
 Samples = Annotated[int, typer.Option(metavar="N", help="Number of calibration windows.")]
 Length = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a calibration window.")]
@@ -83,6 +87,16 @@ Config = Annotated[
 ]
 Requantize = Annotated[
     bool, typer.Option("--requantize", help="Accept a model that is quantised already.")
+]
+EvalText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Text to measure the quality on.  [default: that of `eval ppl`]",
+    ),
+]
+EvalTokens = Annotated[
+    int, typer.Option(metavar="N", help="Tokens to measure the quality on; 0: no passport.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the job needs, and stop.")]
 
@@ -106,6 +120,8 @@ def quantize(
     length: Length = 512,
     config: Config = None,
     requantize: Requantize = False,
+    eval_text: EvalText = None,
+    eval_tokens: EvalTokens = 10_000,
     dry_run: DryRun = False,
     engine: Annotated[
         Values, opt.select_settings("threads", "revision", "offline", "memory_limit")
@@ -144,10 +160,51 @@ def quantize(
             backends = make_backends(settings, prepared.job.found, read_machine().cores)
             prepared.job.run(target, backends, report)
         seconds = time.monotonic() - began
+        passport, why = None, "not measured"
+        if not dry_run and eval_tokens:
+            passport, why = stamp_quality(
+                prepared, target, (eval_text, eval_tokens), engine, listener
+            )
     if as_json:
-        print(json.dumps(make_document(prepared, target, seconds)))
+        fields = passport.list_fields() if passport else None
+        document = make_document(prepared, target, seconds)
+        print(json.dumps(document | {"quality": fields, "why": "" if passport else why}))
     elif not dry_run:
-        print(f"{target}: written in {seconds:.1f} s")
+        print(f"Written:   {target} in {seconds:.1f} s")
+        print(f"Quality:   {passport.describe() if passport else why}")
+
+
+def stamp_quality(
+    prepared: PreparedJob,
+    target: Path,
+    text: tuple[str | None, int],
+    engine: Values,
+    listener: Any,
+) -> tuple[Passport | None, str]:
+    """Measures the quality of what was written and adds it as a passport; else says why not."""
+    from flyweight.eval.passports import MakingWords, PassportPlan, measure_passport
+    from flyweight.eval.windows import EvalText, WindowPlan
+    from flyweight.weights.passports import write_passport
+
+    job, full = prepared.job, str(prepared.job.found.checkpoint.path)
+    context = min(512, job.found.spec.context)
+    kind = job.found.checkpoint.quantisation or job.found.checkpoint.format
+    words = MakingWords(
+        method=job.options.method,
+        bits=None,
+        recipe=", ".join(sorted({str(p) for p in job.assignment.modules.values()})),
+        requantized_from=kind if job.options.requantize else "",
+        command=f"flyweight quantize ... --method {job.options.method}",
+    )
+    usual = {k: v for k, v in engine.items() if k not in ("revision", "offline")}
+    try:
+        plan = PassportPlan(EvalText.read(text[0]), WindowPlan(context, None, text[1]), usual)
+        passport = measure_passport(str(target), full, plan, words, listener)
+    except FlyweightError as error:
+        command = f"flyweight eval stamp {target} --against {full}"
+        return None, f"not measured: {error}; measure it with: {command}"
+    write_passport(target, passport)
+    return passport, ""
 
 
 def merge_config(given: dict[str, Any], config: str | None) -> dict[str, Any]:
@@ -176,19 +233,14 @@ def check_out(out: str) -> Path:
 
 
 def read_calibration(given: str | None) -> CalibrationText:
-    """The file, else the default text.  Raises `ConfigError`."""
+    """The file, else Python's help.  Raises `ConfigError`."""
     from flyweight.quantize.calibration import CalibrationText
+    from flyweight.text.sample_text import CALIBRATION, read_sample
 
     if given is not None:
         return CalibrationText.read(Path(given).expanduser())
-    data = find_data_folder()
-    if data is None:
-        raise ConfigError(
-            "is needed",
-            "calibration",
-            hint=f"or set FLYWEIGHT_DATA to a folder with {DEFAULT_TEXT}",
-        )
-    return CalibrationText.read(data / DEFAULT_TEXT)
+    name, text = read_sample(CALIBRATION)
+    return CalibrationText.of(name, [text])
 
 
 @contextmanager

@@ -10,21 +10,12 @@ from pathlib import Path
 
 from flyweight.config import find_data_folder, whole
 from flyweight.errors import ConfigError
+from flyweight.text.sample_text import EVALUATION, read_sample
 from flyweight.validation.untrusted import read_bytes
 
 DEFAULT_TEXT = "text-wikitext2/wiki.test.raw"  # in the folder FLYWEIGHT_DATA
 LONGEST_CONTEXT = 1 << 20
 MOST_TEXT = 1 << 30  # bytes
-
-
-def find_text() -> Path:
-    """WikiText-2 in FLYWEIGHT_DATA.  Raises `ConfigError`."""
-    data = find_data_folder()
-    if data is None:
-        raise ConfigError(
-            "is needed", "text", hint=f"or set FLYWEIGHT_DATA to a folder with {DEFAULT_TEXT}"
-        )
-    return data / DEFAULT_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +29,15 @@ class EvalText:
 
     @classmethod
     def read(cls, given: str | None) -> "EvalText":
-        """The file, else WikiText-2 in FLYWEIGHT_DATA.  Raises `ConfigError`."""
-        path = find_text() if given is None else Path(given).expanduser()
+        """The file, else WikiText-2 in FLYWEIGHT_DATA, else Python's help.  Raises
+        `ConfigError`.
+        """
+        data = find_data_folder()
+        if given is None and data is None:
+            name, text = read_sample(EVALUATION)
+            raw = text.encode()
+            return cls(name, len(raw), sha256(raw).hexdigest()[:16], text)
+        path = Path(given).expanduser() if given is not None else Path(str(data)) / DEFAULT_TEXT
         raw = read_bytes(path, MOST_TEXT)
         try:
             text = raw.decode("utf-8")
