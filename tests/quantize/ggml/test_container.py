@@ -1,4 +1,4 @@
-"""The container: what is written is what our reader and the gguf package read, whatever the order."""
+"""The container: our reader and the gguf package read what was written, in whatever order."""
 
 import json
 from pathlib import Path
