@@ -202,15 +202,24 @@ def test_a_full_disk_is_refused_before_anything_is_computed(
 
 
 MEASURED = """
-import resource, sys
+import re, sys, threading
 from pathlib import Path
 from jobs import make_words, prepare, run_job
+most = [0]
+over = threading.Event()
+def watch():
+    while not over.wait(0.002):
+        found = re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())
+        most[0] = max(most[0], 1024 * int(found[1]))
+threading.Thread(target=watch, daemon=True).start()
 prepared = prepare(Path(sys.argv[1]), make_words(), method=sys.argv[3], samples=2)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 run_job(prepared, Path(sys.argv[2]))
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(1024 * (after - before), prepared.needs.peak)
+over.set()
+print(most[0], prepared.needs.peak)
 """
+
+
+BASE = 60 << 20  # bytes of Python and its libraries
 
 
 @pytest.mark.parametrize("method", ["rtn", "gptq", "awq"])
@@ -225,9 +234,9 @@ def test_memory_is_what_was_planned(tmp_path: Path, method: str) -> None:
         env={"PYTHONPATH": ":".join(sys.path), "MALLOC_ARENA_MAX": "1"},
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
-    grown, planned = map(int, found.stdout.split())
-    assert grown < planned + (16 << 20)
-    assert planned < whole / 2
+    peak, planned = map(int, found.stdout.split())
+    assert peak <= planned
+    assert method != "rtn" or planned < whole + BASE
 
 
 def test_dicts_of_other_tools() -> None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from math import prod
 
 from flyweight.describe import ModelDescription
+from flyweight.plan.machine import measure_resident
 from flyweight.quantize.assignment import Assignment
 from flyweight.quantize.tensors import split_layers
 from flyweight.spec import SlotPlan
 from flyweight.wire import I32
 
 STEP = 2048  # tokens computed at once
+MAPPING = 64 << 20  # bytes that a backend takes at once for packed weights
+PART = 16 << 20  # bytes of rows that are read at once, and what becomes of them
 FLOAT = 4
 
 
@@ -35,12 +38,14 @@ def estimate(
 ) -> JobNeeds:
     top, layers = split_layers(found.plan, len(found.spec.layers))
     layer = max(map(_count_elements, layers))
-    memory = {"one layer in float32": FLOAT * layer}
-    widest = max(prod(slot.shape) for slot in [*top, *(s for x in layers for s in x)])
+    memory = {"held already (Python, libraries, tokenizer)": measure_resident()}
+    memory["one layer in float32"] = FLOAT * layer
+    widest = max(prod(slot.shape) for x in layers for slot in x)
     memory["a matrix while it is quantised"] = 2 * FLOAT * widest
+    memory["matrices outside of layers"] = PART + sum(_count_codes(x, assignment) for x in top)
     if windows is not None and needs:
         memory["hidden states of the calibration"] = FLOAT * windows.size * found.spec.hidden
-        memory["one layer to compute with"] = FLOAT * layer
+        memory["layers to compute with"] = 2 * max(MAPPING, FLOAT * layer)
         columns = [slot.shape[1] for slot in max(layers, key=_count_grams) if len(slot.shape) == 2]
         if needs == "gram":
             memory["Hessians of a layer"] = FLOAT * sum(k * k for k in columns)
@@ -50,6 +55,15 @@ def estimate(
     disk = sum(entry.nbytes for entry in assignment.entries)
     source = sum(_count_bytes(slot) for slot in found.plan.slots)
     return JobNeeds(memory, disk, source)
+
+
+def _count_codes(slot: SlotPlan, assignment: Assignment) -> int:
+    """Bytes of the codes of a matrix outside of layers, which are put together before they are
+    written.
+    """
+    pieces = assignment.rows.get(slot.name, ())
+    coded = any(assignment.precision[piece.tensor].quantised for piece in pieces)
+    return 2 * prod(slot.shape) if coded else 0
 
 
 def _count_elements(slots: list[SlotPlan]) -> int:

@@ -6,7 +6,8 @@ nearest of its grid.  w = scale * (code - zero).
 
 import numpy as np
 
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.quantize.ggml.encode import BlockEncoder
 from flyweight.quantize.method import Inputs, MethodSettings
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.statistics import InputStatistics
@@ -18,15 +19,25 @@ LARGEST = np.float32(65504)
 
 
 class RoundToNearest:
-    """The method: each weight by itself, in the grid of its group."""
+    """The method: each weight by itself, in the grid of its group.  Blocks of GGUF's types are
+    fitted as a whole, by the importance of columns where inputs were seen.
+    """
 
-    def __init__(self, settings: MethodSettings) -> None: ...
+    def __init__(self, settings: MethodSettings) -> None:
+        self._encoder = BlockEncoder()
 
     def prepare(self, layer: LayerWeights, inputs: Inputs) -> None: ...
 
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
-    ) -> GroupedWeight:
+    ) -> GroupedWeight | BlockRows:
+        if precision.type:
+            weights = inputs.compute_mean_square() if inputs is not None else None
+            return BlockRows(
+                (len(rows), rows.shape[1]),
+                precision.type,
+                self._encoder.encode(precision.type, rows, weights),
+            )
         return round_rows(rows, precision)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from flyweight.errors import ConfigError
+from flyweight.weights.formats import FORMATS
 from flyweight.weights.safetensors import BITS, KINDS
 
 DTYPES = {kind: name for name, kind in KINDS.items() if name != "BOOL"}  # as headers spell them
@@ -29,7 +30,9 @@ class OutputTensor:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * BITS[self.kind] // 8
+        if self.kind in BITS:
+            return math.prod(self.shape) * BITS[self.kind] // 8
+        return FORMATS[self.kind].count_bytes(self.shape)  # GGUF's types
 
 
 class SafetensorsWriter:
