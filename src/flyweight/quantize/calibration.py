@@ -22,20 +22,25 @@ MOST_TEXT = 1 << 30  # bytes
 LEAST_TOKENS = 128
 PART = 1 << 16  # characters that are tokenized at once
 
-Encode = Callable[[str], list[int]]
-Render = Callable[[Sequence[Any]], str]  # chat messages to the text of the model's template
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a model reads: text to ids, and chat messages to the text of its template."""
+
+    encode: Callable[[str], list[int]]
+    render: Callable[[list[Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationText:
-    """Texts with the name of their file and the start of its SHA-256."""
+    """Texts, or lists of chat messages, with the name of their file and the start of its SHA-256."""
 
     name: str
     digest: str
-    texts: tuple[str, ...]
+    texts: tuple[str | list[Any], ...]
 
     @classmethod
-    def read(cls, path: Path, render: Render | None = None) -> "CalibrationText":
+    def read(cls, path: Path) -> "CalibrationText":
         """A text, or JSON lines: a text each, or an object with `text`, `prompt` or `messages`.
         Raises `ConfigError`.
         """
@@ -46,24 +51,27 @@ class CalibrationText:
             raise ConfigError(
                 f"is not UTF-8 at byte {error.start}", "calibration", value=str(path)
             ) from None
-        texts: tuple[str, ...] = (text,)
+        texts: tuple[str | list[Any], ...] = (text,)
         if path.suffix in (".jsonl", ".json"):
             lines = [line for line in text.splitlines() if line.strip()]
-            texts = tuple(_read_line(line, i, render) for i, line in enumerate(lines, 1))
+            texts = tuple(_read_line(line, i) for i, line in enumerate(lines, 1))
         return cls.of(path.name, texts, raw)
 
     @classmethod
-    def of(cls, name: str, texts: Sequence[str], raw: bytes | None = None) -> "CalibrationText":
-        held = raw if raw is not None else "\n".join(texts).encode()
+    def of(
+        cls, name: str, texts: Sequence[str | list[Any]], raw: bytes | None = None
+    ) -> "CalibrationText":
+        held = raw if raw is not None else "\n".join(map(str, texts)).encode()
         return cls(name, sha256(held).hexdigest()[:16], tuple(texts))
 
-    def cut(self, encode: Encode, lead: tuple[int, ...], samples: int, length: int) -> I32:
+    def cut(self, reading: Reading, lead: tuple[int, ...], samples: int, length: int) -> I32:
         """[samples, length] token ids, fewer windows where the text is short, one shorter window
         where it is shorter than that; `lead` begins every window.  Raises `ConfigError`.
         """
+        plain = (x if isinstance(x, str) else reading.render(x) for x in self.texts)
         room, ids = length - len(lead), list[int]()
-        for text in chain.from_iterable(map(_cut_text, self.texts)):
-            ids += encode(text)
+        for text in chain.from_iterable(map(_cut_text, plain)):
+            ids += reading.encode(text)
             if len(ids) >= samples * room:
                 break
         if len(ids) < min(LEAST_TOKENS, room):
@@ -91,7 +99,7 @@ def _cut_text(text: str) -> Iterator[str]:
         start = stop
 
 
-def _read_line(line: str, number: int, render: Render | None) -> str:
+def _read_line(line: str, number: int) -> str | list[Any]:
     where = f"line {number}"
     try:
         found = json.loads(line)
@@ -104,11 +112,7 @@ def _read_line(line: str, number: int, render: Render | None) -> str:
             if isinstance(found.get(key), str):
                 return str(found[key])
         if isinstance(found.get("messages"), list):
-            if render is None:
-                raise ConfigError(
-                    f"{where} has messages, and the model has no chat template", "calibration"
-                )
-            return render(found["messages"])
+            return list(found["messages"])
     raise ConfigError(
         f"{where} is {shown(found)}; a text, or an object with text, prompt or messages expected",
         "calibration",

@@ -7,13 +7,14 @@ Invariant: nothing is written here, and no weight is read.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from flyweight.build import choose_backend
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError
 from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
-from flyweight.quantize.calibration import CalibrationText
+from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.job import Backends, QuantizeJob
 from flyweight.quantize.options import QuantizeOptions
@@ -25,6 +26,7 @@ from flyweight.quantize.output.hqq import HqqLayout
 from flyweight.quantize.output.layout import MatrixLayout
 from flyweight.quantize.output.target import FolderTarget
 from flyweight.quantize.precision import LayerPrecision
+from flyweight.text.chat import choose, render
 from flyweight.wire import F32, I32
 
 LAYOUTS: dict[str, Callable[[QuantizeOptions], MatrixLayout]] = {
@@ -84,11 +86,22 @@ def cut_windows(
     lead = (tokenizer.bos_id,) if tokenizer.add_bos and tokenizer.bos_id is not None else ()
     length = min(options.length, found.spec.context)
     return calibration.cut(
-        lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+        make_reading(found),
         lead,
         options.samples,
         length,
     )
+
+
+def make_reading(found: ModelDescription) -> Reading:
+    """How this model reads calibration; special tokens of templates are read as such."""
+    tokenizer = found.tokenizer
+
+    def show(messages: list[Any]) -> str:
+        template = choose(tokenizer.marks.templates, None, tools=False)
+        return render(template, messages, tokenizer, add_generation_prompt=False)
+
+    return Reading(lambda text: tokenizer.encode(text, add_special=False, parse_special=True), show)
 
 
 def check_input(found: ModelDescription, options: QuantizeOptions) -> None:
