@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flyweight.params.repetition import RepetitionDetectionParams
     from flyweight.params.structured import StructuredOutputs
     from flyweight.params.tasks import BeamSearchParams, PoolingParams
+    from flyweight.quantization import QuantizedModel, quantize_model
     from flyweight.sampling_params import SamplingParams, StructuredOutputsParams
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "LoRARequest",
     "Logprob",
     "PoolingParams",
+    "QuantizedModel",
     "RepetitionDetectionParams",
     "RequestError",
     "RequestMetrics",
@@ -62,6 +64,7 @@ __all__ = [
     "TextPrompt",
     "TokensPrompt",
     "__version__",
+    "quantize_model",
 ]
 __version__ = "0.1.0"
 
@@ -77,6 +80,7 @@ _ROOMS = {
     "StructuredOutputs": "params.structured",
     "RepetitionDetectionParams": "params.repetition",
     "Settings": "config",
+    **dict.fromkeys(("QuantizedModel", "quantize_model"), "quantization"),
     **dict.fromkeys(("CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput"), "outputs"),
     **dict.fromkeys(("Logprob", "RequestMetrics", "RequestOutput"), "outputs"),
     **dict.fromkeys(("CheckpointError", "ConfigError", "FlyweightError", "RequestError"), "errors"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,8 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
-from flyweight.config import Settings
-from flyweight.errors import ConfigError, FlyweightError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.passport import Passport
-    from flyweight.quantize.calibration import CalibrationText
     from flyweight.quantize.job import Report
     from flyweight.quantize.make import PreparedJob
 
@@ -132,115 +127,42 @@ def quantize(
 
     A job that was stopped continues where it was when the same command is given again.
     """
-    from flyweight.plan.machine import read_machine
-    from flyweight.quantize.make import make_backends, prepare_job
+    from flyweight.quantization import Evaluation, merge_config, prepare_model, run_prepared
     from flyweight.quantize.options import QuantizeOptions
+    from flyweight.validation.untrusted import read_json
 
     given: dict[str, Any] = {
         "method": method, "bits": bits, "group_size": group_size, "format": format,
         "symmetric": symmetric, "act_order": act_order, "damping": damping,
     }  # fmt: skip
+    merged = merge_config(given, read_json(Path(config).expanduser()) if config else {})
     options = QuantizeOptions(
-        **merge_config(given, config),
+        **merged,
         layer_precision=layer_precision,
         alpha=alpha,
         samples=samples,
         length=length,
         requantize=requantize,
     )
-    target = check_out(out)
-    settings = Settings.of(model=model, **engine)
     with show_job(not as_json) as (listener, report):
-        text = read_calibration(calibration) if options.needs else None
-        prepared = prepare_job(settings, options, text, listener)
+        prepared = prepare_model(model, out, options, calibration, engine, listener)
         if not as_json:
-            print_needs(prepared, target)
-        began = time.monotonic()
-        if not dry_run:
-            backends = make_backends(settings, prepared.job.found, read_machine().cores)
-            prepared.job.run(target, backends, report)
-        seconds = time.monotonic() - began
-        passport, why = None, "not measured"
-        if not dry_run and eval_tokens:
-            passport, why = stamp_quality(
-                prepared, target, (eval_text, eval_tokens), engine, listener
-            )
+            print_needs(prepared, out)
+        if dry_run:
+            if as_json:
+                print(json.dumps(make_document(prepared, out)))
+            return
+        usual = {k: v for k, v in engine.items() if k not in ("revision", "offline")}
+        evaluation = Evaluation(eval_text, eval_tokens, usual)
+        path = Path(out).expanduser()
+        done = run_prepared(prepared, path, evaluation, report, lambda: listener)
     if as_json:
-        fields = passport.list_fields() if passport else None
-        document = make_document(prepared, target, seconds)
-        print(json.dumps(document | {"quality": fields, "why": "" if passport else why}))
-    elif not dry_run:
-        print(f"Written:   {target} in {seconds:.1f} s")
-        print(f"Quality:   {passport.describe() if passport else why}")
-
-
-def stamp_quality(
-    prepared: PreparedJob,
-    target: Path,
-    text: tuple[str | None, int],
-    engine: Values,
-    listener: Any,
-) -> tuple[Passport | None, str]:
-    """Measures the quality of what was written and adds it as a passport; else says why not."""
-    from flyweight.eval.passports import MakingWords, PassportPlan, measure_passport
-    from flyweight.eval.windows import EvalText, WindowPlan
-    from flyweight.weights.passports import write_passport
-
-    job, full = prepared.job, str(prepared.job.found.checkpoint.path)
-    context = min(512, job.found.spec.context)
-    kind = job.found.checkpoint.quantisation or job.found.checkpoint.format
-    words = MakingWords(
-        method=job.options.method,
-        bits=None,
-        recipe=", ".join(sorted({str(p) for p in job.assignment.modules.values()})),
-        requantized_from=kind if job.options.requantize else "",
-        command=f"flyweight quantize ... --method {job.options.method}",
-    )
-    usual = {k: v for k, v in engine.items() if k not in ("revision", "offline")}
-    try:
-        plan = PassportPlan(EvalText.read(text[0]), WindowPlan(context, None, text[1]), usual)
-        passport = measure_passport(str(target), full, plan, words, listener)
-    except FlyweightError as error:
-        command = f"flyweight eval stamp {target} --against {full}"
-        return None, f"not measured: {error}; measure it with: {command}"
-    write_passport(target, passport)
-    return passport, ""
-
-
-def merge_config(given: dict[str, Any], config: str | None) -> dict[str, Any]:
-    """The options with those of a file, which must not contradict them."""
-    from flyweight.quantize.options import read_config
-    from flyweight.validation.untrusted import read_json
-
-    if config is None:
-        return given
-    usual = {"method": "rtn", "act_order": False, "damping": 0.01}
-    for name, value in read_config(read_json(Path(config).expanduser())).items():
-        if given[name] not in (usual.get(name), value):
-            raise ConfigError(f"contradicts {name} = {value} of {config}", name, value=given[name])
-        given[name] = value
-    return given
-
-
-def check_out(out: str) -> Path:
-    """The path to write; raises `ConfigError` where there is something."""
-    path = Path(out).expanduser()
-    if path.exists():
-        raise ConfigError("exists already; remove it, or give another name", "out", value=out)
-    if not path.parent.is_dir():
-        raise ConfigError("has no folder to be in", "out", value=out)
-    return path
-
-
-def read_calibration(given: str | None) -> CalibrationText:
-    """The file, else Python's help.  Raises `ConfigError`."""
-    from flyweight.quantize.calibration import CalibrationText
-    from flyweight.text.sample_text import CALIBRATION, read_sample
-
-    if given is not None:
-        return CalibrationText.read(Path(given).expanduser())
-    name, text = read_sample(CALIBRATION)
-    return CalibrationText.of(name, [text])
+        fields = done.passport.list_fields() if done.passport else None
+        more = {"seconds": round(done.seconds, 3), "quality": fields, "why": done.problem}
+        print(json.dumps(make_document(prepared, out) | more))
+        return
+    print(f"Written:   {out} in {done.seconds:.1f} s")
+    print(f"Quality:   {done.passport.describe() if done.passport else done.problem}")
 
 
 @contextmanager
@@ -256,7 +178,7 @@ def show_job(wanted: bool) -> Iterator[tuple[Any, Report]]:
         yield listener, listener.round
 
 
-def print_needs(prepared: PreparedJob, target: Path) -> None:
+def print_needs(prepared: PreparedJob, out: str) -> None:
     from flyweight.plan.memory import format_size
     from flyweight.validation.untrusted import printable
 
@@ -266,22 +188,21 @@ def print_needs(prepared: PreparedJob, target: Path) -> None:
     print(f"Matrices:  {count} to {kinds} by {job.options.method}")
     for module, why in job.assignment.kept.items():
         print(f"Kept:      {printable(module)}: it {why}")
-    print(f"Output:    {printable(str(target))}, {format_size(needs.disk)}, {job.layout.name}")
+    print(f"Output:    {printable(out)}, {format_size(needs.disk)}, {job.layout.name}")
     print(f"Memory:    {format_size(needs.peak)} at the peak")
     if job.windows is not None:
         windows, length = job.windows.shape
         print(f"Calibration: {windows} windows of {length} tokens")
 
 
-def make_document(prepared: PreparedJob, target: Path, seconds: float) -> dict[str, Any]:
+def make_document(prepared: PreparedJob, out: str) -> dict[str, Any]:
     job, needs = prepared.job, prepared.needs
     return {
-        "out": str(target),
+        "out": out,
         "method": job.options.method,
         "format": job.layout.name,
         "modules": {name: str(p) for name, p in job.assignment.modules.items()},
         "kept": job.assignment.kept,
         "bytes": needs.disk,
         "memory": needs.memory,
-        "seconds": round(seconds, 3),
     }

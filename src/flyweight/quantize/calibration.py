@@ -33,7 +33,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationText:
-    """Texts, or lists of chat messages, with the name of their file and the start of its SHA-256."""
+    """Texts or lists of chat messages, with their file's name and the start of its SHA-256."""
 
     name: str
     digest: str

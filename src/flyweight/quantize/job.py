@@ -18,7 +18,7 @@ from flyweight.quantize.journal import NAME, Journal
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.method import Inputs, Method
 from flyweight.quantize.options import QuantizeOptions
-from flyweight.quantize.output.target import Target, TensorWriter
+from flyweight.quantize.output.target import OutputTarget, TensorWriter
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.statistics import Accumulate, InputStatistics
 from flyweight.quantize.tensors import split_layers
@@ -47,7 +47,7 @@ class QuantizeJob:
         self,
         found: ModelDescription,
         options: QuantizeOptions,
-        target: Target,
+        target: OutputTarget,
         windows: I32 | None,
     ) -> None:
         self.found, self.options, self.target = found, options, target

@@ -5,7 +5,7 @@ refused.  Knows no model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flyweight.config import whole
@@ -65,6 +65,18 @@ class QuantizeOptions:
     @property
     def method_settings(self) -> MethodSettings:
         return MethodSettings(self.act_order, self.damping, self.alpha)
+
+    def spell(self) -> str:
+        """The options that differ from the usual ones, as on the command line."""
+        words = [f"--method {self.method}"]
+        for known in fields(self):
+            value = getattr(self, known.name)
+            name = known.name.replace("_", "-")
+            if known.name == "symmetric" and value is not None:
+                words.append("--sym" if value else "--asym")
+            elif known.name not in ("method", "symmetric") and value != known.default:
+                words.append(f"--{name}" if value is True else f"--{name} {value}")
+        return " ".join(words)
 
     @property
     def kind(self) -> MethodKind:

@@ -27,7 +27,7 @@ class TensorWriter(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class Target(Protocol):
+class OutputTarget(Protocol):
     """The files of one quantised model, made in the folder `work`."""
 
     @property

@@ -1,0 +1,177 @@
+"""`quantize_model`: makes a quantised model and measures what it lost.
+
+Invariant: nothing is under the final name until it is whole; a model whose quality could not be
+measured is kept, and the reason is returned.  Knows no command line.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flyweight.config import Settings
+from flyweight.describe import SilentListener
+from flyweight.errors import ConfigError, FlyweightError
+from flyweight.eval.passports import MakingWords, PassportPlan, measure_passport
+from flyweight.eval.session import EvalListener
+from flyweight.eval.windows import EvalText, WindowPlan
+from flyweight.passport import Passport
+from flyweight.plan.machine import read_machine
+from flyweight.quantize.calibration import CalibrationText
+from flyweight.quantize.job import Report
+from flyweight.quantize.make import PreparedJob, make_backends, prepare_job
+from flyweight.quantize.options import QuantizeOptions, read_config
+from flyweight.text.sample_text import CALIBRATION, read_sample
+from flyweight.weights.passports import write_passport
+
+CalibrationSource = str | Path | Sequence[str | list[Any]] | None
+EVALUATED = 10_000  # tokens
+CONTEXT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How quality is measured: `text` is a file (None: that of `eval ppl`), `tokens` how many are
+    scored (0: no passport); `engine` are settings of the engine by name.
+    """
+
+    text: str | None = None
+    tokens: int = EVALUATED
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedModel:
+    """What was written, in how many seconds; its passport, or why it has none."""
+
+    path: Path
+    seconds: float
+    passport: Passport | None
+    problem: str = ""
+
+
+class SilentEvaluation(SilentListener):
+    """Reports nothing."""
+
+    def round(self, test: str, done: int, total: int) -> None: ...
+
+
+def quantize_model(
+    model: str,
+    out: str | Path,
+    *,
+    quant_config: Mapping[str, Any] | None = None,
+    calib_data: CalibrationSource = None,
+    evaluation: Evaluation | None = None,
+    **options: Any,
+) -> QuantizedModel:
+    """Makes a quantised model: `model` is a folder, a .gguf file or a name on the Hub, `out` the
+    folder or .gguf file to write.
+
+    `options` are the fields of `QuantizeOptions`; `quant_config` is a dict with the keys of
+    AutoAWQ or GPTQModel.  `calib_data` is a file of text or JSON lines, or a list of texts and of
+    chat messages; None takes Python's help.  Raises `ConfigError` and `CheckpointError`.
+    """
+    merged = merge_config(options, quant_config or {})
+    prepared = prepare_model(model, str(out), QuantizeOptions(**merged), calib_data)
+    return run_prepared(prepared, check_out(str(out)), evaluation or Evaluation())
+
+
+def prepare_model(
+    model: str,
+    out: str,
+    options: QuantizeOptions,
+    calibration: CalibrationSource = None,
+    engine: Mapping[str, Any] | None = None,
+    listener: EvalListener | None = None,
+) -> PreparedJob:
+    """The job and what it needs, before anything is written."""
+    check_out(out)
+    settings = Settings.of(model=model, **(engine or {}))
+    text = read_calibration(calibration) if options.needs else None
+    return prepare_job(settings, options, text, listener)
+
+
+def run_prepared(
+    prepared: PreparedJob,
+    out: Path,
+    evaluation: Evaluation,
+    report: Report | None = None,
+    make_listener: Callable[[], EvalListener] | None = None,
+) -> QuantizedModel:
+    """Runs a job and measures the quality of what it wrote."""
+    job = prepared.job
+    full = str(job.found.checkpoint.path)
+    settings = Settings.of(model=full, **evaluation.engine)
+    began = time.monotonic()
+    job.run(
+        out,
+        make_backends(settings, job.found, read_machine().cores),
+        report or (lambda stage, done, total: None),
+    )
+    seconds = time.monotonic() - began
+    if not evaluation.tokens:
+        return QuantizedModel(out, seconds, None, "not measured")
+    listener = make_listener() if make_listener else SilentEvaluation()
+    try:
+        passport = measure_quality(prepared, out, evaluation, listener)
+    except FlyweightError as error:
+        command = f"flyweight eval stamp {out} --against {full}"
+        why = f"not measured: {error}; measure it with: {command}"
+        return QuantizedModel(out, seconds, None, why)
+    write_passport(out, passport)
+    return QuantizedModel(out, seconds, passport)
+
+
+def measure_quality(
+    prepared: PreparedJob, out: Path, evaluation: Evaluation, listener: EvalListener
+) -> Passport:
+    """The passport of what was written, against the job's input."""
+    job = prepared.job
+    checkpoint, options = job.found.checkpoint, job.options
+    words = MakingWords(
+        method=options.method,
+        recipe=", ".join(sorted({str(p) for p in job.assignment.modules.values()})),
+        requantized_from=checkpoint.quantisation or checkpoint.format if options.requantize else "",
+        command=f"flyweight quantize {checkpoint.path.name} {out.name} {options.spell()}",
+    )
+    context = min(CONTEXT, job.found.spec.context)
+    plan = PassportPlan(
+        EvalText.read(evaluation.text),
+        WindowPlan(context, None, evaluation.tokens),
+        evaluation.engine,
+    )
+    return measure_passport(str(out), str(checkpoint.path), plan, words, listener)
+
+
+def merge_config(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of a dict of another tool, which must not contradict them."""
+    found = dict(options)
+    usual = QuantizeOptions()
+    for name, value in (read_config(config) if config else {}).items():
+        given = found.get(name)
+        if given not in (None, getattr(usual, name), value):
+            raise ConfigError(f"contradicts {name} = {value} of the config", name, value=given)
+        found[name] = value
+    return found
+
+
+def check_out(out: str) -> Path:
+    """The path to write; raises `ConfigError` where there is something."""
+    path = Path(out).expanduser()
+    if path.exists():
+        raise ConfigError("exists already; remove it, or give another name", "out", value=out)
+    if not path.parent.is_dir():
+        raise ConfigError("has no folder to be in", "out", value=out)
+    return path
+
+
+def read_calibration(given: CalibrationSource) -> CalibrationText:
+    """A file, texts, or Python's help.  Raises `ConfigError`."""
+    if given is None:
+        name, text = read_sample(CALIBRATION)
+        return CalibrationText.of(name, [text])
+    if isinstance(given, str | Path):
+        return CalibrationText.read(Path(given).expanduser())
+    return CalibrationText.of(f"{len(given)} texts", given)
