@@ -18,6 +18,9 @@ from flyweight.spec import SlotPlan
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 
 
+HEAD = "lm_head"
+
+
 class TensorWriter(Protocol):
     """A file whose tensors have their places."""
 
@@ -78,9 +81,11 @@ class FolderTarget:
 
 
 def list_kept(assignment: Assignment) -> Sequence[str]:
-    """Linear modules that stay in floats, the head among them."""
-    return [
+    """Linear modules that stay in floats, the head among them, also where it is the embedding."""
+    kept = [
         name.removesuffix(".weight")
         for name, precision in assignment.precision.items()
         if not precision.quantised and "embed" not in name
     ]
+    head = [] if HEAD in kept or HEAD in assignment.modules else [HEAD]
+    return kept + head
