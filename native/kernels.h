@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "kernels_attention.h"
+#include "kernels_calibrate.h"
 #include "kernels_encode.h"
 #include "kernels_gemm.h"
 #include "kernels_moe.h"
@@ -91,6 +92,8 @@ struct Kernels {
   const MoeKernels* moe;
   const SampleKernels* sample;
   const EncodeKernels* encode;
+  const GramKernels* gram;
+  const SweepKernels* sweep;
 };
 
 // All targets this machine can run, best last.

@@ -15,8 +15,10 @@ namespace flyweight::FW_REST {
 extern const AttentionKernels attention_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const EncodeKernels encode_kernels;
+extern const GramKernels gram_kernels;
 extern const MoeKernels moe_kernels;
 extern const SampleKernels sample_kernels;
+extern const SweepKernels sweep_kernels;
 
 }  // namespace flyweight::FW_REST
 
@@ -38,6 +40,8 @@ const Kernels kernels = {
     .moe = &FW_REST::moe_kernels,
     .sample = &FW_REST::sample_kernels,
     .encode = &FW_REST::encode_kernels,
+    .gram = &FW_REST::gram_kernels,
+    .sweep = &FW_REST::sweep_kernels,
 };
 
 }  // namespace flyweight::FW_ISA

@@ -78,6 +78,7 @@ class Computing {
 };
 
 void bind_attention(nb::module_& m);
+void bind_calibrate(nb::module_& m);
 void bind_elementwise(nb::module_& m);
 void bind_encode(nb::module_& m);
 void bind_gemm(nb::module_& m);

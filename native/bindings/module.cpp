@@ -51,6 +51,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("threads", [](const Engine& e) { return e.pool.threads(); })
       .def_prop_ro("isa", [](const Engine& e) { return e.kernels->isa; });
   bind_attention(m);
+  bind_calibrate(m);
   bind_elementwise(m);
   bind_encode(m);
   bind_gemm(m);

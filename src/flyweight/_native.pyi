@@ -43,6 +43,15 @@ def populate_kv(pool: Pool, kv: KV, first: int, count: int) -> None: ...
 
 def move_kv(pool: Pool, scratch: Scratch, kv: KV, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
+def accumulate_gram(pool: Pool, h: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+    """Adds x^T x to a symmetric h [K, K], for rows x [T, K]."""
+
+def gptq_sweep(pool: Pool, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], factor: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, group: int, bits: int, symmetric: bool, shrink: bool) -> tuple[NDArray[numpy.uint8], NDArray[numpy.float32], NDArray[numpy.uint8]]:
+    """
+    Codes [N, K], scales and zero points [N, K / group] of finite rows [N, K]; factor [K, K] is the upper Cholesky
+    factor of the inverse Hessian, None for rounding to nearest.
+    """
+
 class GatedAct(enum.Enum):
     silu = 0
 

@@ -43,12 +43,15 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedModel:
-    """What was written, in how many seconds; its passport, or why it has none."""
+    """What was written, in how many seconds; its passport, or why it has none; and what else a user
+    should know of the result.
+    """
 
     path: Path
     seconds: float
     passport: Passport | None
     problem: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class SilentEvaluation(SilentListener):
@@ -112,16 +115,16 @@ def run_prepared(
     )
     seconds = time.monotonic() - began
     if not evaluation.tokens:
-        return QuantizedModel(out, seconds, None, "not measured")
+        return QuantizedModel(out, seconds, None, "not measured", tuple(job.notes))
     listener = make_listener() if make_listener else SilentEvaluation()
     try:
         passport = measure_quality(prepared, out, evaluation, listener)
     except FlyweightError as error:
         command = f"flyweight eval stamp {out} --against {full}"
         why = f"not measured: {error}; measure it with: {command}"
-        return QuantizedModel(out, seconds, None, why)
+        return QuantizedModel(out, seconds, None, why, tuple(job.notes))
     write_passport(out, passport)
-    return QuantizedModel(out, seconds, passport)
+    return QuantizedModel(out, seconds, passport, "", tuple(job.notes))
 
 
 def measure_quality(

@@ -159,8 +159,11 @@ def quantize(
     if as_json:
         fields = done.passport.list_fields() if done.passport else None
         more = {"seconds": round(done.seconds, 3), "quality": fields, "why": done.problem}
+        more["notes"] = list(done.notes)
         print(json.dumps(make_document(prepared, out) | more))
         return
+    for note in done.notes:
+        print(f"Note:      {note}")
     print(f"Written:   {out} in {done.seconds:.1f} s")
     print(f"Quality:   {done.passport.describe() if done.passport else done.problem}")
 

@@ -2,49 +2,49 @@
 made good by the columns after it, by the inverse of the inputs' Hessian.
 
 Invariant: rows do not depend on each other; groups are those of the file, so a group's grid is
-found from weights that earlier columns have corrected.
+found from weights that earlier columns have corrected (native/sweep.cpp).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import ConfigError
+from flyweight.ops.cpu.calibration import GroupGrid, share_kernels
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.quantize.method import Inputs, MethodSettings
 from flyweight.quantize.precision import Precision
-from flyweight.quantize.rounding import find_grid, make_weight, round_rows
+from flyweight.quantize.rounding import make_weight, round_rows
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
-from flyweight.wire import F32, I32
+from flyweight.wire import F32
 
-BLOCK = 128  # columns that are corrected one by one; later ones once a block
 F64 = NDArray[np.float64]
+MOST_DAMPING = 1.0
+SHRINK = True  # ranges of groups are searched
+SMALL = 48  # rows of a triangle that is inverted row by row
 
 
-def invert_hessian(gram: F32, damping: float) -> F32:
-    """The upper Cholesky factor U of the inverse Hessian, H^-1 = U^T U, with `damping` times the
-    mean diagonal added; columns that no input uses get a diagonal of that mean.
+@dataclass(frozen=True, slots=True)
+class InverseHessian:
+    """H^-1 = U^T U: `factor` is the upper U [K, K], `damping` the share of the mean diagonal that
+    it took, `dead` [K] the columns that no input uses.
     """
-    h = gram.astype(np.float64)
-    diagonal = np.diagonal(h).copy()
-    mean = float(diagonal.mean())
-    if not np.isfinite(mean) or mean <= 0:
-        raise ConfigError("gives inputs that are all 0 or not finite", "calibration")
-    dead = diagonal == 0
-    h[np.diag_indices(len(h))] += np.where(dead, mean, damping * mean)
-    lower = np.linalg.cholesky(h)
-    inverse_lower = np.linalg.solve(lower, np.eye(len(h)))
-    inverse = inverse_lower.T @ inverse_lower
-    return np.ascontiguousarray(np.linalg.cholesky(inverse).T, np.float32)
+
+    factor: F32
+    damping: float
+    dead: NDArray[np.bool_]
 
 
 class Gptq:
-    """The method; `act_order` takes columns with large inputs first."""
+    """The method; `act_order` takes columns with large inputs first.  Weights that no input of the
+    calibration uses become 0.
+    """
 
     def __init__(self, settings: MethodSettings) -> None:
         self.damping, self.act_order = settings.damping, settings.act_order
+        self.notes = settings.notes
 
     def prepare(self, layer: LayerWeights, inputs: Inputs) -> None: ...
 
@@ -53,37 +53,79 @@ class Gptq:
     ) -> GroupedWeight:
         if inputs is None:
             return round_rows(rows, precision)
-        order = None
         gram = inputs.gram
+        order = None
         if self.act_order:
             order = np.argsort(-np.diagonal(gram), kind="stable").astype(np.int32)
-            gram, rows = gram[order][:, order], rows[:, order]
-        factor = invert_hessian(gram, self.damping)
-        return sweep(rows, factor, precision, order)
+            gram, rows = gram[np.ix_(order, order)], rows[:, order]
+        found = invert_hessian(gram, self.damping, slot)
+        if found.damping > self.damping:
+            self.notes.append(f"{slot}: damping raised to {found.damping:g}")
+        if found.dead.any():
+            rows = np.where(found.dead, np.float32(0), rows)
+        weight = sweep(rows, found.factor, precision)
+        return weight if order is None else replace(weight, columns=order)
 
 
-def sweep(rows: F32, factor: F32, precision: Precision, order: I32 | None = None) -> GroupedWeight:
-    """Codes of rows [N, K], whose columns are in this order."""
-    n, k = rows.shape
-    group, most = precision.count_group(k), (1 << precision.bits) - 1
-    w = rows.copy()
-    codes = np.empty((n, k), np.uint8)
-    scales, zeros = np.empty((n, k // group), np.float32), np.empty((n, k // group), np.float32)
-    for first in range(0, k, BLOCK):
-        last = min(first + BLOCK, k)
-        errors = np.empty((n, last - first), np.float32)
-        for j in range(first, last):
-            if j % group == 0:
-                cells = w[:, j : j + group]
-                scales[:, j // group], zeros[:, j // group] = find_grid(
-                    cells.min(axis=1), cells.max(axis=1), precision
-                )
-            scale, zero = scales[:, j // group], zeros[:, j // group]
-            q = np.clip(np.rint(w[:, j] / scale) + zero, 0, most)
-            codes[:, j] = q
-            error = (w[:, j] - scale * (q - zero)) / factor[j, j]
-            w[:, j:last] -= error[:, None] * factor[j, j:last]
-            errors[:, j - first] = error
-        w[:, last:] -= errors @ factor[first:last, last:]
-    found = make_weight(codes, scales, zeros, precision)
-    return found if order is None else replace(found, columns=order)
+def sweep(rows: F32, factor: F32, precision: Precision) -> GroupedWeight:
+    """Codes of rows [N, K], whose columns are in the order of `factor` [K, K]."""
+    grid = GroupGrid(
+        precision.bits, precision.count_group(rows.shape[1]), precision.symmetric, SHRINK
+    )
+    return make_weight(*share_kernels().sweep(rows, factor, grid), precision)
+
+
+def invert_hessian(gram: F32, damping: float, slot: str) -> InverseHessian:
+    """Of a sum of x^T x [K, K], with `damping` times its mean diagonal added, or ten times as much
+    as often as it takes; columns that no input uses get the mean.  Raises `ConfigError` where the
+    calibration says nothing of the slot, or more than numbers hold.
+    """
+    diagonal = np.diagonal(gram).astype(np.float64)
+    mean = float(diagonal.mean())
+    if not np.isfinite(gram).all():
+        raise ConfigError(f"gives inputs of {slot} that are not finite", "calibration")
+    if mean <= 0:
+        raise ConfigError(f"gives inputs of {slot} that are all 0", "calibration")
+    dead = diagonal == 0
+    share = damping
+    while True:
+        lower = _decompose(gram, np.where(dead, mean, share * mean))
+        if lower is not None:
+            break
+        if share >= MOST_DAMPING:
+            raise ConfigError(
+                f"gives inputs of {slot} whose products are no Hessian, even with damping "
+                f"{share:g}",
+                "calibration",
+            )
+        share = min(10 * share, MOST_DAMPING)
+    invert_lower(lower)
+    factor = np.ascontiguousarray(lower[::-1, ::-1], np.float32)
+    return InverseHessian(factor, share, dead)
+
+
+def _decompose(gram: F32, added: F64) -> F64 | None:
+    """The lower Cholesky factor of the matrix with `added` on its diagonal and both axes reversed.
+    The reverse of its inverse is the upper factor of the inverse, so no second one is needed.
+    """
+    h = gram[::-1, ::-1].astype(np.float64)
+    h[np.diag_indices(len(h))] += added[::-1]
+    try:
+        return np.linalg.cholesky(h)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def invert_lower(lower: F64) -> None:
+    """Inverts a lower triangular matrix in place, by halves: products are all of the work."""
+    n = len(lower)
+    if n <= SMALL:
+        for i in range(n):
+            lower[i, :i] = (lower[i, :i] @ lower[:i, :i]) / -lower[i, i]
+            lower[i, i] = 1 / lower[i, i]
+        return
+    half = n // 2
+    first, second = lower[:half, :half], lower[half:, half:]
+    invert_lower(first)
+    invert_lower(second)
+    lower[half:, :half] = -(second @ lower[half:, :half]) @ first

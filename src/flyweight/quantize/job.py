@@ -52,7 +52,9 @@ class QuantizeJob:
     ) -> None:
         self.found, self.options, self.target = found, options, target
         self.assignment, self.layout, self.windows = target.assignment, target.layout, windows
-        self.method: Method = options.kind.make(options.method_settings)
+        settings = options.method_settings
+        self.method: Method = options.kind.make(settings)
+        self.notes = settings.notes  # what users should know of the result
         self._top, self._layers = split_layers(found.plan, len(found.spec.layers))
 
     def run(self, out: Path, backends: Backends, report: Report) -> None:

@@ -13,6 +13,7 @@ from flyweight.build import choose_backend
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError
+from flyweight.ops.cpu.calibration import CalibrationKernels
 from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
 from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
@@ -27,7 +28,7 @@ from flyweight.quantize.output.layout import MatrixLayout
 from flyweight.quantize.output.target import FolderTarget
 from flyweight.quantize.precision import LayerPrecision
 from flyweight.text.chat import choose, render
-from flyweight.wire import F32, I32
+from flyweight.wire import I32
 
 LAYOUTS: dict[str, Callable[[QuantizeOptions], MatrixLayout]] = {
     "gptq": lambda options: GptqLayout(order=options.act_order),
@@ -131,8 +132,5 @@ def make_backends(settings: Settings, found: ModelDescription, cores: int) -> Ba
     kinds = {info.kind for info in found.checkpoint.tensors.values()}
     floats = "f32" if kinds == {"f32"} else "bf16"
     whole = choose_backend(replace(settings, activations=floats), cores)
-    return Backends(whole, choose_backend(settings, cores), accumulate)
-
-
-def accumulate(h: F32, x: F32) -> None:
-    h += x.T @ x
+    kernels = CalibrationKernels(settings.threads or cores)
+    return Backends(whole, choose_backend(settings, cores), kernels.accumulate)

@@ -5,7 +5,7 @@ Invariant: a method sees one layer's floats and the statistics of its inputs; it
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from flyweight.ops.grouped import BlockRows, GroupedWeight
@@ -21,12 +21,13 @@ Inputs = Mapping[str, InputStatistics]  # by slot
 class MethodSettings:
     """What users choose about methods: `act_order` takes columns with large inputs first, `damping`
     is GPTQ's share of the mean diagonal, `alpha` SmoothQuant's share of what moves into
-    weights (None: the method's).
+    weights (None: the method's).  Methods add to `notes` what users should know of the result.
     """
 
     act_order: bool = False
     damping: float = 0.01
     alpha: float | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 class Method(Protocol):
