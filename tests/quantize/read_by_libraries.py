@@ -79,7 +79,9 @@ def check_compressed(root: Path, folder: Path) -> str:
     compressor = BaseCompressor.get_value_from_registry(given["format"])
     tensors = load_file(folder / "model.safetensors")
     for name, expected in find_matrices(folder).items():
-        own = {k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")}
+        own = {
+            k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")
+        }
         own.pop("input_scale", None)
         wide = {k: t.float() if t.is_floating_point() else t for k, t in own.items()}
         got = compressor.decompress(wide, scheme)["weight"].float()

@@ -16,7 +16,9 @@ from flyweight.quantize.statistics import InputStatistics
 from flyweight.wire import F32
 
 BLOCK = 128
-PRECISIONS = [Precision(bits, 32, symmetric) for bits in (2, 3, 4, 8) for symmetric in (True, False)]
+PRECISIONS = [
+    Precision(bits, 32, symmetric) for bits in (2, 3, 4, 8) for symmetric in (True, False)
+]
 
 
 # --- the references ---
@@ -141,7 +143,10 @@ def test_groups_may_have_any_length(group: int) -> None:
 def test_searched_ranges_cost_no_more_than_whole_ones() -> None:
     w = make_weights(64, 256)
     for bits, symmetric in ((2, True), (3, False), (4, True)):
-        whole, searched = GroupGrid(bits, 64, symmetric), GroupGrid(bits, 64, symmetric, shrink=True)
+        whole, searched = (
+            GroupGrid(bits, 64, symmetric),
+            GroupGrid(bits, 64, symmetric, shrink=True),
+        )
         lost = [
             np.square(w - restore(CalibrationKernels(2).round(w, grid), 64)).reshape(-1, 64).sum(1)
             for grid in (whole, searched)
@@ -228,7 +233,9 @@ def test_damping_is_raised_until_the_hessian_is_one() -> None:
 def test_sums_that_are_not_finite_are_refused(bad: float) -> None:
     gram = np.eye(8, dtype=np.float32)
     gram[2, 5] = gram[5, 2] = bad
-    with pytest.raises(ConfigError, match=r"calibration gives inputs of layers\.0\.qkv that are not"):
+    with pytest.raises(
+        ConfigError, match=r"calibration gives inputs of layers\.0\.qkv that are not"
+    ):
         invert_hessian(gram, 0.01, "layers.0.qkv")
     with pytest.raises(ConfigError, match=r"layers\.0\.qkv that are all 0"):
         invert_hessian(np.zeros_like(gram), 0.01, "layers.0.qkv")

@@ -158,7 +158,11 @@ def quantize(
         done = run_prepared(prepared, path, evaluation, report, lambda: listener)
     if as_json:
         fields = done.passport.list_fields() if done.passport else None
-        more = {"seconds": round(done.seconds, 3), "quality": fields, "why": done.problem}
+        more: dict[str, Any] = {
+            "seconds": round(done.seconds, 3),
+            "quality": fields,
+            "why": done.problem,
+        }
         more["notes"] = list(done.notes)
         print(json.dumps(make_document(prepared, out) | more))
         return

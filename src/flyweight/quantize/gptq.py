@@ -111,9 +111,10 @@ def _decompose(gram: F32, added: F64) -> F64 | None:
     h = gram[::-1, ::-1].astype(np.float64)
     h[np.diag_indices(len(h))] += added[::-1]
     try:
-        return np.linalg.cholesky(h)
+        found: F64 = np.asarray(np.linalg.cholesky(h), np.float64)
     except np.linalg.LinAlgError:
         return None
+    return found
 
 
 def invert_lower(lower: F64) -> None:

@@ -17,7 +17,6 @@ from flyweight.quantize.tensors import split_layers
 from flyweight.spec import SlotPlan
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 
-
 HEAD = "lm_head"
 
 
