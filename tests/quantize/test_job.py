@@ -163,6 +163,7 @@ REFUSED = [
     ({"layer_precision": "0-1=int9"}, "layer_precision = 'int9' is not valid.*did you mean 'int8'"),
     ({"layer_precision": "0-1"}, "LAYERS=PRECISION expected"),
     ({"damping": 0.0}, "damping = 0.0 is not valid; allowed: 0 to 1"),
+    ({"method": "gptq", "format": "compressed-tensors", "act_order": True}, "act_order = True can"),
     ({"samples": 0}, "samples = 0 .*"),
 ]
 

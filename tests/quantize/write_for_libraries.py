@@ -1,7 +1,7 @@
 """Writes folders by `flyweight quantize`, with what our reader makes of them, for
 `read_by_libraries.py`:
 
-    python tests/quantize/write_for_libraries.py OUT
+    PYTHONPATH=src:tests:tests/quantize python tests/quantize/write_for_libraries.py OUT
 
 OUT/full is the model, OUT/NAME a quantised folder with expected.npz: every matrix in layers as
 float32, by slot.
@@ -11,13 +11,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from jobs import make_words, prepare, run_job
 
 from flyweight.describe import describe
 from flyweight.weights.load import read_matrix
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
-from jobs import make_words, prepare, run_job
 from tiny_model import CONFIG, tiny_folder, tiny_tensors
 
 WIDER = {"hidden_size": 64, "intermediate_size": 128}
@@ -31,7 +28,6 @@ WAYS = {
     "gptq-8": {"method": "gptq", "bits": 8},
     "awq": {"method": "awq"},
     "ct-4": {"method": "gptq", "format": "compressed-tensors"},
-    "ct-4-order": {"method": "gptq", "format": "compressed-tensors", "act_order": True},
     "ct-4-asym": {"method": "awq", "format": "compressed-tensors"},
     "ct-8": {"method": "rtn", "format": "compressed-tensors", "bits": 8},
     "ct-mixed": {"method": "rtn", "format": "compressed-tensors", "layer_precision": MIXED},

@@ -32,7 +32,7 @@ from flyweight.wire import I32
 
 LAYOUTS: dict[str, Callable[[QuantizeOptions], MatrixLayout]] = {
     "gptq": lambda options: GptqLayout(order=options.act_order),
-    "compressed-tensors": lambda options: CompressedLayout(order=options.act_order),
+    "compressed-tensors": lambda options: CompressedLayout(),
     "awq": lambda options: AwqLayout(),
     "bitsandbytes": lambda options: BitsandbytesLayout(),
     "hqq": lambda options: HqqLayout(),

@@ -53,6 +53,11 @@ class QuantizeOptions:
                     f"is not supported by method {self.method}", name, value=value,
                     allowed=", ".join(words) + nearest(str(value), words),
                 )  # fmt: skip
+        if self.act_order and self.container != "gptq":
+            raise ConfigError(
+                "cannot be stored by this format", "act_order", value=True,
+                hint="nearest valid: --method gptq --format gptq",
+            )  # fmt: skip
         if self.group_size is not None and self.group_size != -1:
             whole("group_size", self.group_size, LEAST_GROUP)
         whole("samples", self.samples, 1, 1 << 16)

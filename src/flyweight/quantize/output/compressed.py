@@ -18,13 +18,12 @@ from flyweight.wire import U8
 
 
 class CompressedLayout:
-    """`order`: matrices may have their columns in another order (actorder "group")."""
+    """Columns are in the model's order: "group", the other order there was, has been removed from
+    the format.
+    """
 
     name = "compressed-tensors"
     vectors, apart = "", False
-
-    def __init__(self, *, order: bool) -> None:
-        self.order = order
 
     def check(self, precision: Precision, shape: tuple[int, int]) -> str:
         n, k = shape
@@ -57,20 +56,14 @@ class CompressedLayout:
         if not precision.symmetric:
             words = n * precision.bits // 32
             found.append(OutputTensor(f"{module}.weight_zero_point", "i32", (words, groups)))
-        if self.order and precision.group != -1:
-            found.append(OutputTensor(f"{module}.weight_g_idx", "i32", (k,)))
         return found
 
     def encode(self, module: str, weight: GroupedWeight, precision: Precision) -> Tensors:
         if precision.activations:
             return self._encode_int8(module, weight, precision)
         n, k = weight.shape
+        assert weight.columns is None, "columns are in order"
         codes: U8 = weight.codes.astype(np.uint8)
-        groups = np.arange(k, dtype=np.int32) // weight.group
-        if weight.columns is not None:
-            codes, groups = np.empty_like(codes), np.empty_like(groups)
-            codes[:, weight.columns] = weight.codes
-            groups[weight.columns] = np.arange(k) // weight.group
         found = {
             f"{module}.weight_packed": pack_words(codes, weight.bits),
             f"{module}.weight_scale": weight.scales,
@@ -79,8 +72,6 @@ class CompressedLayout:
         if weight.zeros is not None:
             points = pack_words(np.ascontiguousarray(weight.zeros.T.astype(np.uint8)), weight.bits)
             found[f"{module}.weight_zero_point"] = points.T
-        if self.order and precision.group != -1:
-            found[f"{module}.weight_g_idx"] = groups
         return found
 
     def _encode_int8(self, module: str, weight: GroupedWeight, precision: Precision) -> Tensors:
@@ -100,7 +91,7 @@ class CompressedLayout:
             own = [name for name, p in modules.items() if p == precision]
             groups[f"group_{i}"] = {
                 "targets": ["Linear"] if len(kinds) == 1 else own,
-                "weights": _describe_weights(precision, order=self.order),
+                "weights": _describe_weights(precision),
                 "input_activations": _describe_inputs(precision),
                 "output_activations": None,
                 "format": _name_format(precision),
@@ -120,7 +111,7 @@ def _name_format(precision: Precision) -> str:
     return "int-quantized" if precision.activations else "pack-quantized"
 
 
-def _describe_weights(precision: Precision, *, order: bool) -> dict[str, Any]:
+def _describe_weights(precision: Precision) -> dict[str, Any]:
     by_group = precision.group != -1
     return {
         "num_bits": precision.bits,
@@ -128,7 +119,7 @@ def _describe_weights(precision: Precision, *, order: bool) -> dict[str, Any]:
         "symmetric": precision.symmetric,
         "strategy": "group" if by_group else "channel",
         "group_size": precision.group if by_group else None,
-        "actorder": "group" if order and by_group else None,
+        "actorder": None,
         "dynamic": False,
     }
 
