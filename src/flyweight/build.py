@@ -63,7 +63,8 @@ from flyweight.wire import F32
 class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
-    computed with, `quality` what the model's passport says.
+    computed with, `quality` what the model's passport says.  `quantisation` and `opened` are as
+    `Checkpoint` has them.
     """
 
     engine: Engine
@@ -77,6 +78,8 @@ class LoadedModel:
     generation: dict[str, Any]
     isa: str
     quality: Quality
+    quantisation: str
+    opened: int
 
 
 def choose_backend(settings: Settings, cores: int) -> Ops:
@@ -141,6 +144,8 @@ def build(
         generation=found.checkpoint.generation,
         isa=getattr(ops, "isa", "numpy"),
         quality=found.quality,
+        quantisation=found.checkpoint.quantisation,
+        opened=found.checkpoint.opened,
     )
 
 

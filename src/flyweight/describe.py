@@ -7,21 +7,22 @@ server's front end and the commands that only look at a model start with it.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flyweight.config import Settings, parse_bytes
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.models.registry import Family, find_family
 from flyweight.passport import UNKNOWN, Quality, QualityLimit
 from flyweight.plan.machine import Machine, measure_resident, read_machine
 from flyweight.spec import KV_TYPES, Files, ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import spell
 from flyweight.weights.checkpoint import Checkpoint, choose_format, open_checkpoint
-from flyweight.weights.folder import TORCH
+from flyweight.weights.folder import SAME_METHODS, TORCH
+from flyweight.weights.formats.claims import MatrixScheme
 from flyweight.weights.gguf import read_gguf
 from flyweight.weights.hub.names import HubName, parse_hub_name
 from flyweight.weights.load import list_slot_kinds
@@ -141,8 +142,9 @@ def _check_quantisation(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> Non
     """Raises `ConfigError` where the files are quantised in another way than asked for."""
     if not asked:
         return
+    _check_keys(asked)
     method = checkpoint.quantisation or ("gguf" if checkpoint.format == "gguf" else "")
-    if asked["method"] != method:
+    if asked["method"] != SAME_METHODS.get(method, method):
         held = f"is quantised as {method}" if method else "is not quantised"
         raise ConfigError(
             f", and {checkpoint.path.name} {held}; leave it out, or give a model whose files are "
@@ -150,14 +152,37 @@ def _check_quantisation(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> Non
             "quantization",
             value=asked["method"],
         )
-    config = checkpoint.config.get("quantization_config", {})
-    for key in asked.keys() - {"method"}:
-        if config.get(key, asked[key]) != asked[key]:
+    for key in [key for key in asked if key != "method"]:
+        values = list(dict.fromkeys(getattr(one, key) for one in checkpoint.schemes))
+        given, known = f"has {key} = {spell(asked[key])}", [x for x in values if x is not None]
+        if not known:
+            raise ConfigError(f"{given}, which means nothing for {method}; leave it out",
+                              "quantization")  # fmt: skip
+        if not any(type(x) is type(asked[key]) and x == asked[key] for x in known):
+            held = " and ".join(map(spell, known))
+            raise ConfigError(f"{given}, and {checkpoint.path.name} has {held}; leave it out",
+                              "quantization")  # fmt: skip
+
+
+def _check_keys(asked: Mapping[str, Any]) -> None:
+    keys = ("method", *(one.name for one in fields(MatrixScheme)))
+    for key in asked:
+        if key not in keys:
+            near = nearest(str(key), keys)
             raise ConfigError(
-                f"has {key} = {asked[key]}, and {checkpoint.path.name} has {shown(config[key])}; "
-                "leave it out",
-                "quantization",
+                f"has {spell(key)}, which is unknown{near}", "quantization", allowed=", ".join(keys)
             )
+    if "method" not in asked:
+        raise ConfigError("has no method", "quantization", allowed="gptq, awq, fp8, ...")
+
+
+def describe_kernels(opened: int) -> str:
+    """What a quantised folder's matrices are read by, `opened` of them by no kernel: the words of
+    all that show it.
+    """
+    if opened:
+        return f"{opened} matrices without a kernel, as bf16"
+    return "kernels read the codes of every matrix"
 
 
 def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> frozenset[int]:

@@ -107,7 +107,7 @@ BITSANDBYTES: dict[str, Lie] = {
     "another block": ("bnb-nf4", state(blocksize=128), "absmax' is f32 [64]; f16 or bf16 or f32"),
     "odd block": ("bnb-nf4", state(blocksize=48), "blocksize = 48; a power of 2 expected"),
     "block a string": ("bnb-nf4", state(blocksize="64"), "blocksize = '64'; a power of 2"),
-    "no block": ("bnb-nf4", state(blocksize=None), "blocksize = None; a power of 2"),
+    "no block": ("bnb-nf4", state(blocksize=None), "blocksize = null; a power of 2"),
     "shape of one": ("bnb-nf4", state(shape=[4096]), "shape = [4096]; [rows, columns]"),
     "shape below 0": ("bnb-nf4", state(shape=[-64, -64]), "shape = [-64, -64]; [rows, col"),
     "shape larger": ("bnb-nf4", state(shape=[64, 128]), "holds 4096 codes, but its quant_state"),

@@ -82,9 +82,9 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
     "bits that are a float": (GPTQ | {"bits": 4.0}, gptq(), "bits = 4.0; one of 2, 3, 4, 8"),
     "two orders": (
         GPTQ | {"desc_act": False, "actOrder": True}, gptq(),
-        "actOrder = True contradicts desc_act = False",
+        "actOrder = true contradicts desc_act = false",
     ),
-    "desc_act of 1": (GPTQ | {"desc_act": 1}, gptq(), "desc_act = 1; one of False, True"),
+    "desc_act of 1": (GPTQ | {"desc_act": 1}, gptq(), "desc_act = 1; one of false, true"),
     "a method over tensors of another": (
         AWQ, gptq(),
         r"'m.qzeros' is i32|'m.scales' is f16|columns",
@@ -101,7 +101,7 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
     "AWQ's other layouts": (AWQ | {"version": "gemv"}, awq(), "version = 'gemv'; one of gemm"),
     "AWQ of 3 bits": (AWQ | {"bits": 3}, awq(), "bits = 3; one of 4"),
     "AWQ's group missing": (
-        {k: v for k, v in AWQ.items() if k != "group_size"}, awq(), "group_size = None; a whole",
+        {k: v for k, v in AWQ.items() if k != "group_size"}, awq(), "group_size = null; a whole",
     ),
     "sparse": (
         schemes() | {"sparsity_config": {"format": "sparse-24"}}, packed(), "sparsity_config = ",

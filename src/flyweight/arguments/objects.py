@@ -12,7 +12,7 @@ from typing import Any
 from flyweight.config import whole
 from flyweight.errors import CheckpointError, ConfigError, Refusals, RequestError, nearest
 from flyweight.types import OPTIONS, SamplingParams
-from flyweight.validation.untrusted import parse_object, shown
+from flyweight.validation.untrusted import parse_object, shown, spell
 
 DEFAULTS = {  # of generation_config.json, as vLLM reads it
     one.generation_config: name for name, one in OPTIONS.items() if one.generation_config
@@ -50,11 +50,7 @@ def read_sampling(option: str, text: str) -> dict[str, Any]:
 
 def format_options(given: Mapping[str, Any]) -> str:
     """In few words, for the effective configuration."""
-    words = {True: "true", False: "false", None: "null"}
-    return ", ".join(
-        f"{name} = {words[value] if value is None or isinstance(value, bool) else shown(value)}"
-        for name, value in given.items()
-    ) or "none"  # fmt: skip
+    return ", ".join(f"{name} = {spell(value)}" for name, value in given.items()) or "none"
 
 
 # --- quantization: weights are not quantised here; the files must have what is asked for ---
@@ -108,12 +104,12 @@ def read_quantization(text: str) -> dict[str, Any]:
             continue
         if type(value) is not kind:
             refusals.append(
-                f"{QUANTIZATION}: {name} = {format_json(value)} is not valid; allowed: {allowed}"
+                f"{QUANTIZATION}: {name} = {spell(value)} is not valid; allowed: {allowed}"
             )
         elif found.get(setting, value) != value:
             refusals.append(
-                f"{QUANTIZATION}: {first[setting]} = {format_json(found[setting])} and {name} = "
-                f"{format_json(value)} contradict each other: both set {setting}; give one of them"
+                f"{QUANTIZATION}: {first[setting]} = {spell(found[setting])} and {name} = "
+                f"{spell(value)} contradict each other: both set {setting}; give one of them"
             )
         else:
             found[setting] = value
@@ -146,12 +142,6 @@ def _find_method(text: str) -> str:
             "are"
         ])  # fmt: skip
     return FILE_METHODS[text.lower()]
-
-
-def format_json(value: Any) -> str:
-    """A value as JSON has it."""
-    words = {True: "true", False: "false"}
-    return words[value] if isinstance(value, bool) else shown(value)
 
 
 # --- speculative decoding ---

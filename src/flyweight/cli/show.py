@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from flyweight.describe import ModelDescription
+from flyweight.describe import ModelDescription, describe_kernels
 from flyweight.outputs import RequestOutput
 from flyweight.plan.memory import MemoryPlan, format_size, summarize
 from flyweight.validation.untrusted import printable
@@ -54,6 +54,9 @@ class LoadingDisplay:
     def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
         if not self.plan:
             return
+        if found.checkpoint.opened:
+            opened = describe_kernels(found.checkpoint.opened)
+            self.note(f"{format_name(found.checkpoint.path)}: {opened}")
         if self.verbose:
             self.console.print(make_memory_table(plan))
             return

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from flyweight.arguments.draft import DEFAULT, SettingRequest
 from flyweight.arguments.engine import EngineChoices
 from flyweight.build import LoadedModel
+from flyweight.describe import describe_kernels
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
 from flyweight.plan.memory import format_size
@@ -55,6 +56,8 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row(
         "memory_limit", format_size(plan.limit), f"{format_size(plan.need)} are needed at most"
     )
+    if loaded.quantisation:
+        yield row("quantised weights", loaded.quantisation, describe_kernels(loaded.opened))
     yield row("activations", settings.activations, "type of the inputs of matrix products")
     yield row("kv_cache_dtype", plan.sizing.kv_dtype, KV_TYPES[plan.sizing.kv_dtype].meaning)
     yield row("block_size", limits.block_size, f"tokens in a block; {limits.blocks} blocks")

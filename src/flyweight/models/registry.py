@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, nearest
 from flyweight.spec import Files, ModelSpec, WeightPlan
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import shown, spell
 from flyweight.weights.formats.joined import METHODS
 from flyweight.weights.refused import explain
 
@@ -110,7 +110,8 @@ def _judge_quantisation(config: Mapping[str, Any]) -> None:
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else found
     if found and not (isinstance(method, str) and method in METHODS):
+        near = nearest(method.lower(), METHODS) if isinstance(method, str) else ""
         raise CheckpointError(
-            f"config: quantization_config.quant_method = {shown(method)} is not supported; known: "
-            f"{', '.join(METHODS)}; use the unquantised files or a GGUF"
+            f"config: quantization_config.quant_method = {spell(method)} is not supported; known: "
+            f"{', '.join(METHODS)}{near}; use the unquantised files or a GGUF"
         )

@@ -82,6 +82,12 @@ def shown(value: object, most: int = 80) -> str:
     return brief(value, most)
 
 
+def spell(value: object) -> str:
+    """A value of JSON as an error may show it: as `shown`, but true, false and null."""
+    words = {True: "true", False: "false", None: "null"}
+    return words[value] if value is None or isinstance(value, bool) else shown(value)
+
+
 def one_line(text: str, most: int = 200) -> str:
     """Text with a file's words in it (another library's error) on one line, escaped, cut."""
     return printable(" ".join(text[: 8 * most].split())[:most])

@@ -15,6 +15,7 @@ from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.grouped import BlockRows
 from flyweight.weights.folder import SAFETENSORS, TORCH, FolderCheckpoint, open_single_file
 from flyweight.weights.formats import Rows
+from flyweight.weights.formats.claims import MatrixScheme
 from flyweight.weights.gguf import MAGIC
 from flyweight.weights.ggufmodel import GgufCheckpoint, find_first_part
 from flyweight.weights.tensorinfo import TensorInfo
@@ -38,7 +39,8 @@ class Checkpoint(Protocol):
     `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
     converters leave them, not as published; `format` is gguf, safetensors or pt (PyTorch's).
     `quantisation` is the method by which several tensors make a matrix, "" where none do; `opened`
-    of its matrices are bfloat16 when read, as no kernel reads their codes.
+    of its matrices are bfloat16 when read, as no kernel reads their codes; `schemes` are how its
+    matrices are quantised, each once.
     `fingerprint` hashes the files' headers, sizes and samples, without a passport; `stamps` are the
     times they were last changed.  `passport_path` is the file that a passport is in, or would be.
     """
@@ -59,6 +61,8 @@ class Checkpoint(Protocol):
     def quantisation(self) -> str: ...
     @property
     def opened(self) -> int: ...
+    @property
+    def schemes(self) -> tuple[MatrixScheme, ...]: ...
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
     @property

@@ -19,7 +19,7 @@ from flyweight.ops.grouped import BlockRows
 from flyweight.passport import FILE, MOST_BYTES
 from flyweight.validation.untrusted import read_bytes, read_json, shown
 from flyweight.weights.formats import FORMATS, Rows
-from flyweight.weights.formats.claims import Claim, Folder
+from flyweight.weights.formats.claims import Claim, Folder, MatrixScheme
 from flyweight.weights.formats.joined import claim_matrices, find_method, join_tensors
 from flyweight.weights.quantised import SIDE_FILES, FilePart, read_matrix, read_quantisation
 from flyweight.weights.safetensors import SafetensorsFile, read_safetensors
@@ -105,6 +105,10 @@ class FolderCheckpoint:
     @property
     def opened(self) -> int:
         return sum(claim.kind == "bf16" for claim in self._claims.values())
+
+    @property
+    def schemes(self) -> tuple[MatrixScheme, ...]:
+        return tuple(dict.fromkeys(claim.scheme for claim in self._claims.values()))
 
     @property
     def tokenizer_source(self) -> Path:

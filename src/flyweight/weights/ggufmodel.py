@@ -159,6 +159,7 @@ class GgufCheckpoint:
     converted = True
     quantisation = ""
     opened = 0
+    schemes = ()
     format = "gguf"
 
     def __init__(self, path: Path) -> None:

@@ -161,10 +161,12 @@ def find_misfits(checkpoint: Checkpoint, plan: WeightPlan) -> Iterator[str]:
         if info.kind == "u8":
             yield f"tensor {shown(name)} holds bytes, which are no weights by themselves"
         elif info.kind in CODED:
+            method = checkpoint.quantisation
             yield (
-                f"tensor {shown(name)} is {info.kind}, codes without a meaning: config.json has no "
-                "quantization_config for it"
-            )
+                f"tensor {shown(name)} is {info.kind}, codes without a meaning: "
+                + (f"{method}, the quant_method of quantization_config, has no such matrices"
+                   if method else "config.json has no quantization_config for it")
+            )  # fmt: skip
         elif info.kind not in FORMATS:
             yield (
                 f"tensor {shown(name)} is {info.kind}; f32, f16 or bf16 expected: make it float() "

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import to_bf16_bits
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.base import from_bf16_bits, to_bf16_bits
+from flyweight.ops.grouped import GroupedWeight, widen
 from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats import Rows
 from flyweight.weights.formats.claims import DTYPES, Claim, Part
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
+MOST = float(from_bf16_bits(np.array([0x7F7F], np.uint16))[0])  # of bfloat16
 KEYS = ("quantization_config", "compression_config")  # the second of older compressed-tensors
 SIDE_FILES = {  # AutoGPTQ's, AutoAWQ's and ModelOpt's
     "quantize_config.json": "gptq",
@@ -90,10 +91,37 @@ def read_matrix(claim: Claim, parts: Mapping[str, Part], start: int, stop: int, 
     `what` names it in errors.
     """
     rows = claim.parse(parts, start, stop)
-    if claim.kind == "bf16" and isinstance(rows, GroupedWeight):
-        with np.errstate(over="ignore"):
-            values = rows.dequantize()
-        if not np.isfinite(values).all():
-            raise CheckpointError(f"{what} has values that are not finite")
-        return to_bf16_bits(values)
-    return rows
+    if not isinstance(rows, GroupedWeight):
+        return rows
+    opened = claim.kind == "bf16"
+    largest = find_bound(rows)
+    if not opened and largest <= MOST:
+        return rows
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = rows.dequantize()
+        bits = to_bf16_bits(values)
+    if largest > MOST and not np.isfinite(from_bf16_bits(bits) if opened else values).all():
+        raise CheckpointError(
+            f"{what} has values that are not finite: its scales times its codes come to "
+            f"{largest:.3g}, past {MOST:.3g}"
+        )
+    return bits if opened else rows
+
+
+def find_bound(rows: GroupedWeight) -> float:
+    """What no value of the rows exceeds, from the scales alone.  Formats of several tensors have no
+    super-groups.
+    """
+    table = [abs(value) for value in rows.values if math.isfinite(value)]
+    code = max(table, default=1 << rows.bits)
+    zero = abs(rows.zero) if rows.zeros is None else _find_largest(rows.zeros)
+    scale = _find_largest(rows.scales)
+    if rows.scales is not None and rows.scales.dtype == np.uint8:
+        scale = 2.0 ** (scale - 128)
+    low = 0.0 if rows.mins is None else _find_largest(rows.mins)
+    return (scale * (code + zero) + low) * _find_largest(rows.row_scales)
+
+
+def _find_largest(numbers: NDArray[Any] | None) -> float:
+    """The largest magnitude; 1 where there are none."""
+    return 1.0 if numbers is None else float(np.abs(widen(numbers)).max(initial=0))

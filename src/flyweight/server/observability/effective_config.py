@@ -14,7 +14,7 @@ from typing import Any
 
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
-from flyweight.describe import ModelDescription
+from flyweight.describe import ModelDescription, describe_kernels
 from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
@@ -313,8 +313,7 @@ def _list_build(
         yield FeatureRow(
             "quantised weights", requests.of("quantization"),
             f"{portrait.method}: {portrait.quantisation}",
-            f"no kernel reads the codes of {portrait.opened} matrices, which are kept as bf16"
-            if portrait.opened else "kernels read the codes of every matrix",
+            describe_kernels(portrait.opened),
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,

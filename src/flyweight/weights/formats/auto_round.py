@@ -19,6 +19,7 @@ AWQ = "auto_round:auto_awq"
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder, by the name of its weight."""
     folder.choose("data_type", ("int",), "int")
+    extra = folder.read_object("extra_config")
     packing = folder.choose("packing_format", (*VERSIONS, AWQ), "auto_round:auto_gptq")
     if packing == AWQ:
         held = {key: folder.config.get(key) for key in ("bits", "group_size")}
@@ -28,6 +29,6 @@ def claim(folder: Folder) -> dict[str, Claim]:
         "group_size": folder.config.get("group_size", -1),
         "sym": folder.config.get("sym"),
         "checkpoint_format": VERSIONS[packing],
-        "dynamic": folder.config.get("extra_config"),
+        "dynamic": extra,
     }
     return gptq.claim(Folder(held, folder.tensors, folder.where))

@@ -18,6 +18,7 @@ from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
     Folder,
+    MatrixScheme,
     Part,
     Parts,
     check_finite,
@@ -62,7 +63,8 @@ def claim_matrix(folder: Folder, stem: str, size: int) -> Claim:
     zero, zeros = (MIDDLE, "") if plain else (0, "uint8")
     layout = WeightLayout(BITS, read, zero, scales=SCALES[scales.kind], zeros=zeros)
     parts = {"codes": stem + CODES, "points": stem + POINTS, "scales": stem + SCALE}
-    return Claim((n, k), name_kind(layout) or "bf16", parts, found.parse)
+    scheme = MatrixScheme(BITS, size, sym=plain)
+    return Claim((n, k), name_kind(layout) or "bf16", parts, found.parse, scheme)
 
 
 @dataclass(frozen=True, slots=True)

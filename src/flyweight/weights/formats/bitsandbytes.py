@@ -25,11 +25,12 @@ import numpy as np
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind, widen
 from flyweight.ops.tables import FP4, NF4
-from flyweight.validation.untrusted import parse_object, shown
+from flyweight.validation.untrusted import parse_object, shown, spell
 from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
     Folder,
+    MatrixScheme,
     Parts,
     Rows,
     check_finite,
@@ -43,6 +44,7 @@ STATE, ABSMAX, NESTED, BY_ROW = (
     ".nested_absmax",
     ".SCB",
 )
+METHODS = ("load_in_4bit", "load_in_8bit")
 TABLES = {"nf4": NF4, "fp4": FP4}
 STORAGE = {"u8": 1, "i8": 1, "f16": 2, "bf16": 2, "f32": 4}  # bytes of an element of W
 MOST_STATE = 4096
@@ -52,6 +54,9 @@ CLOSE = 1e-6  # of a file's table to ours; older versions wrote FP4's last digit
 
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in these layouts, by the name of its weight."""
+    four, eight = (folder.choose(key, (True, False), False) for key in METHODS)
+    if four and eight:
+        folder.refuse(f"{METHODS[0]} = true contradicts {METHODS[1]} = true")
     found = {
         stem: claim_four_bits(folder, stem, table)
         for table in TABLES
@@ -70,8 +75,11 @@ def claim(folder: Folder) -> dict[str, Claim]:
 
 
 def claim_four_bits(folder: Folder, name: str, table: str) -> Claim:
-    _check_method(folder, "load_in_4bit", name)
+    _check_method(folder, METHODS[0], name)
     what = shown(name)
+    stated = folder.choose("bnb_4bit_quant_type", tuple(TABLES), table)
+    if stated != table:
+        folder.refuse(f"bnb_4bit_quant_type = {stated}, but tensor {what} is {table}")
     state = read_state(folder, name, table)
     n, k = state.shape
     stored = folder.check(name, tuple(STORAGE), (None, 1), "a bitsandbytes matrix of 4 bits")
@@ -93,12 +101,15 @@ def claim_four_bits(folder: Folder, name: str, table: str) -> Claim:
     else:
         folder.check(parts["absmax"], tuple(SCALES), (blocks,), what)
     found = FourBitMatrix(f"{folder.where}: tensor {what}", state, table, size)
-    return Claim((n, k), found.name_kind(), parts, found.parse)
+    return Claim((n, k), found.name_kind(), parts, found.parse, MatrixScheme(4, state.block))
 
 
 def _check_method(folder: Folder, key: str, name: str) -> None:
     if folder.config.get(key) is False:
         folder.refuse(f"{key} = false, but tensor {shown(name)} is in that format")
+    other = next(one for one in METHODS if one != key)
+    if folder.config.get(other):
+        folder.refuse(f"{other} = true, but tensor {shown(name)} is of {key}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +130,16 @@ def read_state(folder: Folder, name: str, table: str) -> QuantState:
     found = parse_object(text, where)
     if found.get("quant_type") != table:
         raise CheckpointError(
-            f"{where}: quant_type = {shown(found.get('quant_type'))}; {table} expected"
+            f"{where}: quant_type = {spell(found.get('quant_type'))}; {table} expected"
         )
     shape = found.get("shape")
     if not isinstance(shape, list) or len(shape) != 2 or not all(_is_size(x) for x in shape):
-        raise CheckpointError(f"{where}: shape = {shown(shape)}; [rows, columns] expected")
+        raise CheckpointError(f"{where}: shape = {spell(shape)}; [rows, columns] expected")
     nested = "nested_blocksize" in found or name + NESTED in folder.tensors
     offset = found.get("nested_offset", 0.0)
     number = isinstance(offset, int | float) and not isinstance(offset, bool)
     if not number or not abs(offset) < MOST_OFFSET:
-        raise CheckpointError(f"{where}: nested_offset = {shown(offset)}; a number expected")
+        raise CheckpointError(f"{where}: nested_offset = {spell(offset)}; a number expected")
     return QuantState(
         (shape[0], shape[1]),
         _read_block(found, "blocksize", where),
@@ -140,7 +151,7 @@ def read_state(folder: Folder, name: str, table: str) -> QuantState:
 def _read_block(found: dict[str, Any], key: str, where: str) -> int:
     size = found.get(key)
     if not isinstance(size, int) or not _is_size(size) or size > 1 << 16 or size & (size - 1):
-        raise CheckpointError(f"{where}: {key} = {shown(size)}; a power of 2 expected")
+        raise CheckpointError(f"{where}: {key} = {spell(size)}; a power of 2 expected")
     return size
 
 
@@ -211,7 +222,7 @@ class FourBitMatrix:
 
 def claim_eight_bits(folder: Folder, stem: str) -> Claim:
     name = f"{stem}.weight"
-    _check_method(folder, "load_in_8bit", name)
+    _check_method(folder, METHODS[1], name)
     n, k = folder.check_codes(name, ("i8",), 2, "a bitsandbytes matrix of 8 bits").shape
     parts = {"codes": name, "scales": stem + BY_ROW}
     folder.check(parts["scales"], ("f32",), (n,), shown(name))
@@ -226,7 +237,8 @@ def claim_eight_bits(folder: Folder, stem: str) -> Claim:
             )
     found = EightBitMatrix(f"{folder.where}: tensor {shown(name)}")
     layout = WeightLayout(8, 32, codes="int8", scales="", row_scaled=True)
-    return Claim((n, k), "bf16" if k % 32 else name_kind(layout), parts, found.parse)
+    kind = "bf16" if k % 32 else name_kind(layout)
+    return Claim((n, k), kind, parts, found.parse, MatrixScheme(8, -1))
 
 
 @dataclass(frozen=True, slots=True)

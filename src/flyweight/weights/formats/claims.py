@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.ops.grouped import GROUPS, GroupedWeight
-from flyweight.validation.untrusted import shown
+from flyweight.ops.grouped import GROUPS, GroupedWeight, widen
+from flyweight.validation.untrusted import shown, spell
 from flyweight.weights.tensorinfo import TensorInfo
-from flyweight.wire import I32, U8
+from flyweight.wire import F32, I32, U8
 
 # NumPy's types of what a folder's tensors hold; bfloat16 and floats of 8 bits are their bits, of
 # floats of 4 bits a byte holds two.
@@ -47,6 +47,19 @@ Rows = GroupedWeight | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixScheme:
+    """How the elements of a matrix are quantised, by the names that configs have for it: columns
+    that share a scale (-1: all of a row), whether zero points are the middle of the codes, whether
+    columns are in another order.  None where that means nothing for the format.
+    """
+
+    bits: int
+    group_size: int
+    sym: bool | None = None
+    desc_act: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A matrix: `shape` is what a model asks for, [N, K] or [E, N, K], `kind` what it is packed as
     (`ops.grouped.name_kind`, or a dense kind where no kernel reads the codes), `parts` the names of
@@ -57,12 +70,14 @@ class Claim:
     kind: str
     parts: Mapping[str, str]
     parse: Callable[[Parts, int, int], Rows]
+    scheme: MatrixScheme
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
     """What a format may look at: the quantisation's config, the tensors by name, `where` the
-    folder is, for errors, `part` to read a tensor, and the free text of the files' headers.
+    folder is, for errors, `part` to read a tensor, the free text of the files' headers, and `path`,
+    where config.json has the config.
     """
 
     config: Mapping[str, Any]
@@ -70,6 +85,7 @@ class Folder:
     where: str
     part: Callable[[str], Part] | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    path: str = "quantization_config"
 
     def list_stems(self, suffix: str) -> Iterator[str]:
         """Names of tensors that end in `suffix`, without it."""
@@ -80,8 +96,9 @@ class Folder:
         value = self.config.get(key)
         value = default if value is None else value
         if type(value) is not type(allowed[0]) or value not in allowed:
-            near = nearest(str(value), [str(one) for one in allowed])
-            self.refuse(f"{key} = {shown(value)}; one of {', '.join(map(str, allowed))}{near}")
+            names = [one if isinstance(one, str) else spell(one) for one in allowed]
+            near = nearest(str(value), names)
+            self.refuse(f"{key} = {spell(value)}; one of {', '.join(names)}{near}")
         return value
 
     def read_whole(self, key: str, low: int, default: int | None = None) -> int:
@@ -89,11 +106,20 @@ class Folder:
         value: Any = self.config.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            self.refuse(f"{key} = {shown(value)}; a whole number from {low} expected")
+            self.refuse(f"{key} = {spell(value)}; a whole number from {low} expected")
         return int(value)
 
+    def read_object(self, key: str) -> Mapping[str, Any]:
+        """The config's value of a key, an object; null and false stand for an empty one."""
+        value: Any = self.config.get(key)
+        if value is None or value is False:
+            return {}
+        if not isinstance(value, Mapping):
+            self.refuse(f"{key} = {spell(value)}; an object expected")
+        return {**value}
+
     def refuse(self, message: str) -> None:
-        raise CheckpointError(f"{self.where}: quantization_config.{message}")
+        raise CheckpointError(f"{self.where}: {self.path}.{message}")
 
     def read_note(
         self, name: str, kinds: Sequence[str], axes: int, what: str, most: int = 64
@@ -202,6 +228,29 @@ def check_finite(part: Part, numbers: NDArray[Any], where: str) -> None:
         return
     if bad.any():
         raise CheckpointError(f"{where}: tensor {shown(part.name)} has values that are not finite")
+
+
+def raise_powers(part: Part, exponents: U8, where: str) -> F32:
+    """Scales that are exponents (E8M0), 127 for 1."""
+    check_powers(part, exponents, where)
+    found: F32 = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
+    return found
+
+
+def check_powers(part: Part, exponents: U8, where: str) -> None:
+    """Exponents of E8M0 must be numbers."""
+    if (exponents == 255).any():
+        raise CheckpointError(f"{where}: tensor {shown(part.name)} has values that are not finite")
+
+
+def read_positive(part: Part, where: str) -> float:
+    """The first number of scales that must all be finite and above 0."""
+    numbers = widen(part.all()).reshape(-1)
+    bad = numbers[~((numbers > 0) & (numbers < np.inf))]
+    if bad.size or not numbers.size:
+        found = float(bad[0]) if bad.size else "[]"
+        raise CheckpointError(f"{where}: {shown(part.name)} = {found}; a scale above 0 expected")
+    return float(numbers[0])
 
 
 def sort_columns(part: Part, group: int, where: str) -> I32:

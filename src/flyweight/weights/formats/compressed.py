@@ -13,11 +13,12 @@ not read: a stranger's regular expressions can take for ever.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from flyweight.errors import CheckpointError
-from flyweight.validation.untrusted import shown
-from flyweight.weights.formats.claims import SCALES, Claim, Folder
+from flyweight.errors import CheckpointError, nearest
+from flyweight.validation.untrusted import shown, spell
+from flyweight.weights.formats.claims import SCALES, Claim, Folder, MatrixScheme
 from flyweight.weights.formats.compressed_rows import CodedMatrix, Int4Floats
 from flyweight.weights.tensorinfo import TensorInfo
 
@@ -31,13 +32,14 @@ FORMATS = (
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "dense",
 )  # fmt: skip
 STRATEGIES = ("tensor", "channel", "group", "tensor_group", "block")
+ORDERS = {"group": True, "dynamic": True, "weight": False, "static": False}
 DENSE = ("dense", None)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightScheme:
     """What a group of the config says of weights: `group` is 0 for a scale a row or a matrix,
-    `block` the rows and columns of one.
+    `block` the rows and columns of one; `static` activations have scales of their own in the file.
     """
 
     bits: int
@@ -47,6 +49,7 @@ class WeightScheme:
     group: int
     block: tuple[int, int]
     ordered: bool
+    static: bool
 
     def scales_of(self, n: int, k: int) -> tuple[int, int]:
         """The shape of a matrix's scales; zeros where the matrix is not whole groups."""
@@ -56,6 +59,10 @@ class WeightScheme:
         if self.group:
             return (n, k // self.group) if k % self.group == 0 else (0, 0)
         return (1, 1) if self.strategy == "tensor" else (n, 1)
+
+    def simplify(self) -> MatrixScheme:
+        group = self.block[1] if self.strategy == "block" else self.group or -1
+        return MatrixScheme(self.bits, group, self.symmetric, self.ordered)
 
     def __str__(self) -> str:
         size = f" of {self.group}" if self.group else ""
@@ -68,7 +75,7 @@ def claim(folder: Folder) -> dict[str, Claim]:
     for key in ("sparsity_config", "transform_config"):
         given = folder.config.get(key)
         if isinstance(given, Mapping) and given and given.get("format", "") not in DENSE:
-            folder.refuse(f"{key} = {shown(given)}; sparse or rotated weights are not read")
+            folder.refuse(f"{key} = {spell(given)}; sparse or rotated weights are not read")
     schemes = list(dict.fromkeys(_list_schemes(folder)))
     stems = [*folder.list_stems(PACKED)]
     coded = ("i8", "e4m3")
@@ -79,39 +86,49 @@ def claim(folder: Folder) -> dict[str, Claim]:
 def _list_schemes(folder: Folder) -> Iterator[WeightScheme]:
     groups = folder.config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
-        folder.refuse(f"config_groups = {shown(groups)}; an object of schemes expected")
+        folder.refuse(f"config_groups = {spell(groups)}; an object of schemes expected")
         return
     for name, scheme in groups.items():
-        where = f"config_groups.{name if str(name).isidentifier() else shown(name)}"
+        label = f"config_groups.{name if name.isidentifier() else shown(name)}"
+        path = f"{folder.path}.{label}"
+        within = partial(Folder, tensors=folder.tensors, where=folder.where)
         weights = scheme.get("weights") if isinstance(scheme, Mapping) else None
         inputs = scheme.get("input_activations") if isinstance(scheme, Mapping) else None
-        if isinstance(inputs, Mapping) and not inputs.get("symmetric", True):
-            folder.refuse(
-                f"{where}.input_activations.symmetric = false; activations have no zero points here"
-            )
         if not isinstance(weights, Mapping):
-            folder.refuse(f"{where} = {shown(scheme)}; a scheme with weights expected")
+            folder.refuse(f"{label} = {spell(scheme)}; a scheme with weights expected")
             return
-        yield _read_scheme(Folder(weights, folder.tensors, folder.where), where)
+        static = False
+        if isinstance(inputs, Mapping):
+            static = _read_inputs(within(inputs, path=f"{path}.input_activations"))
+        yield _read_scheme(within(weights, path=f"{path}.weights"), static)
 
 
-def _read_scheme(args: Folder, where: str) -> WeightScheme:
+def _read_inputs(args: Folder) -> bool:
+    """Whether activations have scales of the file's.  `args` has the scheme's input_activations for
+    its config.
+    """
+    if not args.choose("symmetric", (True, False), True):
+        args.refuse("symmetric = false; activations have no zero points here")
+    local = args.config.get("dynamic") == "local"  # NVFP4's: a scale a group, found as they come
+    return not local and not args.choose("dynamic", (True, False), False)
+
+
+def _read_scheme(args: Folder, static: bool) -> WeightScheme:
     """`args` has the scheme's weights for its config."""
     kind = args.choose("type", ("int", "float"), "int")
     bits = args.choose("num_bits", range(2, 9) if kind == "int" else (4, 8), 8)
     group = args.config.get("group_size") or 0
     if not isinstance(group, int) or isinstance(group, bool) or group < -1:
-        args.refuse(f"{where}.weights.group_size = {shown(group)}; -1 or a whole number expected")
+        args.refuse(f"group_size = {spell(group)}; -1 or a whole number expected")
     named = args.config.get("strategy")
     inferred = "group" if group > 0 else "channel" if group else "tensor"
     strategy = args.choose("strategy", STRATEGIES) if named is not None else inferred
     block = args.config.get("block_structure") or (0, 0)
     sizes = isinstance(block, list | tuple) and [type(x) for x in block] == [int, int]
     if not sizes or (strategy == "block") != (min(block) > 0):
-        args.refuse(f"{where}.weights.block_structure = {shown(block)} for strategy {strategy}")
+        args.refuse(f"block_structure = {spell(block)} for strategy {strategy}")
     if ("group" in strategy) != (group > 0):
-        args.refuse(f"{where}.weights.group_size = {group} for strategy {strategy}")
-    actorder = str(args.config.get("actorder") or "").lower()
+        args.refuse(f"group_size = {group} for strategy {strategy}")
     return WeightScheme(
         bits=bits,
         kind=kind,
@@ -119,8 +136,21 @@ def _read_scheme(args: Folder, where: str) -> WeightScheme:
         strategy=strategy,
         group=max(group, 0),
         block=(block[0], block[1]),
-        ordered=actorder in ("group", "dynamic", "true"),
+        ordered=_read_order(args),
+        static=static,
     )
+
+
+def _read_order(args: Folder) -> bool:
+    """Whether columns are in another order in the file; "weight" only made them so."""
+    given = args.config.get("actorder")
+    if given is None or isinstance(given, bool):
+        return bool(given)
+    word = given.lower() if isinstance(given, str) else given
+    near = nearest(word, ORDERS) if isinstance(word, str) else ""
+    if word not in (*ORDERS,):
+        args.refuse(f"actorder = {spell(given)}; one of {', '.join(ORDERS)}, true, false{near}")
+    return ORDERS[word]
 
 
 def _claim_matrix(folder: Folder, stem: str, schemes: list[WeightScheme]) -> Claim:
@@ -162,7 +192,8 @@ def _find_scheme(
         if fits and rows and k and k % 32 == 0 and (flat or shaped):
             found.append((one, k))
     if len({(one.bits, one.symmetric, one.group, k) for one, k in found}) == 1:
-        return found[0]
+        one, k = found[0]
+        return replace(one, static=all(each.static for each, _ in found)), k
     what = "several schemes" if found else "no scheme"
     known = "; ".join(str(one) for one in schemes)
     raise CheckpointError(
@@ -192,7 +223,8 @@ def _claim_floats(
     else:
         folder.check(stem + SCALE, ("u8", "e8m0"), (n, k // 32), what)
     found = Int4Floats(f"{folder.where}: tensor {what}", "global" in parts)
-    return Claim(shape, found.kind, parts, found.parse)
+    scheme = MatrixScheme(4, 16 if "global" in parts else 32)
+    return Claim(shape, found.kind, parts, found.parse, scheme)
 
 
 def _claim_codes(
@@ -218,8 +250,9 @@ def _claim_codes(
         shape = (words, scheme.scales_of(n, k)[1]) if whole else scale.shape
         folder.check(stem + ZERO, ("i32",) if whole else ("i8",), shape, what)
         parts["zeros"] = stem + ZERO
-    if stem + INPUT in folder.tensors:
-        folder.check_single(stem + INPUT, what)
+    if stem + INPUT in folder.tensors or scheme.static:
+        static = f"{what} with input_activations.dynamic = false" if scheme.static else what
+        folder.check_single(stem + INPUT, static)
         parts["input"] = stem + INPUT
     if stem + INPUT_ZERO in folder.tensors:
         parts["input_zero"] = stem + INPUT_ZERO
@@ -238,4 +271,4 @@ def _claim_codes(
         ordered=scheme.ordered and "order" in parts and scheme.group < k,
         static="input" in parts and codes.kind == "i8" and scheme.symmetric,
     )
-    return Claim((n, k), found.kind, parts, found.parse)
+    return Claim((n, k), found.kind, parts, found.parse, scheme.simplify())

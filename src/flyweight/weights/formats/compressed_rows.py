@@ -19,7 +19,10 @@ from flyweight.weights.formats.claims import (
     Part,
     Parts,
     check_finite,
+    check_powers,
     find_group,
+    raise_powers,
+    read_positive,
     repeat_groups,
     sort_columns,
     unpack_codes,
@@ -98,6 +101,7 @@ class CodedMatrix:
                 f"{self.where}: {shown(parts['input_zero'].name)} is not 0; activations have no "
                 "zero points here"
             )
+        inputs = read_positive(parts["input"], self.where) if "input" in parts else 0.0
         codes = self._read_codes(parts["codes"], start, stop)
         scales = self._read_scales(parts["scales"], start, stop)
         zeros = self._read_zeros(parts, (start, stop), scales.shape)
@@ -127,7 +131,7 @@ class CodedMatrix:
             zeros=None if zeros is None else repeat_groups(zeros, times),
             row_scales=widen(scales)[:, 0] if self.by_row else None,
             columns=columns if self.ordered else None,
-            input_scale=self._read_input(parts["input"]) if self.static else 0.0,
+            input_scale=inputs if self.static else 0.0,
         )
 
     def _check_shape(self, parts: Parts) -> None:
@@ -152,11 +156,7 @@ class CodedMatrix:
         """[rows, groups]; exponents as float32."""
         found = self._spread_rows(part, start, stop)
         if found.dtype == np.uint8:
-            if (found == 255).any():
-                raise CheckpointError(
-                    f"{self.where}: tensor {shown(part.name)} has values that are not finite"
-                )
-            return np.ldexp(np.float32(1), found.astype(np.int32) - 127)
+            return raise_powers(part, found, self.where)
         check_finite(part, found, self.where)
         return found
 
@@ -192,14 +192,6 @@ class CodedMatrix:
             zeros = self._spread_rows(parts["zeros"], start, stop).view(np.uint8) ^ np.uint8(128)
         return np.ascontiguousarray(zeros)
 
-    def _read_input(self, part: Part) -> float:
-        scale = float(widen(part.all()).reshape(-1)[0])
-        if not 0 < scale < math.inf:
-            raise CheckpointError(
-                f"{self.where}: {shown(part.name)} = {scale}; a scale above 0 expected"
-            )
-        return scale
-
 
 @dataclass(frozen=True, slots=True)
 class Int4Floats:
@@ -216,24 +208,27 @@ class Int4Floats:
         return "nvfp4_rows" if self.two_levels else "mxfp4"
 
     def parse(self, parts: Parts, start: int, stop: int) -> GroupedWeight:
+        if "input" in parts:
+            read_positive(parts["input"], self.where)
         packed = parts["codes"].rows(start, stop)
         codes = np.stack((packed & 15, packed >> 4), axis=-1)
         codes = codes.reshape(len(packed), 2 * packed.shape[1])
         scales = parts["scales"].rows(start, stop)
-        if (scales & NOTHING == NOTHING if self.two_levels else scales == 255).any():
+        if not self.two_levels:
+            check_powers(parts["scales"], scales, self.where)
+            return GroupedWeight(codes.shape, 4, 32, codes, scales, values=E2M1)
+        if (scales & NOTHING == NOTHING).any():
             raise CheckpointError(
                 f"{self.where}: tensor {shown(parts['scales'].name)} has values that are not finite"
             )
-        if not self.two_levels:
-            return GroupedWeight(codes.shape, 4, 32, codes, scales, values=E2M1)
         halves = np.array(E4M3, np.float32)[scales].astype(np.float16)
         rows = np.full(len(codes), self._read_factor(parts["global"]), np.float32)
         return GroupedWeight(codes.shape, 4, 16, codes, halves, values=E2M1, row_scales=rows)
 
     def _read_factor(self, part: Part) -> float:
         """What rows are multiplied with: the table's values are doubled."""
-        scale = float(widen(part.all()).reshape(-1)[0])
-        factor = 0.5 * scale if scale <= 0 or not self.inverse else 0.5 / scale
+        scale = read_positive(part, self.where)
+        factor = 0.5 / scale if self.inverse else 0.5 * scale
         if not 0 < factor <= MOST:
             raise CheckpointError(
                 f"{self.where}: {shown(part.name)} = {scale}; a scale above 0 expected"

@@ -21,23 +21,31 @@ from numpy.typing import NDArray
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind, widen
 from flyweight.ops.tables import E4M3, E5M2
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import shown, spell
 from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
     Folder,
+    MatrixScheme,
     Part,
     Parts,
     Rows,
     check_finite,
     find_group,
+    raise_powers,
+    read_positive,
 )
 from flyweight.weights.tensorinfo import TensorInfo
-from flyweight.wire import F32, U8
+from flyweight.wire import U8
 
 TABLES = {"e4m3": E4M3, "e5m2": E5M2}
 NUMBERS = {"e4m3": 0x7F, "e5m2": 0x7C}  # codes from here up, but for the sign, are no numbers
+FORMATS = {  # what a config calls them; without a word the tensors say
+    "e4m3": "e4m3", "e5m2": "e5m2", "e4m3fn": "e4m3", "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2", "": "",
+}  # fmt: skip
 STATED = ("_scale_inv", "_scale")  # after the name of M.weight
+INPUT = "input"  # begins the roles of scales of activations
 INPUTS = (".input_scale", ".activation_scale")
 UNUSED = (".input_scale_ub", ".output_scale", ".k_scale", ".v_scale")  # of M
 CACHE = {"k_proj": ("k_scale", "kv_scale"), "v_proj": ("v_scale",)}  # of the module above M
@@ -49,11 +57,15 @@ def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder of 8-bit floats, by its name."""
     static = folder.choose("activation_scheme", ("dynamic", "static"), "dynamic") == "static"
     block = _read_block(folder)
-    return {
-        name: claim_matrix(folder, info, block, static)
-        for name, info in folder.tensors.items()
-        if info.kind in TABLES and len(info.shape) > 1
-    }
+    stated = folder.choose("fmt", tuple(FORMATS), "")
+    found = {}
+    for name, info in folder.tensors.items():
+        if info.kind not in TABLES or len(info.shape) < 2:
+            continue
+        if FORMATS[stated] not in ("", info.kind):
+            folder.refuse(f"fmt = {stated}, but tensor {shown(name)} is {info.kind}")
+        found[name] = claim_matrix(folder, info, block, static)
+    return found
 
 
 def _read_block(folder: Folder) -> tuple[int, int] | None:
@@ -62,7 +74,7 @@ def _read_block(folder: Folder) -> tuple[int, int] | None:
         return None
     whole = isinstance(block, list) and len(block) == 2
     if not whole or not all(isinstance(x, int) and x > 0 for x in block):
-        folder.refuse(f"weight_block_size = {shown(block)}; [rows, columns] expected")
+        folder.refuse(f"weight_block_size = {spell(block)}; [rows, columns] expected")
     return block[0], block[1]
 
 
@@ -89,7 +101,8 @@ def claim_matrix(
         info.kind,
         _find_size(info.shape, shape, block),
     )
-    return Claim(info.shape, form.name_kind(found.kind), parts, form.parse)
+    scheme = MatrixScheme(8, block[1] if block else -1)
+    return Claim(info.shape, form.name_kind(found.kind), parts, form.parse, scheme)
 
 
 def list_shapes(shape: Sequence[int], block: tuple[int, int] | None) -> list[tuple[int, ...]]:
@@ -122,7 +135,8 @@ def _find_others(folder: Folder, name: str, static: bool) -> dict[str, str]:
     for one in (*inputs, *rest):
         if held[one].kind not in SCALES:
             folder.check(one, tuple(SCALES), (None,) * len(held[one].shape), shown(name))
-    return {f"other {i}": one for i, one in enumerate((*inputs, *rest))}
+    named = {f"{INPUT} {i}": one for i, one in enumerate(inputs)}
+    return named | {f"other {i}": one for i, one in enumerate(rest)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +166,8 @@ class Float8Matrix:
         return name_kind(layout)
 
     def parse(self, parts: Parts, start: int, stop: int) -> Rows:
+        for role in [role for role in parts if role.startswith(INPUT)]:
+            read_positive(parts[role], self.where)
         axes = len(self.shape) - 1
         codes = parts["codes"].rows(start, stop, axes)
         check_codes(self.where, self.table, codes)
@@ -170,17 +186,10 @@ class Float8Matrix:
         columns = -(-self.shape[-1] // self.size[1])
         found: NDArray[Any] = part.all().reshape(-1, columns)
         if found.dtype == np.uint8:
-            found = _raise_powers(part, found, self.where)
+            found = raise_powers(part, found, self.where)
         check_finite(part, found, self.where)
         rows = np.arange(start, stop)
         return np.take(found, rows // n * -(-n // high) + rows % n // high, axis=0)
-
-
-def _raise_powers(part: Part, exponents: U8, where: str) -> F32:
-    if (exponents == 255).any():
-        raise CheckpointError(f"{where}: tensor {shown(part.name)} has values that are not finite")
-    found: F32 = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
-    return found
 
 
 def check_codes(where: str, table: str, codes: U8) -> None:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind, widen
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import shown, spell
 from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
     Folder,
+    MatrixScheme,
     Part,
     Parts,
     check_finite,
@@ -41,18 +42,19 @@ VERSIONS = {"gptq": 1, "gptq_v2": 0}  # what is missing of the stored zero point
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in this layout, by the name of its weight."""
     folder.choose("checkpoint_format", tuple(VERSIONS), "gptq")
+    folder.read_object("dynamic")
     order, other = folder.config.get("desc_act"), folder.config.get("actOrder")
     if None not in (order, other) and order != other:
-        folder.refuse(f"actOrder = {shown(other)} contradicts desc_act = {shown(order)}")
+        folder.refuse(f"actOrder = {spell(other)} contradicts desc_act = {spell(order)}")
     return {f"{stem}.weight": claim_matrix(folder, stem) for stem in folder.list_stems(CODES)}
 
 
 def claim_matrix(folder: Folder, stem: str) -> Claim:
     what = shown(stem + CODES)
     words, n = folder.check(stem + CODES, ("i32",), (None, None), "a GPTQ matrix").shape
-    bits, group = _find_sizes(folder, stem, n, words)
+    bits, size = _find_sizes(folder, stem, n, words)
     k = words * 32 // bits
-    group = k if group == -1 else group
+    group = k if size == -1 else size
     if not k or k % group or k % 32 or n * bits % 32:
         raise CheckpointError(
             f"{folder.where}: tensor {what} has {k} x {n} codes of {bits} bits; columns must be a "
@@ -67,16 +69,18 @@ def claim_matrix(folder: Folder, stem: str) -> Claim:
         parts["order"] = stem + ORDER
     elif sorted_first and not folder.config.get("static_groups"):
         folder.check(stem + ORDER, ("i32",), (k,), f"{what} with desc_act = true")
+    symmetric = folder.choose("sym", (True, False), False)
     found = GptqMatrix(
         f"{folder.where}: tensor {what}",
         (n, k),
         bits,
         group,
-        symmetric=folder.choose("sym", (True, False), False) and bits in (4, 8),
+        symmetric=symmetric and bits in (4, 8),
         ordered=sorted_first and "order" in parts and group < k,
         missing=VERSIONS[folder.config.get("checkpoint_format") or "gptq"],
     )
-    return Claim((n, k), found.name_kind(SCALES[scales.kind]), parts, found.parse)
+    scheme = MatrixScheme(bits, size, symmetric, sorted_first)
+    return Claim((n, k), found.name_kind(SCALES[scales.kind]), parts, found.parse, scheme)
 
 
 def _find_sizes(folder: Folder, stem: str, n: int, words: int) -> tuple[int, int]:
@@ -85,7 +89,7 @@ def _find_sizes(folder: Folder, stem: str, n: int, words: int) -> tuple[int, int
         group = folder.config.get("group_size")
         group = -1 if group is None else group
         if not isinstance(group, int) or isinstance(group, bool) or not (group == -1 or group >= 8):
-            folder.refuse(f"group_size = {shown(group)}; -1 or a whole number from 8 expected")
+            folder.refuse(f"group_size = {spell(group)}; -1 or a whole number from 8 expected")
         return folder.choose("bits", BITS), int(group)
     points = folder.check(stem + POINTS, ("i32",), (None, None), shown(stem + CODES))
     groups, columns = points.shape

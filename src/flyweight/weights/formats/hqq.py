@@ -10,6 +10,7 @@ M [N, K], one row after the other, are R = N K / g groups of g:
 Invariant: w = scale * (code - zero).  5 and 6 bits lie in bytes; 1 bit is read as 2.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,12 @@ from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import shown, spell
 from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
     Folder,
+    MatrixScheme,
     Part,
     Parts,
     Rows,
@@ -44,7 +46,33 @@ UNUSED = (
 
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in this layout, by the name of its weight."""
-    return {f"{stem}.weight": claim_matrix(folder, stem) for stem in folder.list_stems(CODES)}
+    stated = list(_list_stated(folder))
+    found = {f"{stem}.weight": claim_matrix(folder, stem) for stem in folder.list_stems(CODES)}
+    for stem in folder.list_stems(CODES):
+        _check_stated(folder, stem, stated)
+    return found
+
+
+def _list_stated(folder: Folder) -> Iterator[Folder]:
+    """What the config says of weights: once for all, or for the modules of each name."""
+    whole = folder.read_object("quant_config")
+    for name in ("", *whole):
+        path = f"{folder.path}.quant_config" + (f"[{shown(name)}]" if name else "")
+        place = whole[name] if name else whole
+        given = place.get("weight_quant_params") if isinstance(place, Mapping) else None
+        if isinstance(given, Mapping):
+            yield Folder(given, folder.tensors, folder.where, path=f"{path}.weight_quant_params")
+
+
+def _check_stated(folder: Folder, stem: str, stated: Sequence[Folder]) -> None:
+    """The bits of a matrix are those of the config, or of one of its parts."""
+    allowed = [one.config["nbits"] for one in stated if one.config.get("nbits") is not None]
+    name = f"{stem}.nbits"
+    value = folder.read_note(name, (*WHOLE, "f32"), 0, shown(stem + CODES)).tolist()[0]
+    if allowed and not any(isinstance(x, int | float) and abs(x - value) < 1e-6 for x in allowed):
+        stated[0].refuse(
+            f"nbits = {' or '.join(map(spell, allowed))}, but tensor {shown(name)} = {value:g}"
+        )
 
 
 def claim_matrix(folder: Folder, stem: str) -> Claim:
@@ -70,7 +98,8 @@ def claim_matrix(folder: Folder, stem: str) -> Claim:
     names = ("scale", "zero", "nbits", "axis", "shape", "group_size", "view_as_float", *UNUSED)
     parts = {name: f"{stem}.{name}" for name in names if f"{stem}.{name}" in folder.tensors}
     kind = found.name_kind(SCALES[scales.kind])
-    return Claim((n, k), kind, {"codes": stem + CODES, **parts}, found.parse)
+    scheme = MatrixScheme(bits, group)
+    return Claim((n, k), kind, {"codes": stem + CODES, **parts}, found.parse, scheme)
 
 
 def _read_bits(folder: Folder, stem: str) -> int:

@@ -33,6 +33,14 @@ METHODS = {
 
 # How tensors are named that need no config: HQQ's, which hqq itself writes without one.
 UNSAID = {".W_q": "hqq"}
+# How tensors are named that mean nothing without a config, and the methods that name them so.
+SAID = {
+    ".qweight": "gptq or awq",
+    ".weight_packed": "compressed-tensors",
+    ".SCB": "bitsandbytes",
+    ".quant_state.bitsandbytes__nf4": "bitsandbytes",
+    ".quant_state.bitsandbytes__fp4": "bitsandbytes",
+}
 
 
 def find_method(folder: Folder) -> str:
@@ -41,6 +49,13 @@ def find_method(folder: Folder) -> str:
     """
     if folder.config:
         return str(folder.config.get("quant_method"))
+    for end, methods in SAID.items():
+        for stem in folder.list_stems(end):
+            raise CheckpointError(
+                f"{folder.where}: tensor {shown(stem + end)} is of a matrix quantised as {methods}; "
+                "config.json has no quantization_config, and there is no quantize_config.json or "
+                "quant_config.json"
+            )
     ends = {end for end in UNSAID for _ in folder.list_stems(end)}
     return UNSAID[ends.pop()] if ends else "mxfp4"
 

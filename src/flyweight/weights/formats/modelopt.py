@@ -9,12 +9,13 @@ not used: activations are not rounded to these types here.
 """
 
 from flyweight.validation.untrusted import shown
-from flyweight.weights.formats.claims import Claim, Folder
+from flyweight.weights.formats.claims import Claim, Folder, MatrixScheme
 from flyweight.weights.formats.compressed_rows import CodedMatrix, Int4Floats
 
 ALGORITHMS = ("NVFP4", "FP8", "NVFP4_AWQ", "W4A16_NVFP4")
 WEIGHT, SCALE, SCALE_2 = ".weight", ".weight_scale", ".weight_scale_2"
-UNUSED = (".input_scale", ".k_scale", ".v_scale", ".k_bias", ".v_bias", ".output_scale")
+INPUT = ".input_scale"
+UNUSED = (".k_scale", ".v_scale", ".k_bias", ".v_bias", ".output_scale")
 
 
 def claim(folder: Folder) -> dict[str, Claim]:
@@ -28,6 +29,9 @@ def claim(folder: Folder) -> dict[str, Claim]:
 
 def _list_parts(folder: Folder, stem: str) -> dict[str, str]:
     parts = {"codes": stem + WEIGHT, "scales": stem + SCALE}
+    if stem + INPUT in folder.tensors:
+        folder.check_single(stem + INPUT, shown(stem + WEIGHT))
+        parts["input"] = stem + INPUT
     return parts | {stem + end: stem + end for end in UNUSED if stem + end in folder.tensors}
 
 
@@ -40,7 +44,7 @@ def _claim_nvfp4(folder: Folder, stem: str) -> Claim:
     folder.check_single(stem + SCALE_2, what)
     parts = _list_parts(folder, stem) | {"global": stem + SCALE_2}
     found = Int4Floats(f"{folder.where}: tensor {what}", two_levels=True, inverse=False)
-    return Claim((n, half * 2), found.kind, parts, found.parse)
+    return Claim((n, half * 2), found.kind, parts, found.parse, MatrixScheme(4, 16))
 
 
 def _claim_fp8(folder: Folder, stem: str) -> Claim:
@@ -63,7 +67,8 @@ def _claim_fp8(folder: Folder, stem: str) -> Claim:
         ordered=False,
         static=False,
     )
-    return Claim((n, k), found.kind, _list_parts(folder, stem), found.parse)
+    parts = _list_parts(folder, stem)
+    return Claim((n, k), found.kind, parts, found.parse, MatrixScheme(8, -1))
 
 
 CLAIMS = {"u8": _claim_nvfp4, "e4m3": _claim_fp8}

@@ -6,12 +6,14 @@
 Invariant: w = 2^(exponent - 127) * value.  The matrix goes by the name of its blocks.
 """
 
+from functools import partial
+
 import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import E2M1, GroupedWeight
 from flyweight.validation.untrusted import shown
-from flyweight.weights.formats.claims import Claim, Folder, Parts
+from flyweight.weights.formats.claims import Claim, Folder, MatrixScheme, Parts, check_powers
 from flyweight.weights.tensorinfo import TensorInfo
 
 BLOCKS, SCALES = "_blocks", "_scales"
@@ -37,13 +39,16 @@ def _claim_pair(blocks: TensorInfo, scales: TensorInfo | None, folder: Folder) -
         )
     experts, rows, groups = blocks.shape[:3]
     parts = {"blocks": blocks.name, "scales": scales.name}
-    return Claim((experts, rows, groups * GROUP), "mxfp4", parts, parse)
+    read = partial(parse, folder.where)
+    shape = (experts, rows, groups * GROUP)
+    return Claim(shape, "mxfp4", parts, read, MatrixScheme(4, GROUP))
 
 
-def parse(parts: Parts, start: int, stop: int) -> GroupedWeight:
+def parse(where: str, parts: Parts, start: int, stop: int) -> GroupedWeight:
     """Of ggml's blocks an exponent of 127 means 1 too, for the values of the table are doubled."""
     blocks = parts["blocks"].rows(start, stop, axes=2)
     scales = parts["scales"].rows(start, stop, axes=2)
+    check_powers(parts["scales"], scales, where)
     codes = np.stack((blocks & 15, blocks >> 4), axis=-1)
     codes = codes.reshape(len(blocks), GROUP * blocks.shape[1])
     return GroupedWeight(codes.shape, 4, GROUP, codes, scales, values=E2M1)

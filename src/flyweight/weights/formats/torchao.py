@@ -12,6 +12,7 @@ that are stored as the kernel of one processor wants them are refused.  Scales o
 not used: each row finds its own.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
     Folder,
+    MatrixScheme,
     Part,
     Parts,
     Rows,
@@ -54,7 +56,25 @@ def claim(folder: Folder) -> dict[str, Claim]:
         if entry.get("_type") != PLAIN:
             one = TensorEntry.read(folder, name, entry)
             found[name] = READERS[one.kind](folder, one)
+            _check_stated(folder, one, found[name].scheme.bits)
     return found
+
+
+def _check_stated(folder: Folder, entry: "TensorEntry", bits: int) -> None:
+    """Where the config says "int4", "Int8WeightOnlyConfig" or the like of all matrices, this one
+    must be so.
+    """
+    given = folder.config.get("quant_type")
+    default = given.get("default") if isinstance(given, Mapping) else given
+    data = default.get("_data") if isinstance(default, Mapping) else None
+    name = default.get("_type") if isinstance(default, Mapping) else default
+    target = data.get("weight_dtype") if isinstance(data, Mapping) else None
+    target = target.get("_data") if isinstance(target, Mapping) else target
+    said = str(target or name)
+    words = [] if "intx" in said.lower() else re.findall(r"(int|float)(\d)", said.lower())
+    held = f"{'float' if entry.kind == 'Float8Tensor' else 'int'}{bits}"
+    if words and "".join(words[-1]) != held:  # the last: activations come first
+        folder.refuse(f"quant_type = {shown(said)}, but tensor {shown(entry.name)} is {held}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +141,8 @@ def _claim_int8(folder: Folder, entry: TensorEntry) -> Claim:
         folder.check(entry.parts["zero_point"], ("i8",), scales.shape, shown(entry.name))
     by_row = group == k
     found = Int8Matrix(f"{folder.where}: tensor {shown(entry.name)}", k, rows, group, by_row)
-    return Claim((n, k), found.name_kind(SCALES[scales.kind]), entry.parts, found.parse)
+    kind, scheme = found.name_kind(SCALES[scales.kind]), MatrixScheme(8, -1 if by_row else group)
+    return Claim((n, k), kind, entry.parts, found.parse, scheme)
 
 
 def _check_codes(folder: Folder, entry: TensorEntry, kind: str) -> tuple[int, int, int, int]:
@@ -184,7 +205,8 @@ def _claim_intx(folder: Folder, entry: TensorEntry) -> Claim:
     scales = folder.check(entry.part(folder, "scale"), tuple(SCALES), held, shown(entry.name))
     folder.check(entry.part(folder, "zero_point"), ("i8",), held, shown(entry.name))
     found = IntxMatrix(f"{folder.where}: tensor {shown(entry.name)}", k, rows, group, bits)
-    return Claim((n, k), found.name_kind(SCALES[scales.kind]), entry.parts, found.parse)
+    kind, scheme = found.name_kind(SCALES[scales.kind]), MatrixScheme(bits, group)
+    return Claim((n, k), kind, entry.parts, found.parse, scheme)
 
 
 def _find_bits(folder: Folder, entry: TensorEntry) -> int:
@@ -258,7 +280,8 @@ def _claim_int4(folder: Folder, entry: TensorEntry) -> Claim:
     read = find_group(group, k)
     layout = WeightLayout(4, read, scales="float32", mins="float32")
     found = Int4Matrix(f"{folder.where}: tensor {what}", k, group)
-    return Claim((n, k), name_kind(layout) if read else "bf16", entry.parts, found.parse)
+    kind = name_kind(layout) if read else "bf16"
+    return Claim((n, k), kind, entry.parts, found.parse, MatrixScheme(4, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +321,8 @@ def _claim_float8(folder: Folder, entry: TensorEntry) -> Claim:
     where = f"{folder.where}: tensor {shown(entry.name)}"
     found = fp8.Float8Matrix(where, (n, k), codes.kind, size)
     parts = {**entry.parts, "codes": entry.parts["qdata"], "scales": scales.name}
-    return Claim((n, k), found.name_kind(scales.kind), parts, found.parse)
+    scheme = MatrixScheme(8, -1 if size[1] == k else size[1])
+    return Claim((n, k), found.name_kind(scales.kind), parts, found.parse, scheme)
 
 
 READERS = {
