@@ -181,7 +181,7 @@ def describe_kernels(opened: int) -> str:
     all that show it.
     """
     if opened:
-        return f"{opened} matrices without a kernel, as bf16"
+        return f"no kernel reads the codes of {opened} matrices, which are kept as bf16"
     return "kernels read the codes of every matrix"
 
 

@@ -63,8 +63,10 @@ def test_the_text_is_that_of_the_values(folders: dict[str, Path]) -> None:
 
 def test_what_is_asked_for_is_held_to_the_files(folders: dict[str, Path]) -> None:
     with LLM(str(folders["gptq"]), quantization="gptq_marlin") as llm:
-        (row,) = (row for row in llm.effective if row["feature"] == "quantization")
-        assert row["effective"] == "gptq"
+        rows = {row["feature"]: row for row in llm.effective}
+        assert rows["quantization"]["effective"] == "gptq"
+        assert rows["quantised weights"]["effective"] == "gptq"
+        assert rows["quantised weights"]["reason"] == "kernels read the codes of every matrix"
     refused = {
         "awq": "quantization = 'awq', and gptq is quantised as gptq; leave it out",
         '{"method": "gptq", "bits": 8}': "has bits = 8, and gptq has 4; leave it out",
@@ -100,5 +102,11 @@ def test_matrices_without_a_kernel_are_told(tmp_path: Path) -> None:
     config = SHAPE | {"quantization_config": GPTQ | {"group_size": 16}}
     path = tiny_folder(tmp_path / "m", config, made)
     told = CliRunner().invoke(app, ["inspect", str(path)]).stdout
-    assert "gptq: BF16 (and F32); 14 matrices without a kernel, as bf16" in told
+    says = "no kernel reads the codes of 14 matrices, which are kept as bf16"
+    assert f"gptq: BF16 (and F32); {says}" in " ".join(told.split())
+    with LLM(str(path)) as llm:
+        (row,) = (row for row in llm.effective if row["feature"] == "quantised weights")
+        assert (row["effective"], row["reason"]) == ("gptq", says)
+    words = ["run", str(path), "a", "--max-tokens", "1", "--temperature", "0"]
+    assert f"m: {says}" in CliRunner().invoke(app, words).stderr
     assert len(texts(path)[0]) == 24

@@ -12,43 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edited_folder import EditedFolder
+from edited_folder import EditedFolder, Lie, Q, W, check_lie, config, drop, load_all, put, replace
 from flyweight.errors import CheckpointError
-from flyweight.weights.checkpoint import open_checkpoint
-from hostile_files import refusal_of
 
-Q = "model.layers.0.self_attn.q_proj"
-W = f"{Q}.weight"
 NF4 = f"{W}.quant_state.bitsandbytes__nf4"
-Lie = tuple[str, Callable[[EditedFolder], Any], str]
-
-
-def drop(name: str) -> Callable[[EditedFolder], Any]:
-    return lambda folder: folder.tensors.pop(name)
-
-
-def put(name: str, value: Any, at: Any = 0) -> Callable[[EditedFolder], Any]:
-    """One number of a tensor, in place."""
-
-    def change(folder: EditedFolder) -> None:
-        folder.tensors[name][1].reshape(-1)[at] = value
-
-    return change
-
-
-def replace(name: str, values: Any, dtype: str = "") -> Callable[[EditedFolder], Any]:
-    """A tensor of other values, or another type."""
-
-    def change(folder: EditedFolder) -> None:
-        held, old = folder.tensors[name]
-        new = values(old) if callable(values) else values
-        folder.tensors[name] = (dtype or held, new)
-
-    return change
-
-
-def config(**settings: Any) -> Callable[[EditedFolder], Any]:
-    return lambda folder: folder.config.update(settings)
 
 
 def state(**fields: Any) -> Callable[[EditedFolder], Any]:
@@ -319,23 +286,9 @@ CASES = [
 ]
 
 
-def load_all(folder: Path) -> None:
-    """Everything a model of it would read."""
-    checkpoint = open_checkpoint(folder)
-    info = checkpoint.tensors[W]
-    if info.shape not in ((64, 64), (128, 128)):
-        raise CheckpointError(f"{folder}: {W} has shape {list(info.shape)}, expected [64, 64]")
-    for name, found in checkpoint.tensors.items():
-        checkpoint.read(name, 0, found.shape[0])
-
-
 @pytest.mark.parametrize("lie", CASES)
 def test_lies(lie: Lie, tmp_path: Path) -> None:
-    name, change, message = lie
-    folder = EditedFolder.read(name)
-    load_all(folder.write(tmp_path / "true"))
-    change(folder)
-    assert message in refusal_of(load_all, folder.write(tmp_path / "lie"))
+    check_lie(lie, tmp_path)
 
 
 FOLDERS = ("bnb-nf4-double", "bnb-int8", "fp8-block", "hqq-3", "torchao-intx4", "torchao-int4")

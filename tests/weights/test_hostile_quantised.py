@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from flyweight.errors import CheckpointError
+from flyweight.models.registry import find_family
+from flyweight.ops.grouped import GroupedWeight
 from flyweight.weights.checkpoint import open_checkpoint
 from quantised_folders import AWQ, GPTQ, RNG, Arrays, K, N, awq, gptq, write
 
@@ -41,7 +43,8 @@ def eight(**change: Any) -> Arrays:
     return found | change
 
 
-EIGHT = schemes("int-quantized", num_bits=8, strategy="channel", group_size=None)
+EIGHT_BITS = {"num_bits": 8, "strategy": "channel", "group_size": None}
+EIGHT = schemes("int-quantized", **EIGHT_BITS)
 
 # what is claimed: a config, tensors, and what the error says
 CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
@@ -139,6 +142,35 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         schemes(symmetric=False), packed(), "'m.weight_zero_point' is missing",
     ),
     "an order missing": (schemes(actorder="group"), packed(), "'m.weight_g_idx' is missing"),
+    "an unknown order": (
+        schemes(actorder="groups"), packed(),
+        r"config_groups.g.weights.actorder = 'groups'; one of group, .*did you mean 'group'",
+    ),
+    "an order of numbers": (schemes(actorder=1), packed(), "weights.actorder = 1; one of group,"),
+    "bits of a scheme": (
+        schemes(num_bits=9), packed(),
+        "/m: quantization_config.config_groups.g.weights.num_bits = 9; one of 2, 3,",
+    ),
+    "static activations without scales": (
+        schemes("int-quantized", {"num_bits": 8, "dynamic": False}, **EIGHT_BITS), eight(),
+        "'m.input_scale' is missing; 'm.weight' with input_activations.dynamic = false needs it",
+    ),
+    "activations of another word": (
+        schemes("int-quantized", {"num_bits": 8, "dynamic": "static"}, **EIGHT_BITS), eight(),
+        "config_groups.g.input_activations.dynamic = 'static'; one of true, false",
+    ),
+    "modules of a number": (GPTQ | {"dynamic": 5}, gptq(), "dynamic = 5; an object expected"),
+    "AutoRound's modules of a number": (
+        GPTQ | {"quant_method": "auto-round", "extra_config": [5]}, gptq(),
+        r"quantization_config.extra_config = \[5\]; an object expected",
+    ),
+    "GPTQ without a config": (
+        None, gptq(), "'m.qweight' is of a matrix quantised as gptq or awq; config.json has no "
+        "quantization_config, and there is no quantize_config.json",
+    ),
+    "compressed-tensors without a config": (
+        None, packed(), "'m.weight_packed' is of a matrix quantised as compressed-tensors; config",
+    ),
     "packed and plain": (
         schemes(), packed() | {"m.weight": np.ones((N, K), HALF)}, "there twice",
     ),
@@ -157,6 +189,7 @@ def test_what_headers_say_is_held_to_the_config(case: str, tmp_path: Path) -> No
     assert "\n" not in str(caught.value) and str(tmp_path / "m") in str(caught.value)
 
 
+PAST = r"'m.\w+' has values that are not finite: its scales times its codes come to \S+, past 3.39"
 BAD = np.array([[1, np.nan] * (N // 2)] * 2, HALF)
 SYMMETRIC = GPTQ | {"sym": True}
 ORDERED = GPTQ | {"desc_act": True}
@@ -198,6 +231,15 @@ VALUES: dict[str, tuple[Any, Arrays, str]] = {
         schemes(), packed(**{"m.weight_g_idx": ORDER[::-1].astype(np.int32)}),
         "in another order, but quantization_config has no actorder",
     ),
+    "scales too large for their codes": (
+        GPTQ, gptq() | {"m.scales": np.full((2, N), 3e38, np.float32)}, PAST,
+    ),
+    "scales too large for AWQ's codes": (
+        AWQ, awq() | {"m.scales": np.full((2, N), 0x7F7F, np.uint16)}, PAST,
+    ),
+    "scales a row too large": (
+        EIGHT, eight(**{"m.weight_scale": np.full((N, 1), 3e38, np.float32)}), PAST,
+    ),
     "a static scale of 0": (
         EIGHT, eight(**{"m.input_scale": np.zeros(1, np.float32)}),
         "'m.input_scale' = 0.0; a scale",
@@ -230,6 +272,9 @@ NVFP4 = schemes("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tens
                 group_size=16)  # fmt: skip
 
 
+MXFP4 = schemes("mxfp4-pack-quantized", num_bits=4, type="float")
+
+
 def nvfp4(scale: int = 0x38, whole: float = 1.0) -> Arrays:
     return {
         "m.weight_packed": RNG.integers(0, 256, (N, K // 2)).astype(np.uint8),
@@ -250,6 +295,45 @@ def test_floats_must_be_numbers(make: Callable[[], Arrays], says: str, tmp_path:
     path = write(tmp_path / "m", NVFP4, make(), {"m.weight_scale": "F8_E4M3"})
     with pytest.raises(CheckpointError, match=says):
         open_checkpoint(path).read("m.weight", 0, N)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "says"), [(254, PAST), (255, "'m.weight_scale' has values that are not finite")]
+)
+def test_exponents_past_the_largest_number(exponent: int, says: str, tmp_path: Path) -> None:
+    tensors = nvfp4() | {"m.weight_scale": np.full((N, K // 32), exponent, np.uint8)}
+    del tensors["m.weight_global_scale"]
+    with pytest.raises(CheckpointError, match=says):
+        open_checkpoint(write(tmp_path / "m", MXFP4, tensors)).read("m.weight", 0, N)
+    found = open_checkpoint(
+        write(tmp_path / "n", MXFP4, tensors | {"m.weight_scale": tensors["m.weight_scale"] - 4})
+    )
+    found.read("m.weight", 0, N)
+
+
+@pytest.mark.parametrize("scale", [0.0, np.nan, -1.0])
+def test_static_scales_of_fp8_must_be_numbers(scale: float, tmp_path: Path) -> None:
+    tensors: Arrays = {
+        "m.weight": np.ones((N, K), np.uint8),
+        "m.weight_scale": np.ones((N, 1), np.float32),
+        "m.input_scale": np.full(1, scale, np.float32),
+    }
+    path = write(tmp_path / "m", FLOATS, tensors, {"m.weight": "F8_E4M3"})
+    with pytest.raises(CheckpointError, match=rf"'m.input_scale' = {scale}; a scale above 0 expec"):
+        open_checkpoint(path).read("m.weight", 0, N)
+
+
+def test_scales_as_large_as_their_codes_allow_are_read(tmp_path: Path) -> None:
+    tensors = eight(**{"m.weight_scale": np.full((N, 1), 2e36, np.float32)})
+    rows = open_checkpoint(write(tmp_path / "m", EIGHT, tensors)).read("m.weight", 0, N)
+    assert isinstance(rows, GroupedWeight) and np.isfinite(rows.dequantize()).all()
+
+
+@pytest.mark.parametrize(("method", "near"), [("GPTQ", "gptq"), ("FP8", "fp8"), ("hqqq", "hqq")])
+def test_methods_have_a_nearest_name(method: str, near: str) -> None:
+    config = {"model_type": "llama", "quantization_config": {"quant_method": method}}
+    with pytest.raises(CheckpointError, match=rf"quant_method = '{method}' .*mean '{near}'\?\)"):
+        find_family(config)
 
 
 def test_codes_of_fp8_must_be_numbers(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _check_method(folder: Folder, key: str, name: str) -> None:
         folder.refuse(f"{key} = false, but tensor {shown(name)} is in that format")
     other = next(one for one in METHODS if one != key)
     if folder.config.get(other):
-        folder.refuse(f"{other} = true, but tensor {shown(name)} is of {key}")
+        folder.refuse(f"{other} = true, but tensor {shown(name)} is in the format of {key}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,9 @@ def find_method(folder: Folder) -> str:
         return str(folder.config.get("quant_method"))
     for end, methods in SAID.items():
         for stem in folder.list_stems(end):
+            what = f"{folder.where}: tensor {shown(stem + end)}"
             raise CheckpointError(
-                f"{folder.where}: tensor {shown(stem + end)} is of a matrix quantised as {methods}; "
+                f"{what} is of a matrix quantised as {methods}; "
                 "config.json has no quantization_config, and there is no quantize_config.json or "
                 "quant_config.json"
             )

@@ -1,0 +1,145 @@
+"""Folders of quantised matrices whose config says one thing and whose tensors another, and finite
+scales that make values that are not: refused in one line that names both.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edited_folder import EditedFolder, Lie, Q, W, check_lie, config, load_all, put
+
+FIRST = "model.layers.0.mlp.down_proj"  # the matrix that is read first
+PAST = f"tensor '{W}' has values that are not finite: its scales times its codes come to"
+
+
+BITSANDBYTES: dict[str, Lie] = {
+    "said to be FP4": (
+        "bnb-nf4",
+        config(bnb_4bit_quant_type="fp4"),
+        f"bnb_4bit_quant_type = fp4, but tensor '{FIRST}.weight' is nf4",
+    ),
+    "said to be NF4": (
+        "bnb-fp4",
+        config(bnb_4bit_quant_type="nf4"),
+        f"bnb_4bit_quant_type = nf4, but tensor '{FIRST}.weight' is fp4",
+    ),
+    "said to be NF5": (
+        "bnb-nf4",
+        config(bnb_4bit_quant_type="nf5"),
+        "quantization_config.bnb_4bit_quant_type = 'nf5'; one of nf4, fp4 (did you mean 'nf4'?)",
+    ),
+    "said to be both": (
+        "bnb-nf4",
+        config(load_in_8bit=True),
+        "quantization_config.load_in_4bit = true contradicts load_in_8bit = true",
+    ),
+    "said to be the other": (
+        "bnb-nf4",
+        config(load_in_4bit=None, load_in_8bit=True),
+        f"load_in_8bit = true, but tensor '{FIRST}.weight' is in the format of load_in_4bit",
+    ),
+    "said with a word": (
+        "bnb-nf4",
+        config(load_in_4bit="yes"),
+        "load_in_4bit = 'yes'; one of true, false",
+    ),
+}
+FP8: dict[str, Lie] = {
+    "another format": (
+        "fp8-block",
+        config(fmt="e5m2"),
+        f"quantization_config.fmt = e5m2, but tensor '{FIRST}.weight' is e4m3",
+    ),
+    "a format of 4 bits": ("fp8-block", config(fmt="e2m1"), "fmt = 'e2m1'; one of e4m3, e5m2, "),
+    "static NaN": (
+        "fp8-static",
+        put(f"{Q}.input_scale", np.nan),
+        "q_proj.input_scale' = nan; a scale above 0 expected",
+    ),
+    "static 0": ("fp8-static", put(f"{Q}.input_scale", 0), "q_proj.input_scale' = 0.0; a scale"),
+}
+HQQ: dict[str, Lie] = {
+    "bits of the config": (
+        "hqq-4",
+        config(quant_config={"weight_quant_params": {"nbits": 3}}),
+        f"quant_config.weight_quant_params.nbits = 3, but tensor '{FIRST}.nbits' = 4",
+    ),
+    "bits of the config's parts": (
+        "hqq-4",
+        config(
+            quant_config={
+                m: {"weight_quant_params": {"nbits": n}} for m, n in (("q_proj", 2), ("mlp", 8))
+            }
+        ),
+        "quant_config['q_proj'].weight_quant_params.nbits = 2 or 8, but tensor "
+        f"'{FIRST}.nbits' = 4",
+    ),
+    "bits a word": (
+        "hqq-4",
+        config(quant_config={"weight_quant_params": {"nbits": "four"}}),
+        "weight_quant_params.nbits = 'four', but",
+    ),
+    "a config of text": ("hqq-4", config(quant_config="4"), "quant_config = '4'; an object"),
+}
+TORCHAO: dict[str, Lie] = {
+    "int4 of the config": (
+        "torchao-int8",
+        config(quant_type={"default": {"_type": "Int8DynamicActivationInt4WeightConfig"}}),
+        "quantization_config.quant_type = 'Int8DynamicActivationInt4WeightConfig', but tensor "
+        f"'{FIRST}.weight' is int8",
+    ),
+    "int8 in one word": (
+        "torchao-int4",
+        config(quant_type="int8_weight_only"),
+        f"quant_type = 'int8_weight_only', but tensor '{FIRST}.weight' is int4",
+    ),
+    "intx of the config": (
+        "torchao-intx4",
+        config(
+            quant_type={
+                "default": {
+                    "_type": "IntxWeightOnlyConfig",
+                    "_data": {"weight_dtype": {"_type": "torch.dtype", "_data": "int2"}},
+                }
+            }
+        ),
+        f"quant_type = 'int2', but tensor '{FIRST}.weight' is int4",
+    ),
+    "int8 over floats": (
+        "torchao-float8",
+        config(quant_type={"default": {"_type": "Int8WeightOnlyConfig"}}),
+        f"quant_type = 'Int8WeightOnlyConfig', but tensor '{FIRST}.weight' is float8",
+    ),
+}
+PRODUCTS: dict[str, Lie] = {
+    "FP8 by rows": ("fp8-rows", put(f"{W}_scale", 3e38), PAST),
+    "FP8 by blocks": ("fp8-block", put(f"{W}_scale_inv", 3e38), PAST),
+    "exponent 254": ("fp8-power", put(f"{W}_scale_inv", 254), PAST),
+    "int8 by rows": ("torchao-int8", put(f"{Q}._weight_scale", 3e38), PAST),
+    "float8": ("torchao-float8", put(f"{Q}._weight_scale", 3e38), PAST),
+    "int8 by groups": ("torchao-int8-group", put(f"{Q}._weight_scale", 3e38), PAST),
+}
+CASES = [
+    pytest.param(lie, id=f"{family} {name}")
+    for family, lies in (
+        ("bitsandbytes", BITSANDBYTES),
+        ("fp8", FP8),
+        ("hqq", HQQ),
+        ("torchao", TORCHAO),
+        ("products", PRODUCTS),
+    )
+    for name, lie in lies.items()
+]
+
+
+@pytest.mark.parametrize("lie", CASES)
+def test_lies(lie: Lie, tmp_path: Path) -> None:
+    check_lie(lie, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("bnb-nf4", f"{W}.absmax"), ("bnb-int8", f"{Q}.SCB")])
+def test_large_scales_of_small_values_are_read(name: str, tensor: str, tmp_path: Path) -> None:
+    folder = EditedFolder.read(name)
+    put(tensor, 3.3e38)(folder)
+    load_all(folder.write(tmp_path / "large"))
