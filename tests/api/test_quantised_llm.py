@@ -67,6 +67,13 @@ def test_what_is_asked_for_is_held_to_the_files(folders: dict[str, Path]) -> Non
         assert rows["quantization"]["effective"] == "gptq"
         assert rows["quantised weights"]["effective"] == "gptq"
         assert rows["quantised weights"]["reason"] == "kernels read the codes of every matrix"
+    with LLM(str(folders["gptq"]), quantization={"quantMethod": "GPTQ", "actOrder": True}) as llm:
+        (row,) = (row for row in llm.effective if row["feature"] == "quantization")
+        assert row["effective"] == "gptq"
+    with pytest.raises(ConfigError, match="has bits = 8, and gptq has 4"):
+        LLM(str(folders["gptq"]), quantization={"method": "gptq", "bits": 8})
+    with pytest.raises(ConfigError, match=r"'bitz' \(did you mean 'bits'\?\) is unknown"):
+        LLM(str(folders["gptq"]), quantization={"method": "gptq", "bitz": 8})
     refused = {
         "awq": "quantization = 'awq', and gptq is quantised as gptq; leave it out",
         '{"method": "gptq", "bits": 8}': "has bits = 8, and gptq has 4; leave it out",

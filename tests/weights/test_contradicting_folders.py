@@ -3,11 +3,14 @@ scales that make values that are not: refused in one line that names both.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from edited_folder import EditedFolder, Lie, Q, W, check_lie, config, load_all, put
+from edited_folder import QUANTIZED, EditedFolder, Lie, Q, W, check_lie, config, load_all, put
+from flyweight.describe import describe
+from flyweight.errors import CheckpointError, ConfigError
 
 FIRST = "model.layers.0.mlp.down_proj"  # the matrix that is read first
 PAST = f"tensor '{W}' has values that are not finite: its scales times its codes come to"
@@ -143,3 +146,55 @@ def test_large_scales_of_small_values_are_read(name: str, tensor: str, tmp_path:
     folder = EditedFolder.read(name)
     put(tensor, 3.3e38)(folder)
     load_all(folder.write(tmp_path / "large"))
+
+
+ASKED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bits of W8A8": ("ct-w8a8", {"bits": 4}, "has bits = 4, and ct-w8a8 has 8; leave it out"),
+    "bits of W4A16": ("ct-w4a16", {"bits": 8}, "has bits = 8, and ct-w4a16 has 4"),
+    "groups of W4A16": ("ct-w4a16", {"group_size": 128}, "group_size = 128, and ct-w4a16 has 32"),
+    "zeros of W4A16": ("ct-w4a16", {"sym": False}, "has sym = false, and ct-w4a16 has true"),
+    "order of W4A16": ("ct-w4a16", {"desc_act": True}, "desc_act = true, and ct-w4a16 has false"),
+    "middles": ("ct-w4a16-asym", {"sym": True}, "sym = true, and ct-w4a16-asym has false"),
+    "rows": ("gptq-8", {"group_size": 128}, "group_size = 128, and gptq-8 has -1"),
+    "zeros of AWQ": ("awq", {"sym": True}, "has sym = true, and awq has false"),
+    "order of AWQ": ("awq", {"desc_act": True}, "desc_act = true, which means nothing for awq"),
+    "bits of NF4": ("bnb-nf4", {"bits": 8}, "has bits = 8, and bnb-nf4 has 4"),
+    "groups of NF4": ("bnb-nf4", {"group_size": 128}, "group_size = 128, and bnb-nf4 has 64"),
+    "zeros of NF4": ("bnb-nf4", {"sym": True}, "which means nothing for bitsandbytes; leave it"),
+    "blocks": ("fp8-block", {"group_size": 64}, "group_size = 64, and fp8-block has 128"),
+    "bits of HQQ": ("hqq-3", {"bits": 4}, "bits = 4, and hqq-3 has 3"),
+    "bits of torchao": ("torchao-int8", {"bits": 4}, "bits = 4, and torchao-int8 has 8"),
+    "groups of AutoRound": ("auto-round", {"group_size": 64}, "64, and auto-round has 128"),
+    "a truth for a number": ("hqq-1", {"bits": True}, "has bits = true, and hqq-1 has 1"),
+    "a word": ("gptq-4", {"bit": 4}, "has 'bit', which is unknown (did you mean 'bits'?); allowed"),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_what_is_asked_for_is_held_to_the_matrices(case: str) -> None:
+    name, asked, says = ASKED[case]
+    method = EditedFolder.read(name).config["quant_method"]
+    with pytest.raises(ConfigError) as caught:
+        describe(QUANTIZED / name, {"method": method, **asked})
+    assert says in str(caught.value) and str(caught.value).startswith("quantization ")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("gptq-4-order", {"bits": 4, "group_size": 32, "desc_act": True, "sym": False}),
+        ("ct-w8a8", {"bits": 8, "group_size": -1, "sym": True, "desc_act": False}),
+        ("fp8-tensor", {"bits": 8, "group_size": -1}),
+        ("hqq-wide", {"bits": 3, "group_size": 128}),
+        ("torchao-intx4", {"bits": 4}),
+    ],
+)
+def test_what_is_so_may_be_asked_for(name: str, asked: dict[str, Any]) -> None:
+    method = EditedFolder.read(name).config["quant_method"]
+    with pytest.raises(CheckpointError, match="no tokenizer here"):  # all before it is right
+        describe(QUANTIZED / name, {"method": method, **asked})
+
+
+def test_a_method_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match="quantization has no method; allowed: gptq, awq"):
+        describe(QUANTIZED / "gptq-4", {"bits": 4})

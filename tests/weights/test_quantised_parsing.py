@@ -157,6 +157,25 @@ def test_modelopt_has_a_config_of_its_own(tmp_path: Path) -> None:
     assert np.array_equal(read(checkpoint), expected)
 
 
+def test_mxfp8_is_what_its_definition_says(tmp_path: Path) -> None:
+    """E4M3 (bias 7) in groups of 32 with exponents, 127 for 1."""
+    codes = RNG.integers(0, 256, (N, K)).astype(np.uint8)
+    codes[codes & 0x7F == 0x7F] = 0x38
+    powers = RNG.integers(110, 140, (N, K // 32)).astype(np.uint8)
+    weights = {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
+               "scale_dtype": "torch.uint8"}  # fmt: skip
+    config = {"quant_method": "compressed-tensors", "format": "mxfp8-quantized",
+              "config_groups": {"g": {"weights": weights}}}  # fmt: skip
+    tensors: Arrays = {"m.weight": codes, "m.weight_scale": powers}
+    checkpoint = open_checkpoint(write(tmp_path / "m", config, tensors, {"m.weight": "F8_E4M3"}))
+    exponent, digits = codes >> 3 & 15, codes & 7
+    value = np.where(exponent, 8 + digits, digits) * 2.0 ** (np.maximum(exponent, 1) - 10.0)
+    signed = np.where(codes >> 7, -value, value)
+    expected = signed * np.repeat(2.0 ** (powers - 127.0), 32, axis=1)
+    assert checkpoint.tensors["m.weight"].kind == "e4m3_g32_f32" and not checkpoint.opened
+    assert np.array_equal(read(checkpoint), expected)
+
+
 def test_scales_of_a_cache_go_with_the_keys(tmp_path: Path) -> None:
     codes = RNG.integers(-128, 128, (N, K)).astype(np.int8)
     tensors: Arrays = {
@@ -206,6 +225,17 @@ def test_codes_without_a_config_are_named(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write(tmp_path / "m", None, tensors, {"m.weight": "F8_E4M3"}))
     (said,) = loader.find_misfits(checkpoint, plan)
     assert said.endswith("codes without a meaning: config.json has no quantization_config for it")
+
+
+def test_codes_of_another_method_are_named(tmp_path: Path) -> None:
+    plan = WeightPlan((SlotPlan("one", (N, K), (Source("m.weight", (N, K), N),)),
+                       SlotPlan("two", (N, K), (Source("o.weight", (N, K), N),))))  # fmt: skip
+    tensors: Arrays = gptq() | {"o.weight": np.zeros((N, K), np.int8)}
+    (said,) = loader.find_misfits(open_checkpoint(write(tmp_path / "m", GPTQ, tensors)), plan)
+    assert said == (
+        "tensor 'o.weight' is i8, codes without a meaning: gptq, the quant_method of "
+        "quantization_config, has no such matrices"
+    )
 
 
 def test_a_survey_tells_bad_scales(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from flyweight.errors import ConfigError, Refusals
 
 FIELDS = {known.name for known in fields(Settings)}
 SETS = {flag.key: flag for flag in ENGINE_FLAGS.values() if flag.sets}  # by vLLM's names
+OBJECTS = {"quantization": (str, Mapping)}  # fields that text and objects set in the same words
 SUPPORTS = compat.index_supports(compat.ENGINE, compat.OFFLINE)
 SWITCHES = {name for name, one in SUPPORTS.items() if one.kind == "switch"} | {"enable-lora"}
 KNOWN = FIELDS | SETS.keys() | {
@@ -74,7 +75,7 @@ def find_setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | No
     flag, value = SETS.get(name), given[name]
     if flag is not None and (str(value) in flag.none or (isinstance(value, str) and flag.none)):
         return lambda draft: draft.set(flag, str(value))
-    if option in MEANINGS and isinstance(value, str):
+    if option in MEANINGS and isinstance(value, OBJECTS.get(name, str)):
         return MEANINGS[option]
     known = flag.sets.partition(".")[2] if flag is not None else name
     if known not in FIELDS:
@@ -93,7 +94,7 @@ def spell_in_python(text: str) -> str:
 def read_argument(options: dict[str, Value], name: str, value: object) -> None:
     """Puts an argument where an option of the command line would be.  Raises `ConfigError`."""
     switch = name.replace("_", "-") in SWITCHES
-    if name in FIELDS:
+    if name in FIELDS and not (name in OBJECTS and isinstance(value, Mapping)):
         options[name] = value if isinstance(value, bool) else str(value)
     elif isinstance(value, bool) != switch:
         allowed = "True, False" if switch else "text or a number"
