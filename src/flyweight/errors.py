@@ -22,8 +22,10 @@ class FlyweightError(Exception):
 
     `problem` says what is wrong, after `path`, the dotted name of the field or option, and `value`
     (`...`: none).  `allowed` lists what is valid and `hint` says what to do instead.  `code` is a
-    stable name for programs; see docs/errors.md.
+    stable name for programs, `bad_value` where something else is allowed; see docs/errors.md.
     """
+
+    fallback = ""  # the code of an error without one
 
     def __init__(
         self,
@@ -38,7 +40,8 @@ class FlyweightError(Exception):
         super().__init__(problem)
         self.problem, self.path, self.value = problem, path, value
         self.allowed, self.hint = allowed, hint
-        self.code = code or ("" if value is ... else "bad_value")
+        judged = value is not ... or allowed
+        self.code = code or ("bad_value" if judged else self.fallback)
 
     def __str__(self) -> str:
         value = "" if self.value is ... else f" = {brief(self.value)}"
@@ -109,6 +112,8 @@ def brief(value: object, most: int = LONGEST_VALUE) -> str:
 
 class RequestError(FlyweightError):
     """A request that cannot be served; raised before it reaches the scheduler."""
+
+    fallback = "bad_request"
 
 
 class EngineError(FlyweightError):

@@ -156,7 +156,8 @@ def to_schema_text(schema: object) -> str:
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"is not valid JSON: {str(error)[:100]}", name) from None
+        problem = f"is not valid JSON: {str(error)[:100]}"
+        raise RequestError(problem, name, code="bad_constraint") from None
     require(isinstance(found, dict | bool), name, text[:80], "a schema: an object, true or false")
     return text
 
@@ -166,7 +167,8 @@ def _dump(name: str, schema: object) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"cannot be written as JSON: {str(error)[:100]}", name) from None
+        problem = f"cannot be written as JSON: {str(error)[:100]}"
+        raise RequestError(problem, name, code="bad_constraint") from None
 
 
 def _refuse_constant(word: str) -> float:

@@ -132,4 +132,5 @@ def _regex(source: str) -> str:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise RequestError(f": {what} cannot be enforced in the call format of this model", NAME)
+    problem = f": {what} cannot be enforced in the call format of this model"
+    raise RequestError(problem, NAME, code="bad_constraint")

@@ -99,7 +99,7 @@ def read_gbnf(text: str) -> dict[str, Node]:
 
 
 def make_gbnf_error(line: int, what: str) -> RequestError:
-    return RequestError(f": line {line}: {what}", f"{NAME}.grammar")
+    return RequestError(f": line {line}: {what}", f"{NAME}.grammar", code="bad_constraint")
 
 
 def merge_ranges(ranges: list[tuple[int, int]]) -> Ranges:

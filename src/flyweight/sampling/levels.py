@@ -42,7 +42,8 @@ def check_rules(text: str) -> None:
         try:
             schema, at = json.JSONDecoder().raw_decode(text, at)
         except RecursionError:
-            raise RequestError(": a schema of it is nested too deeply", f"{NAME}.grammar") from None
+            problem = ": a schema of it is nested too deeply"
+            raise RequestError(problem, f"{NAME}.grammar", code="bad_constraint") from None
         except ValueError:  # which whoever reads it tells better
             return
         check_schema(schema, f"{NAME}.grammar")
@@ -60,12 +61,14 @@ def _check(leads: Leads, what: str, field: str) -> None:
             f"{what} lead {deepest} steps deep; allowed: up to {DEEPEST}; what only leads on can "
             "be left out, and a repetition written as one",
             field,
+            code="bad_constraint",
         )
     if looped > MOST_LOOPED:
         raise RequestError(
             f"{what} have {looped} steps that lead back to themselves, or to such; allowed: up to "
             f"{MOST_LOOPED}",
             field,
+            code="bad_constraint",
         )
 
 

@@ -53,7 +53,8 @@ class UnsupportedSchema(RequestError):
     """
 
     def __init__(self, place: str, problem: str, keyword: str = "") -> None:
-        super().__init__(f": at {shown(place or '#')}: {problem}", f"{NAME}.json")
+        where = shown(place or "#")
+        super().__init__(f": at {where}: {problem}", f"{NAME}.json", code="bad_constraint")
         self.place, self.keyword = place, keyword
 
 
@@ -79,7 +80,8 @@ def all_of(found: Iterable[Schema]) -> Schema:
 
 def refuse(place: str, problem: str) -> NoReturn:
     """Raises the error of a schema that is not valid."""
-    raise RequestError(f": at {shown(place or '#')}: {problem}", f"{NAME}.json")
+    where = shown(place or "#")
+    raise RequestError(f": at {where}: {problem}", f"{NAME}.json", code="bad_constraint")
 
 
 def map_within(schema: Mapping[str, Any], change: Callable[[str, Any], Any]) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def make_validator(outputs: StructuredOutputs) -> Callable[[str], bool]:
                 pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS),
             )
     except (ValueError, OverflowError) as error:
-        raise RequestError(f": {one_line(str(error).splitlines()[0])}", f"{NAME}.json") from None
+        reason = one_line(str(error).splitlines()[0])
+        raise RequestError(f": {reason}", f"{NAME}.json", code="bad_constraint") from None
 
     def is_valid(text: str) -> bool:
         try:

@@ -57,7 +57,7 @@ def list_sources(outputs: StructuredOutputs) -> Iterator[str]:
         yield str(LLMatcher.grammar_from_lark(text))
     elif kind == "regex":
         if problem := find_long_count(str(outputs.regex)):
-            raise RequestError(f": {problem}", f"{NAME}.regex")
+            raise RequestError(f": {problem}", f"{NAME}.regex", code="bad_constraint")
         yield str(LLMatcher.grammar_from_regex(str(outputs.regex)))
     elif kind == "choice":
         listed = "|".join(_spell_literal(one) for one in outputs.choice or ())
@@ -74,7 +74,8 @@ def _list_schema_sources(outputs: StructuredOutputs) -> Iterator[str]:
         try:
             text = json.dumps(one, allow_nan=False)
         except ValueError:
-            raise RequestError("has a number that no float can hold", f"{NAME}.json") from None
+            problem = "has a number that no float can hold"
+            raise RequestError(problem, f"{NAME}.json", code="bad_constraint") from None
         yield str(LLMatcher.grammar_from_json_schema(text, overrides=options))
 
 
@@ -128,7 +129,7 @@ def _choose_escapes(outputs: StructuredOutputs) -> str:
         return PLAIN_ESCAPES
     if any(word in text for word in NAMING):
         what = "control characters, in a schema that names properties, are not supported"
-        raise RequestError(f": {what}", f"{NAME}.json")
+        raise RequestError(f": {what}", f"{NAME}.json", code="bad_constraint")
     return ALL_ESCAPES
 
 
@@ -143,7 +144,7 @@ def translate_gbnf(text: str) -> str:
     deepest = _measure_depth(rules)
     if deepest > DEEPEST_RULES:
         what = f"{deepest} rules lead each to the next; allowed: at most {DEEPEST_RULES}"
-        raise RequestError(f": {what}", f"{NAME}.grammar")
+        raise RequestError(f": {what}", f"{NAME}.grammar", code="bad_constraint")
     return write_rules(rules)
 
 

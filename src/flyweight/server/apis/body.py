@@ -36,19 +36,21 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
     """A body as the type that its route takes.  Raises `RequestError`."""
     most = settings.max_body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
-        raise RequestError(f"the body has {most} or more commas (--max-body-values)")
+        problem = f"the body has {most} or more commas (--max-body-values)"
+        raise RequestError(problem, code="body_limit")
     try:
         given = msgspec.json.decode(raw)
     except RecursionError:
-        raise RequestError("the body is nested too deeply") from None
+        raise RequestError("the body is nested too deeply", code="body_limit") from None
     except UnicodeDecodeError:
-        raise RequestError("the body is not valid UTF-8") from None
-    except msgspec.DecodeError as error:
-        raise _explain_malformed(raw, error) from None
+        raise RequestError("the body is not valid UTF-8", code="invalid_json") from None
+    except msgspec.DecodeError:
+        raise _explain_malformed(raw) from None
     if not isinstance(given, dict):
-        raise RequestError("the body is not a JSON object")
+        raise RequestError("the body is not a JSON object", code="invalid_json")
     if raw.count(b",") > MOST_ITEMS // 8 and count_items(given, kind) > MOST_ITEMS:
-        raise RequestError(f"the body has more than {MOST_ITEMS} values, token ids not counted")
+        problem = f"the body has more than {MOST_ITEMS} values, token ids not counted"
+        raise RequestError(problem, code="body_limit")
     given = {name: value for name, value in given.items() if value is not None}
     try:
         body = (
@@ -59,7 +61,7 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
     except ValidationError as error:
         raise make_refusal(error, kind, settings) from None
     except RecursionError:
-        raise RequestError("the body is nested too deeply") from None
+        raise RequestError("the body is nested too deeply", code="body_limit") from None
     _check_limits(settings, body)
     for name in list_ineffective(body):
         ignore_also(request, name)
@@ -195,7 +197,7 @@ def _find_names(kind: type[BaseModel], place: Place) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _explain_malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
+def _explain_malformed(raw: bytes) -> RequestError:
     """Why a body cannot be decoded.  A number that JSON or a float cannot hold is named by its
     field.
     """
@@ -214,8 +216,22 @@ def _explain_malformed(raw: bytes, error: msgspec.DecodeError) -> RequestError:
                 allowed = "numbers that a float holds"
                 return RequestError("is not valid", name[:200], value=value, allowed=allowed)
     if _has_lone_surrogates(raw):
-        return RequestError("the body has an invalid UTF-16 surrogate in a JSON string")
-    return RequestError(f"the body is not valid JSON: {error}")
+        problem = "the body has an invalid UTF-16 surrogate in a JSON string"
+        return RequestError(problem, code="invalid_json")
+    return RequestError(f"the body is not valid JSON{_locate_error(raw)}", code="invalid_json")
+
+
+def _locate_error(raw: bytes) -> str:
+    """What is wrong with a text that is not JSON, and where; empty if that is not known."""
+    try:
+        json.loads(raw.decode())
+    except json.JSONDecodeError as error:
+        return (
+            f": {error.msg[:1].lower()}{error.msg[1:]} (line {error.lineno}, column {error.colno})"
+        )
+    except (ValueError, RecursionError):
+        pass
+    return ""
 
 
 def _has_lone_surrogates(raw: bytes) -> bool:

@@ -41,6 +41,7 @@ def choose_source(body: object, sources: Sequence[str]) -> str:
     raise RequestError(
         f"and {' and '.join(given[:-1])} exclude each other" if given else "is missing",
         given[-1] if given else sources[0],
+        code="" if given else "missing_field",
         allowed=f"exactly one of {', '.join(sources)}",
     )
 

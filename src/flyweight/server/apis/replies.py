@@ -286,7 +286,7 @@ class OpenAIError(TypedDict):
     message: str
     type: str
     param: str | None
-    code: str | None
+    code: str
 
 
 class OpenAIRefusal(TypedDict):

@@ -257,7 +257,8 @@ def _make_offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Of
                 function.name, embed_schema(schema if keeps else {"type": "object"})
             )
     except ValueError:
-        raise RequestError("has a number that no float can hold", place) from None
+        problem = "has a number that no float can hold"
+        raise RequestError(problem, place, code="bad_constraint") from None
 
 
 def _check_schema_size(place: str, schema: dict[str, Any] | None, settings: ServerSettings) -> None:

@@ -277,7 +277,8 @@ class ConstraintValidator:
             self.idle.append(trial.process)
             return answer
         await _end(trial.process)
-        return RequestError(problem, f"{NAME}.{question.kind}").data
+        name = f"{NAME}.{question.kind}"
+        return RequestError(problem, name, code="constraint_limit").data
 
     async def _get_process(self) -> Process:
         while self.idle:

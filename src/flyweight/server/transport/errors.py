@@ -21,11 +21,22 @@ KINDS = {
     429: "rate_limit_error",
     503: "unavailable_error",
 }
+CODES = {  # of refusals that name none
+    400: "bad_request",
+    403: "not_allowed",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "body_limit",
+    415: "unsupported_media_type",
+    431: "header_limit",
+    500: "internal_error",
+}
 OURS = "the server failed on this request; its log has the place"
 
 
 class HttpError(Exception):
-    """A refusal with its status; `param` names the field."""
+    """A refusal with its status; `param` names the field, `code` is by default that of `CODES`."""
 
     def __init__(
         self,
@@ -37,7 +48,7 @@ class HttpError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.message = status, message
-        self.param, self.code = param, code
+        self.param, self.code = param, code or CODES.get(status, "bad_request")
         self.headers = dict(headers or {})
 
     @property
@@ -70,7 +81,7 @@ def to_http_error(error: BaseException) -> HttpError:
     if isinstance(error, HttpError):
         return error
     if isinstance(error, RequestError):
-        return HttpError(400, str(error), error.path or None, error.code or None)
+        return HttpError(400, str(error), error.path or None, error.code)
     if isinstance(error, EngineDown):
         return HttpError(503, str(error), code="engine_down", headers={"retry-after": "2"})
     if isinstance(error, EngineError):

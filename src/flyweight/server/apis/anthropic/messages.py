@@ -267,7 +267,7 @@ def check_thinking(model: ServedModel, body: MessagesBody) -> None:
             allowed="'adaptive', 'disabled'",
         )
     if wanted.budget_tokens is None:
-        raise RequestError("is missing", "thinking.budget_tokens")
+        raise RequestError("is missing", "thinking.budget_tokens", code="missing_field")
     if wanted.budget_tokens >= body.max_tokens:
         raise RequestError(
             "is not valid",
@@ -294,6 +294,6 @@ def convert_choice(choice: MessageChoice) -> dict[str, Any]:
     if choice.type != "tool":
         return {**found, "tool_choice": CHOICES[choice.type]}
     if choice.name is None:
-        raise RequestError("is missing", "tool_choice.name")
+        raise RequestError("is missing", "tool_choice.name", code="missing_field")
     named = {"type": "function", "function": {"name": choice.name}}
     return {**found, "tool_choice": named}

@@ -127,7 +127,7 @@ async def list_running(server: ApiServer, request: Request) -> Response:
 
 async def show(server: ApiServer, request: Request, body: ShowBody) -> Response:
     if not (body.model or body.name):
-        raise RequestError("is missing", "model")
+        raise RequestError("is missing", "model", code="missing_field")
     name = resolve_name(server.serves, body.model or body.name)
     model = server.find(name)
     card = make_card(model, name)

@@ -184,7 +184,7 @@ class ResponseWriter:
         return self._write_event(f"response.{response['status']}", response=response)
 
     def write_error(self, error: HttpError) -> bytes:
-        said = {"code": error.code or error.kind, "message": error.message}
+        said = {"code": error.code, "message": error.message}
         failure = {**self.head, **make_empty_fields("failed"), "error": said}
         return self._write_event("error", **said, param=error.param) + self._write_event(
             "response.failed", response=failure
