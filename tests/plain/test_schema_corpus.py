@@ -1,7 +1,7 @@
 """The corpus of schemas that other people wrote: how many are refused may not grow.
 
-Of the whole corpus 8.3 % are refused.  410 of its schemas come with `cmake`, which the suite does
-not install, so each part has its own bound.
+410 of its 1,002 schemas come with `cmake`, which the suite does not install: each part has a bound
+of its own, and the whole where nearly all of it is installed.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ import pytest
 from flyweight.sampling.grammar import Compiler, byte_vocabulary
 from schema_corpus import corpus, listed, reason, verdict
 
-REFUSED = {"BFCL": 0.003, "packages": 0.35}  # most of a part
+REFUSED = {"BFCL": 1, "cmake": 12, "other packages": 62}  # at most, of a part
+OF_ALL = 0.075
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,10 @@ def verdicts(data: Callable[[str], Path]) -> dict[str, str]:
     known, found = listed(), corpus(data("prompts-bfcl").parent)
     compiler = Compiler(byte_vocabulary())
     return {name: verdict(compiler, schema) for name, (_, schema) in found.items() if name in known}
+
+
+def part_of(source: str) -> str:
+    return next((part for part in REFUSED if source.startswith(part)), "other packages")
 
 
 def test_what_was_accepted_is_not_refused(verdicts: dict[str, str]) -> None:
@@ -32,10 +37,15 @@ def test_what_was_accepted_is_not_refused(verdicts: dict[str, str]) -> None:
 @pytest.mark.parametrize("part", REFUSED)
 def test_no_more_of_a_part_is_refused(verdicts: dict[str, str], part: str) -> None:
     known = listed()
-    found = [
-        why
-        for name, why in verdicts.items()
-        if known[name][0].startswith("BFCL") == (part == "BFCL")
-    ]
-    assert len(found) >= 150, "the schemas of the development packages are not installed"
-    assert sum(map(bool, found)) <= REFUSED[part] * len(found)
+    found = [why for name, why in verdicts.items() if part_of(known[name][0]) == part]
+    enough = len(found) >= 150 or part == "cmake"
+    assert enough, "the schemas of the development packages are not installed"
+    assert sum(map(bool, found)) <= REFUSED[part]
+
+
+def test_no_more_of_all_are_refused(verdicts: dict[str, str]) -> None:
+    """At most 12 % of what is installed, and fewer where that is nearly all."""
+    refused = sum(map(bool, verdicts.values()))
+    assert refused <= 0.12 * len(verdicts)
+    if len(verdicts) >= 0.9 * len(listed()):
+        assert refused <= OF_ALL * len(verdicts)

@@ -143,6 +143,38 @@ def test_references_follow_schemas_that_move() -> None:
     assert not accepts(schema, '{"a": "x", "b": 2}') and not accepts(schema, '{"a": 1}')
 
 
+@pytest.mark.parametrize("more", [{"minProperties": 1}, {"minProperties": 1, "maxProperties": 1}])
+def test_circular_references_take_counts(more: dict[str, int]) -> None:
+    """What `a` refers to leads back to it; what it refers to itself has no counts."""
+    again = {"$ref": "#/$defs/map", "description": "x", **more}
+    schema = {
+        "$ref": "#/$defs/map",
+        "$defs": {
+            "map": {"type": "object", "additionalProperties": {"$ref": "#/$defs/one"}},
+            "one": {"type": "object", "properties": {"a": again}, "additionalProperties": False},
+        },
+    }
+    known = jsonschema.Draft202012Validator(schema)
+    accepted = make_acceptor(StructuredOutputs(json=schema))
+    maps: list[Any] = [{}, 1, {"x": {}}, {"x": {"a": 1}}]
+    for _ in range(2):
+        maps += [{key: {"a": one} for key in keys} for one in maps for keys in ("x", "xy")]
+    assert 5 < sum(map(known.is_valid, maps)) < len(maps)
+    for value in maps:
+        assert accepted(json.dumps(value)) == known.is_valid(value), value
+
+
+def test_counted_references_are_followed_for_a_while() -> None:
+    """Copies that hold counted references to themselves are not copied again."""
+    more: dict[str, Any] = {"$ref": "#/$defs/a", "minProperties": 1}
+    schema = {"$defs": {"a": {"type": "object", "additionalProperties": more}}, **more}
+    with suppress(RequestError):
+        assert not accepts(schema, "{}")
+    for target in ("#", "#/$defs", "#/$defs/none", 5, ["#/"], "#/minProperties"):
+        with suppress(RequestError):
+            prepare_schema({"$ref": target, "minProperties": 1, "$defs": {"a": more}})
+
+
 def test_alternatives_are_bounded() -> None:
     wide = {"oneOf": [{"required": [f"n{i}"]} for i in range(12)]}
     schema: dict[str, Any] = wide

@@ -36,6 +36,7 @@ from flyweight.sampling.schema_keywords import (
     UnsupportedSchema,
     escape,
     find_meant,
+    inline_counted_references,
     list_within,
     refuse,
 )
@@ -67,7 +68,7 @@ def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     alone = plain or not any(
         _has_keyword(part, "$id") or _has_keyword(part, "$anchor") for part in top.values()
     )
-    rewriting = Rewriting(top, plain=alone)
+    rewriting = Rewriting(inline_counted_references(top) if alone else top, plain=alone)
     whole = rewriting.rewrite()
     if isinstance(whole, bool):
         refuse("", "nothing is valid")

@@ -5,7 +5,9 @@ a keyword's is a misspelling of it, and refused.  Knows no grammar engine.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from flyweight.errors import RequestError, count_edits
 from flyweight.params.structured import NAME
@@ -45,6 +47,11 @@ HARMLESS = {"id", "example", "readonly", "_format", "strict", "nullable", "enumN
 
 
 Schema = dict[str, Any] | bool
+
+COUNTS = {"minProperties", "maxProperties"}
+OF_OBJECTS = {
+    "type", "properties", "patternProperties", "additionalProperties", "propertyNames", "required",
+}  # fmt: skip
 
 
 class UnsupportedSchema(RequestError):
@@ -186,6 +193,52 @@ def modernise(schema: Mapping[str, Any]) -> dict[str, Any]:
         kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
         found["type"] = kinds if "null" in kinds else [*kinds, "null"]
     return found
+
+
+def inline_counted_references(top: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in which each reference that leads back to itself, and has only `COUNTS` next to it,
+    is replaced by the object schema that it refers to: the grammar engine takes no keywords next to
+    a circular reference.
+    """
+
+    is_circular = cache(partial(_is_circular, top))
+
+    def visit(_: str, one: Any) -> Any:
+        if not isinstance(one, Mapping):
+            return one
+        said = one.keys() - ANNOTATIONS
+        if "$ref" in said and said & COUNTS and said <= {"$ref", *COUNTS}:
+            target = _find_target(top, one)
+            plain = isinstance(target, Mapping) and target.keys() - ANNOTATIONS <= OF_OBJECTS
+            if isinstance(target, Mapping) and plain and is_circular(one["$ref"]):
+                return {**target, **{key: one[key] for key in said & COUNTS}}
+        return map_within(one, visit)
+
+    return dict(visit("", top))
+
+
+def _find_target(top: Mapping[str, Any], schema: Mapping[str, Any]) -> object:
+    """What a schema refers to within one document."""
+    target = unquote(str(schema.get("$ref", "")))
+    return find_at(top, target[1:]) if target.startswith("#/") else None
+
+
+def _is_circular(top: Mapping[str, Any], reference: str) -> bool:
+    """Whether a reference leads back to itself, by way of any others."""
+    start: dict[str, Any] = {"$ref": reference}
+    seen, left = set[str](), [_find_target(top, start)]
+    while left:
+        one = left.pop()
+        if not isinstance(one, Mapping):
+            continue
+        left += (part for _, part in list_within(one))
+        target = str(one.get("$ref", ""))
+        if target == reference:
+            return True
+        if target and target not in seen:
+            seen.add(target)
+            left.append(_find_target(top, one))
+    return False
 
 
 def list_ignored_keywords(schema: object) -> list[str]:
