@@ -37,11 +37,11 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
     most = settings.max_body_values  # each costs a comma, and much more once it is read
     if raw.count(b",") >= most:
         problem = f"the body has {most} or more commas (--max-body-values)"
-        raise RequestError(problem, code="body_limit")
+        raise RequestError(problem, code="body_values_limit")
     try:
         given = msgspec.json.decode(raw)
     except RecursionError:
-        raise RequestError("the body is nested too deeply", code="body_limit") from None
+        raise RequestError("the body is nested too deeply", code="body_values_limit") from None
     except UnicodeDecodeError:
         raise RequestError("the body is not valid UTF-8", code="invalid_json") from None
     except msgspec.DecodeError:
@@ -50,7 +50,7 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
         raise RequestError("the body is not a JSON object", code="invalid_json")
     if raw.count(b",") > MOST_ITEMS // 8 and count_items(given, kind) > MOST_ITEMS:
         problem = f"the body has more than {MOST_ITEMS} values, token ids not counted"
-        raise RequestError(problem, code="body_limit")
+        raise RequestError(problem, code="body_values_limit")
     given = {name: value for name, value in given.items() if value is not None}
     try:
         body = (
@@ -61,7 +61,7 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
     except ValidationError as error:
         raise make_refusal(error, kind, settings) from None
     except RecursionError:
-        raise RequestError("the body is nested too deeply", code="body_limit") from None
+        raise RequestError("the body is nested too deeply", code="body_values_limit") from None
     _check_limits(settings, body)
     for name in list_ineffective(body):
         ignore_also(request, name)

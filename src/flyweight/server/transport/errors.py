@@ -27,7 +27,7 @@ CODES = {  # of refusals that name none
     404: "not_found",
     405: "method_not_allowed",
     408: "request_timeout",
-    413: "body_limit",
+    413: "body_bytes_limit",
     415: "unsupported_media_type",
     431: "header_limit",
     500: "internal_error",
