@@ -19,7 +19,7 @@ from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 
 KEPT = "20GiB"  # of packed weights, all models together
-LEAST_MODEL_LEN = 512  # a shorter context is only chosen when asked for
+LEAST_MODEL_LEN = 512  # a shorter context is only chosen when requested
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
@@ -30,7 +30,7 @@ def describe_unknown(name: str, known: Collection[str]) -> str:
 
 
 def find_peer_python(given: str | None) -> str:
-    """The interpreter that has the engines we are measured beside: the one given, else
+    """The interpreter that has the engines we are compared with: the one given, else
     FLYWEIGHT_PEER_PYTHON; empty for the one that runs.
     """
     return given or os.environ.get("FLYWEIGHT_PEER_PYTHON") or ""
@@ -148,7 +148,7 @@ class PackedCacheSettings:
             return cls(Path(shared) / "flyweight", room)
         try:
             return cls(Path.home() / ".cache" / "flyweight", room)
-        except RuntimeError:  # nobody's home: a user id that no list of users knows
+        except RuntimeError:  # no home: a user id that no list of users has
             return cls(None, room)
 
 

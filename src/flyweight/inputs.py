@@ -1,4 +1,4 @@
-"""What may be given beside options: prompts as mappings, and an adapter by vLLM's class.
+"""What may be given in addition to options: prompts as mappings, and an adapter by vLLM's class.
 
 Invariant: types only; what they hold is checked in `prompts`.  Standard library only.
 """

@@ -39,7 +39,7 @@ class KVCacheModel:
         limits = self.loaded.limits
         self.tokenizer = self.loaded.tokenizer
         self._reader = PromptReader(self.tokenizer, self.loaded.spec.vocab, limits.max_model_len)
-        self._table: I32 = np.arange(limits.blocks, dtype=np.int32)  # nobody else is here
+        self._table: I32 = np.arange(limits.blocks, dtype=np.int32)  # the only sequence
         self.length = 0
         self.logits: F32 = np.zeros(0, np.float32)
 

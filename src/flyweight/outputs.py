@@ -24,7 +24,7 @@ class PositionLogprobs(Sequence[dict[int, Logprob]]):
     """One dictionary a position, as vLLM lists them: the chosen token first, then the best.
 
     Kept packed, 8 bytes a candidate where dictionaries would take two hundred; an entry is made
-    when it is asked for.  `ids` and `values` hold `width` candidates a position, the chosen token
+    when it is read.  `ids` and `values` hold `width` candidates a position, the chosen token
     first; `ranks` the chosen token's; id -1 is no candidate.  Others than the best (not `ranked`)
     have no rank.
     """
@@ -172,7 +172,7 @@ class RequestMetrics:
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
     """A request's result so far; `finished` when every choice has ended.  `prompt_logprobs`, where
-    asked for, has an entry for each token of the prompt.
+    requested, has an entry for each token of the prompt.
     """
 
     request_id: str

@@ -34,7 +34,7 @@ from flyweight.validation.ranges import number, whole
 StructuredOutputsParams = StructuredOutputs  # vLLM's name
 Processor = Callable[..., Any]  # a row of logits to another, see `SamplingParams`
 ALL = -1  # log-probabilities: those of the whole vocabulary
-MAX_LOGPROBS = 64  # beside a token's own; the native sampler lists no more
+MAX_LOGPROBS = 64  # in addition to a token's own; the native sampler lists no more
 MAX_CHOICES = 128
 MAX_STOPS, LONGEST_STOP = 64, 1024  # stop strings, and characters of one
 MAX_BAD_WORDS = 128
@@ -271,7 +271,7 @@ class SamplingParams:
 
     @property
     def scored(self) -> int | None:
-        """How many log-probabilities come beside each token's own, if any do; -1 is `ALL`."""
+        """How many log-probabilities are listed with each token's own, if any; -1 is `ALL`."""
         return len(self.logprob_token_ids) or self.logprobs
 
     def __post_init__(self) -> None:

@@ -133,7 +133,7 @@ class MoeSpec:
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
     """Multi-head latent attention (DeepSeek-V2): K and V of a position are one latent of `rank`
-    elements and `rope` rotated ones; a head's query has `plain` elements beside the rotated ones
+    elements and `rope` rotated ones; a head's query has `plain` elements besides the rotated ones
     and its value `value`.  Queries pass through `q_rank` elements, 0 for none.  The norms of both
     latents have an `eps` of their own, which no config says (transformers' default).
     """
@@ -165,7 +165,7 @@ class LayerSpec:
     weights), "whole" (RMS, all heads as one vector) or "centred" (LayerNorm without biases, every
     head with weights of its own); `rope` the
     index of its rotation in `ModelSpec.ropes`, None without positions; `scale` what scores are
-    multiplied by, 0 for head**-0.5; `gated` MLPs have a gate beside the up projection.
+    multiplied by, 0 for head**-0.5; `gated` MLPs have a gate next to the up projection.
     """
 
     heads: int

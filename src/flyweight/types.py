@@ -148,10 +148,10 @@ class TokenLogprobs:
 class Event:
     """The engine's only output: new tokens of choice `index` of request `id`.  `finish` is set on
     the last one.  `prompt_logprobs` go on where the last event's ended, from the prompt's second
-    token on; they come before the first token.  `vector` is the answer of a request that asked for
+    token on; they come before the first token.  `vector` is the answer of a request that wants
     one, `error` says what a function of the caller's raised, or why the request cannot be served
     (`refused`: before it began); `total` and `score` are the log-probability of an answer found by
-    a search, and what ranked it; `reuse` comes with timings, where it was asked for.  (Not frozen:
+    a search, and what ranked it; `reuse` comes with timings, where it was requested.  (Not frozen:
     that would cost 128 sequences 0.2 ms a step.)
     """
 

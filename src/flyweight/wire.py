@@ -72,8 +72,8 @@ class SampleBatch:
     where no row has one.
 
     The order of application is stated in docs/ops.md.  `logprobs` are raw (before all of it).  The
-    draw at a row depends only on (seed, choice, position).  Nobody changes one, or a `Batch`; but
-    frozen they would cost every step 4 us.
+    draw at a row depends only on (seed, choice, position).  Neither it nor a `Batch` is changed
+    once made; frozen they would cost every step 4 us.
     """
 
     temperature: F32  # [R] 0 = greedy
@@ -126,9 +126,9 @@ class Batch:
 
 @dataclass(slots=True)
 class Sampled:
-    """What `sample` returns; nobody changes one.  top_ids / top_logprobs are padded with -1 / nan
-    to the largest count asked for.  `mu`, where the batch has cuts, is mirostat's state after the
-    draw (NaN elsewhere).
+    """What `sample` returns, not changed afterwards.  top_ids / top_logprobs are padded with -1 /
+    nan to the largest requested count.  `mu`, where the batch has cuts, is mirostat's state after
+    the draw (NaN elsewhere).
     """
 
     tokens: I32  # [R]
@@ -137,4 +137,4 @@ class Sampled:
     top_ids: I32  # [R,n]
     top_logprobs: F32  # [R,n]
     mu: F64 | None = None  # [R]
-    hidden: F32 | None = None  # [E,H] after the final norm, where the batch asked for any
+    hidden: F32 | None = None  # [E,H] after the final norm, where the batch wants any

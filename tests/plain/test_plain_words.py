@@ -5,6 +5,7 @@ files that documents name exist.
 import ast
 import collections
 import re
+import tokenize
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -51,6 +52,12 @@ BANNED = {
     r"in crowds|sat out|prompts alone": "prefill-only",
     r"asked for|as asked|is what is asked": "requested, required",
 }
+# Folders whose comments are not plain yet.
+LEFT = ("eval", "weights", "ops/cpu", "build.py", "describe.py", "cli/eval.py")
+COMMENTED = [
+    path for path in MODULES
+    if not path.relative_to(ROOT / "src/flyweight").as_posix().startswith(LEFT)
+]  # fmt: skip
 IDIOMS = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 
 
@@ -67,6 +74,15 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             literal = node.value
             if isinstance(literal, str) and " " in literal.strip():
                 yield node.lineno, literal
+
+
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a module's comments and docstrings."""
+    with path.open(encoding="utf-8") as file:
+        for token in tokenize.generate_tokens(file.readline):
+            docstring = token.type == tokenize.STRING and token.string.startswith('"""')
+            if token.type == tokenize.COMMENT or docstring:
+                yield from enumerate(token.string.splitlines(), token.start[0])
 
 
 def idioms(path: Path) -> list[str]:
@@ -125,6 +141,12 @@ def test_class_names_are_unique() -> None:
 
 def test_texts_use_standard_terms() -> None:
     found = [hit for path in MODULES for hit in idioms(path)]
+    assert found == []
+
+
+def test_comments_use_standard_terms() -> None:
+    lines = ((path, *line) for path in COMMENTED for line in comments(path))
+    found = [f"{name(path)}:{line}: {text}" for path, line, text in lines if IDIOMS.search(text)]
     assert found == []
 
 

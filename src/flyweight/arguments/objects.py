@@ -53,7 +53,7 @@ def format_options(given: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {spell(value)}" for name, value in given.items()) or "none"
 
 
-# --- quantization: weights are not quantised here; the files must have what is asked for ---
+# --- quantization: weights are not quantised here; the files must have the requested method ---
 
 QUANTIZATION = "--quantization"
 METHOD_KEYS = {  # keys, and the one each stands for
@@ -205,7 +205,7 @@ def _check_whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def _check_method(given: dict[str, Any]) -> None:
-    """Raises where anything but prompt lookup is asked for."""
+    """Raises where anything but prompt lookup is requested."""
     model, method = given.get("model"), given.get("method")
     if method is None:
         method = "ngram" if model in (None, "ngram", "[ngram]") else "draft_model"

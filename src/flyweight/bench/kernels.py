@@ -48,7 +48,7 @@ class KernelRun:
 
 
 class RunListener(SilentListener):
-    """Who is told how a run goes; every method may do nothing."""
+    """Receives the progress of a run; every method may do nothing."""
 
     def round(self, test: str, done: int, total: int) -> None: ...
     def rows(self, rows: Sequence[BenchRow]) -> None: ...
@@ -60,7 +60,7 @@ Run = Callable[[Workload, int], TimedRun]
 def run(
     asked: KernelRun, done: Sequence[BenchRow] = (), tell: RunListener | None = None
 ) -> list[BenchRow]:
-    """Measures what is not in `done`; rows are told of as soon as a test is finished, and returned
+    """Measures what is not in `done`; rows are reported as soon as a test is finished, and returned
     together.
     """
     tell = tell or RunListener()
@@ -153,8 +153,8 @@ class KernelBenchmark:
     def _warm_up(
         self, test: Workload, pairs: list[tuple[PlotColumn, Run]]
     ) -> list[tuple[PlotColumn, Run]]:
-        """Everybody once, short and untimed: some compile for the sizes they meet first.  Who is
-        still there.
+        """Runs each column once, short and untimed: some compile for the sizes they meet first.
+        Returns those that still run.
         """
         live = []
         short = replace(test, gen=min(test.gen, 2))
@@ -170,7 +170,7 @@ class KernelBenchmark:
     def _run_round(
         self, test: Workload, round: int, pairs: list[tuple[PlotColumn, Run]], busy: Sequence[int]
     ) -> list[tuple[PlotColumn, Run]]:
-        """Everybody once; who is still there."""
+        """Runs each column once; returns those that still run."""
         live = []
         before = self.prober.sample()
         for column, timed in pairs:

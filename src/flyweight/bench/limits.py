@@ -21,7 +21,7 @@ COLUMNS = 1024  # floats of a row of what is read
 LEAST_BYTES, MOST_BYTES = 256 << 20, 1 << 30  # the first is beyond most caches
 ROUNDS = 100_000  # of a compute probe: a few milliseconds
 REPEATS = 3
-TILE_UNITS = {"amx": "avx512"}  # target with a matrix unit: the vector target beside it
+TILE_UNITS = {"amx": "avx512"}  # target with a matrix unit: the vector target next to it
 
 
 @dataclass(frozen=True, slots=True)

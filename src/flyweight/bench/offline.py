@@ -71,7 +71,7 @@ class PeerComparison:
 
 
 class OfflineRun:
-    """An `LLM` with room for the requests, a prober beside it, and peers."""
+    """An `LLM` with capacity for the requests, a prober of limits, and peers."""
 
     def __init__(
         self, model: str, requests: OfflineRequests, tell: RunListener, **settings: Any

@@ -113,7 +113,7 @@ GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 @dataclass(frozen=True, slots=True)
 class TimedRun:
     """Seconds of one run of a test, and the steps in it (none where they are not known), which
-    took `outside` seconds beside the runner: scheduling, batches, commits.
+    took `outside` seconds outside the runner: scheduling, batches, commits.
     """
 
     seconds: float

@@ -98,8 +98,8 @@ class Peer(Protocol):
 
 
 class PeerProcess:
-    """A peer that stays loaded between its turns, stopped by a signal so that it disturbs nobody
-    then.
+    """A peer that stays loaded between its turns, stopped by a signal so that it disturbs no
+    measurement then.
     """
 
     def __init__(self, named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> None:
@@ -199,7 +199,7 @@ class PeerProcess:
 
 
 class PeerBinary:
-    """llama-bench, and llama-batched-bench beside it, run anew for every round."""
+    """llama-bench and llama-batched-bench, run anew for every round."""
 
     def __init__(self, named: PeerArgument, model: str, means: PeerMethod) -> None:
         self.label, self.flags = named.label, named.flags

@@ -89,7 +89,7 @@ def format_ratio(spread: Spread | None) -> str:
 
 
 def describe_machine(around: Surroundings, rows: Sequence[BenchRow]) -> str:
-    """Where and beside what: the machine, its limits while the rows were taken, who else ran."""
+    """The machine, its limits while the rows were taken, and what else ran."""
     parts = [around.cpu, f"{around.cores} cores", f"{around.memory / (1 << 30):.0f} GiB"]
     if rows:
         isas = sorted({row.isa for row in rows if row.isa})

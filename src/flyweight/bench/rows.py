@@ -49,7 +49,7 @@ class BenchRow:
     bytes of the file and K/V, and operations, that the test asks for, over the time it took.
     `isa` is the instruction set ours ran with, in peers' rows too.  `other_cores` is what other
     processes used meanwhile, `n_busy` how many were started for it.  `outside_us` is what a step
-    of ours took beside the model: scheduling, batches, commits.
+    of ours took outside the model: scheduling, batches, commits.
     """
 
     engine: str

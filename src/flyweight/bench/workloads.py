@@ -93,7 +93,7 @@ def parse_numbers(name: str, text: str, low: int, high: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """The tests asked for, as lists of numbers: `batches` of sequences decode `batch_gen` tokens
+    """The requested tests, as lists of numbers: `batches` of sequences decode `batch_gen` tokens
     each, of those above 1, at all depths or after `shared` prefixes.
     """
 

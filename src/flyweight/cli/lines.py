@@ -38,7 +38,7 @@ def edit_lines() -> None:
         readline.parse_and_bind("set enable-bracketed-paste on")
     try:
         file = Path("~/.local/state/flyweight/history").expanduser()
-    except RuntimeError:  # nobody's home: a user id that no list of users knows
+    except RuntimeError:  # no home: a user id that no list of users has
         return
     readline.set_history_length(HISTORY)
     with suppress(OSError, UnicodeDecodeError):

@@ -113,7 +113,7 @@ def prepare_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, TextIOWrapper):
-            with suppress(UnsupportedOperation):  # somebody has read from it already
+            with suppress(UnsupportedOperation):  # it has been read from already
                 stream.reconfigure(errors="replace")
 
 

@@ -22,7 +22,7 @@ from flyweight.errors import CheckpointError, RequestError, nearest
 from flyweight.types import CUTS, SamplingParams
 
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
-PATH_BEGINS = (".", "/", "~")  # nobody's prompt
+PATH_BEGINS = (".", "/", "~")  # no prompt begins so
 
 Words = Annotated[
     list[str] | None,
@@ -106,7 +106,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How an answer is asked for and shown."""
+    """How an answer is requested and shown."""
 
     system: str = ""
     context: str = "shift"
@@ -135,7 +135,7 @@ def answer(
     with show_loading(verbose=talk.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
     defaults = {**RUN_DEFAULTS, "max_tokens": None, **llm.read_generation_defaults()}
-    if sampling.get("mirostat"):  # it takes no other cut beside it
+    if sampling.get("mirostat"):  # it cannot be combined with other cuts
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})
     session = ChatSession(llm, params, talk.system, console, obey, talk.context)
@@ -194,8 +194,8 @@ def read_prompt(prompt: str | None, file: str | None) -> str | None:
 
 
 def check_stdin() -> None:
-    """Beside a prompt stdin is not read, as whoever started us may hold it open for ever; text that
-    waits there is refused rather than lost, and a pipe that may still bring some is told of.
+    """With a prompt stdin is not read, as the parent process may hold it open for ever.  Text that
+    waits there is refused rather than lost; for a pipe that may still bring some a note is printed.
     """
     if sys.stdin is None or sys.stdin.isatty():
         return

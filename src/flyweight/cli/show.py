@@ -32,7 +32,7 @@ SHOW_BAR_ABOVE = 200 << 20  # bytes; less loads in well under two seconds
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints words as they are: `[b]` or `:dog:` may be somebody's file or token."""
+    """A console that prints words as they are: `[b]` or `:dog:` may be a file or token."""
     return Console(stderr=stderr, markup=False, emoji=False)
 
 
@@ -102,7 +102,7 @@ class LoadingDisplay:
 @contextmanager
 def show_loading(*, verbose: bool = False, planned: bool = True) -> Iterator[LoadingDisplay]:
     """A `LoadingDisplay` on stderr, whose bar goes when the block ends, however it ends; `planned`
-    tells of the memory plan.
+    prints the memory plan.
     """
     tell = LoadingDisplay(make_console(stderr=True), verbose, planned)
     try:

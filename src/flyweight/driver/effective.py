@@ -1,7 +1,7 @@
 """What an engine in this process came to: its effective configuration and its metrics.
 
-Invariant: nothing is told that was not read from the engine, its settings or the arguments that
-were given.  The server's ledger tells more, at /v1/engine/effective.
+Invariant: nothing is reported that was not read from the engine, its settings or the arguments that
+were given.  The server reports more, at /v1/engine/effective.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made anew from
 them; so it needs no notice of preemption, forks and interrupts.  A compiled grammar grows with
-the texts that are held to it, up to limits after which it takes none; so each request has one of
+the texts matched with it, up to limits after which it takes none; so each request has one of
 its own.  Whatever goes wrong with one ends its own request, and what its masks cost is bounded for
 the others (`MaskBudget`).  Knows no grammar and no vocabulary.
 

@@ -1,4 +1,4 @@
-"""LoRA adapters (Hu et al., 2021) put into a model's slots: which tensors of an adapter go beside
+"""LoRA adapters (Hu et al., 2021) put into a model's slots: which tensors of an adapter go with
 which matrix of the decoder.
 
 Invariant: every tensor of an adapter is used, or it is refused by name.  A slot of several sources

@@ -15,7 +15,7 @@ from flyweight.wire import F32, Batch
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """[T,K] -> [T,N]: the weight, and by adapter index the low-rank matrices beside it."""
+    """[T,K] -> [T,N]: the weight, and by adapter index its low-rank matrices."""
 
     ops: Ops
     weight: Weights

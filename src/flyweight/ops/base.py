@@ -93,7 +93,7 @@ class Ops(Protocol):
     def activations(self) -> str: ...
     @property
     def kv_dtype(self) -> str:
-        """What K and V are best stored in, where nobody says."""
+        """The default type of stored K and V."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class Ops(Protocol):
 
     # --- compute ---
     def embed(self, table: Weight, ids: I32) -> F32:
-        """[T] -> [T,H]; dequantises only the rows asked for."""
+        """[T] -> [T,H]; dequantises only the requested rows."""
         ...
 
     def norm(self, x: F32, w: F32, eps: float) -> F32:

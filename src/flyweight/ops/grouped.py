@@ -203,7 +203,7 @@ class GroupedWeight:
         return name_kind(self.layout)
 
     def take(self, rows: slice | I64) -> "GroupedWeight":
-        """Some of the rows, in the order asked for."""
+        """Some of the rows, in the given order."""
         held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "columns"}
         cut: dict[str, Any] = {k: x[rows] for k, x in held.items() if isinstance(x, np.ndarray)}
         return replace(self, shape=(len(cut["codes"]), self.shape[1]), **cut)
@@ -260,7 +260,7 @@ class BlockRows:
     raw: U8
 
     def take(self, rows: slice | I64) -> "BlockRows":
-        """Some of the rows, in the order asked for."""
+        """Some of the rows, in the given order."""
         cut = self.raw[rows]
         return BlockRows((len(cut), self.shape[1]), self.kind, cut)
 

@@ -18,8 +18,8 @@ from flyweight.wire import F32, F64, I64, U32, CutRow, ListedLogprobs, SampleBat
 
 def add_listed(logits: F32, listed: ListedLogprobs | None, found: Sampled) -> Sampled:
     """`found` with the listed ids in place of the best ones, in the rows that have such a list.
-    What it tells of the best tells what the row's logits lack to be log-probabilities, to the last
-    bits: nobody's is nearer to 0.
+    The best one's logit and log-probability differ by the row's normaliser, to the last bits: no
+    other log-probability is nearer to 0.
     """
     if listed is None:
         return found
@@ -115,7 +115,7 @@ XTC = 0x9FB21C651E98DF25  # its chance is a number of its own
 
 
 def sample(logits: F32, s: SampleBatch) -> Sampled:
-    """[R,V] -> tokens, with raw log-probabilities and ranks where asked for (else NaN and 0)."""
+    """[R,V] -> tokens, with raw log-probabilities and ranks where requested (else NaN and 0)."""
     count = len(logits)
     width = max(int(s.logprobs.max(initial=-1)), 0)
     tokens = np.zeros(count, np.int32)

@@ -1,4 +1,4 @@
-"""When an answer that goes round in circles ends: vLLM's `repetition_detection`.
+"""When an answer that repeats itself ends: vLLM's `repetition_detection`.
 
 Invariant: a `RepetitionDetectionParams` that exists is valid, and what it costs a token depends on
 its own numbers alone, never on how long the text is.  Standard library only; knows no sequence.

@@ -176,7 +176,7 @@ def _refuse_constant(word: str) -> float:
 
 
 def _measure_depth(text: str) -> int:
-    """Levels of brackets outside strings; no recursion on what somebody sent."""
+    """Levels of brackets outside strings; no recursion on what a client sent."""
     deepest = level = 0
     # A string that does not end goes to the end, so that no part is looked at twice.
     for mark in re.findall(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', text, re.S):

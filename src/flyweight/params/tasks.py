@@ -1,4 +1,4 @@
-"""What may be asked of a prompt beside sampled text.
+"""What a request may want of a prompt other than sampled text.
 
 Invariant: params that exist are valid.  Frozen data, standard library only.
 """
@@ -74,7 +74,7 @@ class BeamSearchParams:
 
     def check_ends(self, ends: int, vocab: int) -> None:
         """Whether a model's vocabulary, `ends` of which end a sequence, has enough continuations:
-        so many go on, and each end is looked at beside them.
+        so many go on, and each end is considered in addition to them.
         """
         most = min(MAX_CANDIDATES, vocab) - ends
         require(

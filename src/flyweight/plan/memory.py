@@ -47,7 +47,7 @@ class Sizing:
     """The settings that decide memory.  `blocks` 0 means as many as can be used and fit.  `scored`
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
-    log-probabilities may be beside a token's own.
+    log-probabilities may be listed with a token's own.
     """
 
     max_model_len: int
@@ -130,7 +130,7 @@ class Needs:
     kinds: SlotKinds
     weights: int
     activations: str
-    kv_dtype: str  # what the backend stores K and V in, where nobody says
+    kv_dtype: str  # the backend's default type of stored K and V
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":

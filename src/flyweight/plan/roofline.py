@@ -109,7 +109,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What steps asked for, added up, and the least seconds they could take."""
+    """The work of steps, added up, and the least seconds they could take."""
 
     operations: float = 0.0
     nbytes: float = 0.0

@@ -1,6 +1,6 @@
 """Bytes a step holds at its worst moment: arrays between ops, kernels' working memory, logits.
 
-Invariant: an upper bound, kept beside what it bounds: the arrays of models/attention.py,
+Invariant: an upper bound, kept in step with what it bounds: the arrays of models/attention.py,
 models/feedforward.py and native/stack.h, the scratch of native/kv.h, native/experts.cpp and
 native/sample.cpp.
 tests/model/test_step_bytes.py and tests/api/test_memory_promise.py hold it to what is there.

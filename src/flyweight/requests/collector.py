@@ -1,10 +1,9 @@
 """From the engine's events to what a caller reads: text, stop strings, log-probabilities, timings
 of one request.
 
-Invariant: the text never holds half a character or part of a stop string, and does not depend on
-how tokens were grouped into events, nor on when it is asked for: it is made then, unless a stop
-string may end it.  Knows nothing of scheduling; who ends a choice early is told by `feed`'s return
-value.
+Invariant: the text never holds an incomplete character or part of a stop string, nor depends on
+how tokens were grouped into events, nor on when it is read: it is made then, unless a stop
+string may end it.  Knows nothing of scheduling; `feed` returns whether a choice ends early.
 """
 
 import time
@@ -147,8 +146,8 @@ class Collector:
         self._last = other._last
 
     def feed(self, event: Event) -> bool:
-        """Takes one event; True when a stop string ended its choice, so that the engine can be told
-        to stop it.
+        """Takes one event; True when a stop string ended its choice, so that the engine can
+        stop it.
         """
         choice = self.choices[event.index]
         self.cached = max(self.cached, event.cached)
@@ -226,7 +225,7 @@ class Collector:
         return self.tokenizer.decode(self.request.tokens, self.request.params.skip_special_tokens)
 
     def read_prompt_logprobs(self) -> PromptLogprobs | None:
-        """Log-probabilities of the prompt, where they were asked for; all there with the first
+        """Log-probabilities of the prompt, where they were requested; all there with the first
         token.
         """
         if self.request.params.prompt_logprobs is None:
@@ -250,7 +249,7 @@ class Collector:
         )
 
     def _is_hidden(self, event: Event) -> bool:
-        """A stop token is returned among the ids but is no part of the text, unless asked for."""
+        """A stop token is returned among the ids but is no part of the text, unless requested."""
         return event.stop_token is not None and not self.request.params.include_stop_str_in_output
 
     def _take(
@@ -327,7 +326,7 @@ class Collector:
 
 
 class VectorCollector:
-    """Gathers the one event of a request that asked for a vector of the prompt `tokens`, and when
+    """Gathers the one event of a request that wants a vector of the prompt `tokens`, and when
     it came.
     """
 

@@ -51,7 +51,7 @@ def read_generation_options(theirs: Mapping[str, Any]) -> dict[str, Any]:
 class RequestChecks:
     """What a request is checked against: the vocabulary's size, the longest sequence, how many
     prompt tokens a step may score, the ids that end a sequence, adapters by name, and how many
-    log-probabilities may be listed beside a token's own.
+    log-probabilities may be listed with a token's own.
     """
 
     vocab: int

@@ -32,7 +32,7 @@ Prompt = PromptType
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
-    goes first), the adapter it goes through, "" for none, and whether it is told what it got from
+    goes first), the adapter it goes through, "" for none, and whether it reports what it got from
     the cache.
     """
 
@@ -59,7 +59,7 @@ class PreparedPrompt:
 @dataclass(frozen=True, slots=True)
 class PromptReader:
     """Reads prompts for a model of `vocab` pieces and at most `longest` tokens a sequence; `scored`
-    rows of a step may be for prompts' log-probabilities, of which `best` may be listed beside a
+    rows of a step may be for prompts' log-probabilities, of which `best` may be listed with a
     token's own; `marks` are those of reasoning.
     """
 

@@ -31,7 +31,7 @@ class Effort:
 
 
 class Alphabet:
-    """Characters that no class tells apart are one letter, and a set of letters is a number with a
+    """Characters that no class distinguishes are one letter; a set of letters is a number with one
     bit for each.
     """
 

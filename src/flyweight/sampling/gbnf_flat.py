@@ -106,7 +106,7 @@ def _lacks(symbol: Symbol, makes: set[int]) -> bool:
 
 def _find_productive(rules: list[FlatRule]) -> set[int]:
     """The rules that make a text, in time that grows with their length: each row waits for the
-    rules in it, and a rule that makes one tells those who wait.
+    rules in it, and a rule that makes one notifies the rows that wait.
     """
     waiting: dict[int, list[tuple[int, int]]] = defaultdict(list)
     missing: dict[tuple[int, int], int] = {}

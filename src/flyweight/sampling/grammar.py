@@ -2,7 +2,7 @@
 tokens may come next.
 
 Invariant: a matcher allows a token exactly where some text that satisfies the constraint goes on
-with its bytes, and an end of sequence exactly where the text satisfies it as it stands.  What the
+with its bytes, and an end of sequence exactly where the text so far satisfies it.  What the
 grammar engine refuses is a `RequestError` in one line; its limits bound time and memory of every
 call.  Knows no sequences and no step.
 """
@@ -195,7 +195,7 @@ class Matcher:
 
     @property
     def complete(self) -> bool:
-        """Whether the text satisfies the grammar as it stands."""
+        """Whether the text so far satisfies the grammar."""
         return bool(self._matcher.is_accepting())
 
     @property

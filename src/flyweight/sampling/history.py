@@ -2,8 +2,8 @@
 completed, and the end of a thought whose budget is spent (vLLM's `thinking_token_budget`).
 
 Invariant: a function of a row's own tokens, draft tokens among them, so that drafts, forks and
-preemption need not be told to it.  A repetition is a run of tokens that ends the text and stands in
-it before; runs do not reach across a breaker.  Only where the closing mark of a thought may be due
+preemption need no notice.  A repetition is a run of tokens that ends the text and stands in it
+before; runs do not reach across a breaker.  Only where the closing mark of a thought may be due
 are the thought's tokens read; marks are known by their bytes.
 """
 

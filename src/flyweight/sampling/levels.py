@@ -44,7 +44,7 @@ def check_rules(text: str) -> None:
         except RecursionError:
             problem = ": a schema of it is nested too deeply"
             raise RequestError(problem, f"{NAME}.grammar", code="bad_constraint") from None
-        except ValueError:  # which whoever reads it tells better
+        except ValueError:  # reported by the reader
             return
         check_schema(schema, f"{NAME}.grammar")
 

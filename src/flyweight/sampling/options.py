@@ -75,7 +75,7 @@ class SequenceOptions:
             self.best = p.scored
         self.record = RECORD.pack(
             *[min(value, MOST) for value in read_packed(p)],
-            # listed ids are looked up behind the sampler, by what it tells of the best
+            # listed ids are looked up after the sampler, by what it returns of the best
             -1 if self.best is None else 1 if listed else self.best,
             self.choice,
             self.prompt if self.penalised else 0,

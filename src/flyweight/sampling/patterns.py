@@ -1,6 +1,6 @@
-"""JSON Schema's patterns (ECMA-262) as the regex dialect that enforces them.
+"""JSON Schema's patterns (ECMA-262) as the regexes that enforce them.
 
-Invariant: what comes out matches nothing that the pattern would not; what the two dialects read
+Invariant: what comes out matches nothing that the pattern would not; what the two syntaxes read
 differently is written out, or refused by name.  The states that counts come to are estimated from
 the text alone, before a text meets the lexer's limit.  Knows no grammar engine.
 """
@@ -11,7 +11,7 @@ from typing import NoReturn
 from flyweight.sampling.schema_keywords import UnsupportedSchema
 from flyweight.validation.untrusted import shown
 
-# ECMA's white space and line ends, which are not the enforcing dialect's.
+# ECMA's white space and line ends, which are not the enforcing engine's.
 SPACE = (
     r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}"
     r"\x{3000}\x{FEFF}"
@@ -39,7 +39,7 @@ NARROW = re.compile(r"\\[dwnrtfv.\\^$*+?()\[\]{}|/-]|\[[^^\\]*\]|[ -~]")
 
 
 def translate_pattern(pattern: str, where: str) -> str:
-    """The pattern in the enforcing dialect.  Raises `UnsupportedSchema` at `where`."""
+    """The pattern in the enforcing engine's syntax.  Raises `UnsupportedSchema` at `where`."""
     if pattern.startswith(ANY_CASE):
         pattern = _match_both_cases(pattern[len(ANY_CASE) :], where)
     if problem := find_long_count(pattern):

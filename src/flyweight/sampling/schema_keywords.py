@@ -20,7 +20,7 @@ ANNOTATIONS = {
     "$vocabulary", "$dynamicAnchor", "$recursiveAnchor",
 }  # fmt: skip
 NAMES = {"$id", "$anchor", "$ref"}
-PLAIN = {  # enforced as they stand
+PLAIN = {  # enforced unchanged
     "type", "enum", "const", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "minProperties", "maxProperties",
     "required",

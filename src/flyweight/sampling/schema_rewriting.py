@@ -33,7 +33,7 @@ from flyweight.sampling.schema_negation import DEEPEST, Negation, NotExpressible
 from flyweight.validation.untrusted import shown
 
 MOST_MADE = 20_000  # schemas in what comes out
-MOST_EXCLUSIVE = 12  # branches of a oneOf that are told apart by negations
+MOST_EXCLUSIVE = 12  # branches of a oneOf that are distinguished by negations
 MOST_ORDERED, MOST_DISTINCT = 5, 8  # items whose orders, or whose sets, are all listed
 MOST_PLACES = 8  # of an array in which an item is looked for
 CONDITION = {"if", "then", "else"}

@@ -114,7 +114,7 @@ def _read_end(schema: dict[str, Any], name: str, place: str, exactly: bool) -> E
 
 
 def _check_each(schema: dict[str, Any], place: str) -> None:
-    """Raises `RequestError` unless multiples can be told by their digits."""
+    """Raises `RequestError` unless multiples can be recognised by their digits."""
     if "multipleOf" not in schema:
         return
     at, value = f"{place}/multipleOf", schema["multipleOf"]

@@ -312,7 +312,7 @@ class ServerSettings:
 
 
 def loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches an address."""
+    """Whether only this machine reaches an address."""
     if host in LOOPBACK:
         return True
     try:

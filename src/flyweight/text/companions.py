@@ -1,4 +1,4 @@
-"""The files beside a vocabulary: tokenizer_config.json and its kin say which tokens were added,
+"""The files next to a vocabulary: tokenizer_config.json and others say which tokens were added,
 which begin and end a text, and how messages become a prompt.
 
 For tokenizer.json the `tokenizers` library takes them (`hf`); for every other kind they are laid
@@ -62,7 +62,7 @@ def read_flag(config: Json, name: str, path: Path) -> bool:
 
 
 def is_encodable(text: str) -> bool:
-    """JSON can spell half a character; tokens are whole ones."""
+    """JSON can spell an invalid surrogate; tokens are whole characters."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -84,7 +84,7 @@ def read_chat_templates(directory: Path, config: Json) -> dict[str, str]:
 
 
 def lay_over(metadata: dict[str, object], directory: Path) -> dict[str, object]:
-    """`tokenizer.ggml.*` with what the files beside it say: added tokens, ids by name, flags,
+    """`tokenizer.ggml.*` with what the files next to it say: added tokens, ids by name, flags,
     templates.
     """
     config, path = read_companions(directory), directory / CONFIG

@@ -76,7 +76,7 @@ def read_vocabulary(
     metadata: Mapping[str, object], add_bos: bool, add_eos: bool = False, decoded: bool = True
 ) -> GgufVocabulary:
     """Check and collect `tokenizer.ggml.*`; `add_bos` and `add_eos` are the kind's rule where the
-    file states none; pieces that are not `decoded` yet are when they are asked for.
+    file states none; pieces that are not `decoded` yet are when they are read.
     """
     pieces = read_strings(metadata, "tokens")
     if decoded:

@@ -2,7 +2,7 @@
 named pre-tokenizer.
 
 Merging is native, over the file's own bytes; how a text is cut beforehand is `pretokenizers`'.  A
-name that is not in that table is refused: ids would be wrong in ways nobody sees.
+name that is not in that table is refused: ids would be wrong without a sign of it.
 """
 
 import re
@@ -28,7 +28,7 @@ from flyweight.validation.strings import Strings
 from flyweight.validation.untrusted import shown
 
 MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
-PART = 4096  # characters of a text that are cut into words in one call, which lets nobody else run
+PART = 4096  # characters that one call cuts into words; no other thread runs during it
 PIECE, BYTE = 1, 2  # how a token takes part in merging
 PLAIN = {TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN}  # spelled as they are
 

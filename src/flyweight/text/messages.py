@@ -19,7 +19,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")  # names for the same
 OPTIONS = ("add_generation_prompt", "continue_final_message", "documents")
 TEXTS = ("text", "input_text", "output_text")  # types of parts; templates know the first
 DEEPEST = 128  # levels of what templates are given: who walks them has a stack of some hundreds
-OWN = (  # never a template's switch: what is passed beside them
+OWN = (  # never a template's switch: what is passed in addition to them
     "messages", "tools", "chat_template", "tokenizer", "template", "longest", "add_special",
     "bounds",
 )  # fmt: skip
@@ -143,7 +143,7 @@ def to_plain(value: Any) -> Any:
 
 def check_depth(name: str, value: Any) -> None:
     """Raises `RequestError` where lists and mappings lie too deep in one another; no recursion on
-    what somebody sent.
+    what a client sent.
     """
     level = [value]
     for _ in range(DEEPEST):

@@ -172,7 +172,7 @@ def _measure_translate(meter: RenderMeter, text: Any, values: list[Any]) -> int:
 
 
 def _measure_dump(meter: RenderMeter, value: Any, values: list[Any]) -> int:
-    """JSON or a printed value: all of it, each part on a line as deep as it lies."""
+    """JSON or a printed value: all of it, each part on a line, indented by its depth."""
     indent = max((v for v in values if isinstance(v, int)), default=0)
     return meter.weigh(value) * (1 + indent)
 

@@ -110,7 +110,7 @@ def read_ranks(path: Path) -> tuple[Metadata, PreTokenizer]:
 
 
 def make_metadata(pieces: Mapping[int, str], special: Mapping[str, int], where: str) -> Metadata:
-    """Pieces and special tokens by id; ids that nobody has stay without a piece."""
+    """Pieces and special tokens by id; ids that no token has stay without a piece."""
     count = 1 + max(*pieces, *special.values(), 0)
     if min(*pieces, *special.values(), 0) < 0 or count > MOST_TOKENS:
         raise CheckpointError(f"{where}: a rank is outside 0 to {MOST_TOKENS - 1}")

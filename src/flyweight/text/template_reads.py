@@ -21,8 +21,8 @@ KEPT = 8  # templates that are remembered
 
 @lru_cache(KEPT)
 def list_variables(template: str) -> frozenset[str] | None:
-    """Variables beside the conversation that it reads; None where it cannot be read itself, which
-    rendering says better.
+    """Variables other than the conversation that it reads; None where it cannot be parsed, which
+    rendering reports better.
     """
     sandbox = Sandbox(RenderMeter())
     try:

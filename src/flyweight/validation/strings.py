@@ -1,4 +1,4 @@
-"""A long list of strings, kept as a file has them and decoded when one is asked for: vocabularies
+"""A long list of strings, kept as a file has them and decoded when one is read: vocabularies
 have 300,000, and a short prompt needs a handful.
 
 Invariant: equal to the list of its strings; bytes that are not UTF-8 are lone surrogates.

@@ -1,4 +1,4 @@
-"""Values out of files nobody vouches for: JSON of bounded size, GGUF's token ids, and a file's own
+"""Values from untrusted files: JSON of bounded size, GGUF's token ids, and a file's own
 words made fit for the one line of an error.
 
 Invariant: whatever a file holds, the outcome is a checked value or a `CheckpointError`, and no

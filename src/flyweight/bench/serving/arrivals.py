@@ -1,7 +1,7 @@
 """When requests are sent: all at once, or by chance at a rate, or at a rate that grows.
 
 Invariant: times do not fall; at a constant rate the last request comes when so many would have come
-on average, as in vLLM, so that the rate is the one asked for.
+on average, as in vLLM, so that the rate is the requested one.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The APIs of a load: the body of a request, and what an event of its answer holds.
 
 Invariant: reading an event costs about as much as parsing it: its shape is known beforehand, and
-what nobody asks for is passed over.  A chunk counts when it has a part of the answer: text, or a
+what no figure needs is skipped.  A chunk counts when it has a part of the answer: text, or a
 token that shows none yet; one that only opens or closes an answer does not.
 """
 
@@ -217,7 +217,7 @@ def _record_end(event: TextEvent | ChatEvent, answer: StreamedAnswer) -> None:
 
 
 def _record_error(error: msgspec.Raw, answer: StreamedAnswer) -> bool:
-    """Whether an event tells of an error; null is none."""
+    """Whether an event reports an error; null is none."""
     found = bytes(error)
     if found == b"null":
         return False

@@ -20,7 +20,7 @@ from flyweight.bench.serving.requests import StreamedAnswer
 from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line, shown
 
-MOST_ERROR = 64 << 10  # bytes kept of a body that tells what is wrong
+MOST_ERROR = 64 << 10  # bytes kept of a body that describes an error
 MOST_EVENT = 16 << 20  # bytes of an event whose end has not come, and of any other body
 SSE = "event-stream"
 
@@ -154,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
         self.now = time.perf_counter()
         self.heard = True
         if self.reading is None:
-            self.close()  # nobody asked
+            self.close()  # no request is pending
             return
         try:
             self.parser.feed_data(data)

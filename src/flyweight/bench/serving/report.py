@@ -1,4 +1,4 @@
-"""What is said of a load: vLLM's block, its JSON, its file's name; ratios beside another server.
+"""The report of a load: vLLM's block, its JSON, its file's name; ratios to another server.
 
 Invariant: labels, order and keys are vLLM's; what is ours comes after what is theirs.
 """
@@ -25,7 +25,7 @@ WIDTH, LABEL = 50, 40
 DETAILS = (
     "input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors",
 )  # fmt: skip
-BETTER = {  # figures beside each other, and whether more of it is better
+BETTER = {  # figures that are compared, and whether more is better
     "Output token throughput (tok/s)": True,
     "Total token throughput (tok/s)": True,
     "Request throughput (req/s)": True,
@@ -226,7 +226,7 @@ def compare(ours: LoadSummary, other: LoadSummary) -> dict[str, tuple[float, flo
     for label, more in BETTER.items():
         a, b = _find_figure(ours, label), _find_figure(other, label)
         above, below = (a, b) if more else (b, a)
-        if below > 0:  # else a percentile nobody asked for, or answers of one chunk
+        if below > 0:  # else a percentile that was not requested, or answers of one chunk
             found[label] = (a, b, above / below)
     return found
 

@@ -45,7 +45,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetServer:
-    """A server as it was named: its address, its API, the model asked for ("" is its first)."""
+    """A server as it was named: its address, its API, the requested model ("" is its first)."""
 
     place: ServerAddress
     backend: str
@@ -117,7 +117,7 @@ class ServerFacts:
 
 
 class LoadSession:
-    """Servers that are there and the load for them; `note` is told what a person should know."""
+    """Servers that are there and the load for them; `note` gets what a person should know."""
 
     def __init__(self, wanted: LoadPlan, body: RequestBody, note: Callable[[str], None]) -> None:
         self.wanted, self.body, self.note = wanted, body, note
@@ -218,14 +218,14 @@ async def examine_server(server: TargetServer, body: RequestBody, seconds: float
 async def load_vocabulary(
     place: ServerAddress, cards: Sequence[Mapping[str, Any]], headers: Mapping[str, str]
 ) -> int | None:
-    """The size a server tells: llama-server among its models, ours beside them."""
+    """The size a server reports: llama-server in its list of models, ours on a page of its own."""
     meta = cards[0].get("meta") if cards else None
     found = meta.get("n_vocab") if isinstance(meta, dict) else None
     if found is None:
         try:
             _, page = await asyncio.wait_for(get(place, "/server_info", headers), PATIENCE)
         except (OSError, TimeoutError):
-            return None  # whoever does not know the page may do anything
+            return None  # a server without the page may do anything
         engine = page.get("engine") if isinstance(page, dict) else None
         found = engine.get("vocab") if isinstance(engine, dict) else None
     return found if isinstance(found, int) and found > 1 else None

@@ -1,8 +1,8 @@
 """Prompts of exact lengths: as token ids, or as text that the tokenizer reads as so many tokens.
 
-Invariant: a prompt that is handed out has the length asked for, counted as the server counts it
+Invariant: a prompt that is handed out has the requested length, counted as the server counts it
 (marks the vocabulary adds at the beginning or end are part of it).  Text is made of pieces that
-stay what they are beside each other; what is made is counted once more all the same.
+stay what they are next to each other; what is made is counted once more all the same.
 """
 
 import random

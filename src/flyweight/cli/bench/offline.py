@@ -115,7 +115,7 @@ def _measure(
 
 
 def print_outcome(outcome: OfflineReport, file: Path | None) -> None:
-    """What was achieved, and beside whom."""
+    """Prints what was achieved, compared with the peers."""
     from flyweight.bench.report import DETERMINISTIC
     from flyweight.bench.rows import CACHED_BYTES
 

@@ -81,7 +81,7 @@ class PeerOptions:
 
 @contextmanager
 def name_errors(name: str, path: Path | None) -> Iterator[None]:
-    """What the system refuses about a file is told by the option that named it."""
+    """Errors of the system about a file name the option that named it."""
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:

@@ -18,7 +18,7 @@ Rows = Callable[[Sequence[BenchRow]], None]
 
 
 class Measuring(RunListener):
-    """Loading's bar, then one of the rounds; `shown` is told of rows."""
+    """The bar of loading, then one of the rounds; `shown` is called with rows."""
 
     def __init__(self, console: Console, shown: Rows | None = None) -> None:
         self.console, self.shown = console, shown

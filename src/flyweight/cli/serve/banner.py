@@ -25,7 +25,7 @@ from flyweight.server.lifecycle.running import measure_age
 from flyweight.server.observability.effective_config import FeatureRow
 from flyweight.validation.untrusted import printable
 
-if TYPE_CHECKING:  # what is heavy is imported beside the engine
+if TYPE_CHECKING:  # heavy modules are imported while the engine loads
     from flyweight.describe import ModelDescription
     from flyweight.plan.memory import MemoryPlan
     from flyweight.server import pipe
@@ -121,7 +121,7 @@ class Banner:
         self.choice = choice
         self.out = out or sys.stderr
         self.began = time.monotonic()
-        self.shown = 0.0  # when progress was last told of
+        self.shown = 0.0  # when progress was last shown
         self.model = ""
         self.drawn = False  # whether the last line at the terminal is to be written over
 
@@ -181,7 +181,7 @@ class Banner:
         try:
             self.out.write(text)
             self.out.flush()
-        except (OSError, ValueError):  # nobody reads any more; the server goes on
+        except (OSError, ValueError):  # the reader is gone; the server goes on
             self.out = open(os.devnull, "w")  # noqa: SIM115
 
     # --- once it is ready ---

@@ -103,13 +103,13 @@ def apply_log_level(draft: DraftArguments) -> None:
 
 
 def silence_requests(draft: DraftArguments, quiet: bool) -> None:
-    """No line a request, unless it is asked for by name."""
+    """Turns request lines off, unless they are requested by name."""
     if quiet and "enable-log-requests" not in draft.options:
         draft.server["enable_log_requests"] = False
 
 
 def apply_environment_key(draft: DraftArguments) -> None:
-    """Options take its place: a command line can be read by everybody on the machine, this not."""
+    """Options take its place: every user can read a command line, not this."""
     name, key = read_server_key()
     if name and not {"api-key", "api-key-file"} & draft.options.keys():
         draft.server["keys"] = (key,)

@@ -31,7 +31,7 @@ def count_usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, 
 
 
 def report_attempts(report: AttemptReport | None) -> dict[str, Any]:
-    """What a choice tells of the check of its text, where there was one."""
+    """What a choice reports of the check of its text, where there was one."""
     return {} if report is None else {"structured_output": asdict(report)}
 
 

@@ -38,7 +38,7 @@ ErrorData = dict[str, Any]
 
 
 class ExclusiveTurns:
-    """A lock: of those who wait, the lightest gets it next, then the earliest."""
+    """A lock: of the tasks that wait, the lightest gets it next, then the earliest."""
 
     def __init__(self) -> None:
         self._taken = False

@@ -21,7 +21,7 @@ from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import FIELDS, ServerCounters
 from flyweight.server.settings import ServerSettings
 
-PATIENCE = 100  # sequences that end before a feature without effect is told of
+PATIENCE = 100  # sequences that end before a feature without effect is reported
 MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 
 
@@ -118,11 +118,11 @@ class EffectiveConfiguration:
         self._due = PATIENCE
 
     def speaks(self, speech: ChatFormat) -> None:
-        """Adds how tool calls and reasoning are told from text."""
+        """Adds how tool calls and reasoning are distinguished from text."""
         self._know(*self._known, *_list_parsers(speech, self.server, self.requests))
 
     def _know(self, *known: FeatureRow) -> None:
-        """All features, and a row for each option that none of them tells of."""
+        """All features, and a row for each option that none of them covers."""
         self._known = known
         told = [f", {feature.requested}, " for feature in known]
         plain = [request for request in self.requests.plain

@@ -1,4 +1,4 @@
-"""Calls of tools in a growing answer, told from its content.
+"""Calls of tools in a growing answer, separated from its content.
 
 Invariant: every character of the answer is content, or part of a call, or a mark or blank around
 calls.  What looks like a call and is none is content: the scan goes on where it went wrong and
@@ -34,7 +34,7 @@ class CallSplitter:
         self.calls = 0  # that are whole
         self.half = False  # whether the answer was cut off within one
         self._index = 0  # of the next call
-        self._begun = False  # whether its name was told
+        self._begun = False  # whether its name was returned
         self._reader: CallReader = Envelope(names)
         self._in_list = False
         self._matched = 0  # characters of the trigger or the closer

@@ -1,7 +1,7 @@
 """Follows one JSON value as its text grows.
 
 Invariant: takes exactly the characters of the value and the blanks before it; the first character
-that no JSON text has there is told by its place.  Makes no value of it.
+that no JSON text has there is reported by its place.  Makes no value of it.
 """
 
 import re

@@ -1,6 +1,6 @@
 """One call of a tool as Python spells it: `name(city='Paris', days=[1, 2])`.
 
-Invariant: `take` gives JSON, told as the letters come; what is no literal of Python's that JSON has
+Invariant: `take` gives JSON, as the letters come; what is no literal of Python's that JSON has
 goes wrong at its first letter that cannot be.  JSON's own literals are taken too.
 """
 

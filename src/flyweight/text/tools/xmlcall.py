@@ -115,7 +115,7 @@ class XmlCall:
         return at
 
     def _emit_value(self, new: str, *, last: bool = False) -> None:
-        """More of a value; strings are told as they come."""
+        """More of a value; strings are returned as they come."""
         begins = self._part is None
         if not new and not last:
             return
