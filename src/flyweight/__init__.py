@@ -68,7 +68,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = {
+_MODULES = {
     "LLM": "llm",
     **dict.fromkeys(("AsyncLLM", "AsyncLLMEngine"), "async_llm"),
     **dict.fromkeys(("AsyncEngineArgs", "EngineArgs"), "arguments.keywords"),
@@ -88,9 +88,9 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ class RequestStream:
         self.error: BaseException | None = None
         self.over = False  # nothing more will come
         self._lock = threading.Lock()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def feed(self, events: Sequence[Event]) -> list[int]:
@@ -54,16 +54,16 @@ class RequestStream:
 
     async def next(self) -> RequestOutput | EmbeddingRequestOutput:
         """What is new since the last time; waits for it."""
-        await self._news.wait()
+        await self._changed.wait()
         with self._lock:
-            self._news.clear()
+            self._changed.clear()
             if self.error is not None:
                 raise self.error
             return self.collector.output()
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # the reader's loop is closed
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._changed.set)
 
 
 class AsyncLLM:
@@ -244,10 +244,10 @@ class AsyncLLM:
 
     def _step(self) -> None:
         driver = self.llm.loop.driver
-        news: dict[str, list[Event]] = {}
+        by_request: dict[str, list[Event]] = {}
         for event in driver.step():
-            news.setdefault(event.id, []).append(event)
-        for id, events in news.items():
+            by_request.setdefault(event.id, []).append(event)
+        for id, events in by_request.items():
             stream = self._streams[id]
             for index in stream.feed(events):
                 driver.stop(id, index)

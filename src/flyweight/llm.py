@@ -84,7 +84,7 @@ class LLM:
             self.settings.max_logprobs,
         )  # fmt: skip
         judge = TrialCompiler(lambda: list_special_tokens(self.tokenizer))
-        self._asking = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
+        self._reader = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
         self.loop = Loop(self.loaded.engine, limits, self.loaded.moving)
         self.read_generation_defaults()  # a bad file is refused now, not at the first request
 
@@ -182,8 +182,8 @@ class LLM:
         """
         many = list_prompts(prompts)
         params = self._spread_params(sampling_params, len(many))
-        asked = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
-        return self._run_all(asked, self._asking.make_collector, use_tqdm)
+        inputs = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
+        return self._run_all(inputs, self._reader.make_collector, use_tqdm)
 
     def embed(
         self,
@@ -199,8 +199,8 @@ class LLM:
         """One vector a prompt: hidden states after the final norm, pooled."""
         many = list_prompts(prompts)
         params = spread_options("pooling_params", pooling_params, PoolingParams, len(many))
-        asked = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
-        return self._run_all(asked, self._asking.make_vector, use_tqdm)
+        inputs = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
+        return self._run_all(inputs, self._reader.make_vector, use_tqdm)
 
     def beam_search(
         self,
@@ -218,8 +218,10 @@ class LLM:
         """
         many = list_prompts(prompts)
         searches = spread_options("params", params, BeamSearchParams, len(many))
-        asked = self._prepare(many, searches, ContextFactory(salt, priority, adapter, lora_request))
-        found = self._run_all(asked, self._asking.make_collector, use_tqdm)
+        inputs = self._prepare(
+            many, searches, ContextFactory(salt, priority, adapter, lora_request)
+        )
+        found = self._run_all(inputs, self._reader.make_collector, use_tqdm)
         return cast("list[BeamSearchOutput]", found)
 
     def chat(
@@ -248,10 +250,10 @@ class LLM:
         name, form = "chat_template_content_format", chat_template_content_format
         check_kind(form == "auto", name, form, "auto (the template says what it takes)")
         several = bool(messages) and not isinstance(messages[0], Mapping | str)
-        talks: Any = messages if several else [messages]
+        conversations: Any = messages if several else [messages]
         prompts = [
             self.conversation(
-                talk,
+                conversation,
                 chat_template=chat_template,
                 tools=tools,
                 documents=documents,
@@ -260,7 +262,7 @@ class LLM:
                 chat_template_kwargs=chat_template_kwargs,
                 **unknown,
             )
-            for talk in talks
+            for conversation in conversations
         ]
         return self.generate(
             prompts,
@@ -321,13 +323,13 @@ class LLM:
                 value=params.best_of,
                 hint=f"nearest valid: best_of = {params.n}, or generate",
             )
-        asking = self._asking
-        (asked,) = self._prepare(
+        reader = self._reader
+        (inputs,) = self._prepare(
             [prompt], [params], ContextFactory(salt, priority, adapter, lora_request)
         )
-        id = asking.make_id()
-        runs = self.loop.run(asking.make_collector(asked, id, time.monotonic()) for _ in range(1))
-        return (collector.output() for news in runs for collector in news if collector.readable)
+        id = reader.make_id()
+        runs = self.loop.run(reader.make_collector(inputs, id, time.monotonic()) for _ in range(1))
+        return (collector.output() for batch in runs for collector in batch if collector.readable)
 
     def make_collector(
         self,
@@ -340,9 +342,9 @@ class LLM:
         Raises `RequestError`.
         """
         wanted = self._spread_params(None, 1)[0] if params is None else params
-        (asked,) = self._prepare([prompt], [wanted], lanes or ContextFactory())
-        make = self._asking.make_collector if asked.pooling is None else self._asking.make_vector
-        return make(asked, self._asking.make_id() if id is None else id)
+        (inputs,) = self._prepare([prompt], [wanted], lanes or ContextFactory())
+        make = self._reader.make_collector if inputs.pooling is None else self._reader.make_vector
+        return make(inputs, self._reader.make_id() if id is None else id)
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: ContextFactory
@@ -355,12 +357,12 @@ class LLM:
             raise RequestError("cannot be combined with scheduling_policy = 'fcfs'", "priority")
         found = zip(prompts, params, each, strict=True)
         return [
-            self._asking.ask(one, copies[id(own)], add_salt(one, lane)) for one, own, lane in found
+            self._reader.ask(one, copies[id(own)], add_salt(one, lane)) for one, own, lane in found
         ]
 
     def _run_all(
         self,
-        asked: Sequence[PreparedPrompt],
+        inputs: Sequence[PreparedPrompt],
         make: Callable[[PreparedPrompt, str], BatchCollector[Output]],
         use_tqdm: bool,
     ) -> list[Output]:
@@ -369,21 +371,21 @@ class LLM:
         places: list[str] = []  # ids, in the prompts' order
 
         def collectors() -> Iterator[BatchCollector[Output]]:
-            for one in asked:
-                places.append(self._asking.make_id())
+            for one in inputs:
+                places.append(self._reader.make_id())
                 yield make(one, places[-1])
 
         engine = self.loaded.engine
-        with Progress(len(asked), use_tqdm, engine.metrics.produced) as bar:
+        with Progress(len(inputs), use_tqdm, engine.metrics.produced) as bar:
 
-            def tell(news: Sequence[BatchCollector[Output]]) -> None:
+            def report(batch: Sequence[BatchCollector[Output]]) -> None:
                 bar.show(engine.metrics.produced)
-                for collector in news:
+                for collector in batch:
                     if collector.finished:
                         results[collector.request.id] = collector.output()
                         bar.update()
 
-            self.loop.finish(collectors(), tell)
+            self.loop.finish(collectors(), report)
         return [results[id] for id in places]
 
     def _spread_params(

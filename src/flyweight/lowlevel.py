@@ -76,8 +76,8 @@ class KVCacheModel:
         max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, None)
         token = int(self.prefill(prompt).argmax())
         made = [token]
-        room = self.loaded.limits.max_model_len - self.length
-        while len(made) < min(max_new_tokens, room) and token not in self.loaded.stop_ids:
+        left = self.loaded.limits.max_model_len - self.length
+        while len(made) < min(max_new_tokens, left) and token not in self.loaded.stop_ids:
             token = self.decode_step(token)
             made.append(token)
         return self.tokenizer.decode([t for t in made if t not in self.loaded.stop_ids])

@@ -57,7 +57,7 @@ class Under:
         )
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
-        asked: Any = SimpleNamespace(pooling=None, beam=None, params=own.asked, tokens=(1,))
+        asked: Any = SimpleNamespace(pooling=None, beam=None, params=own.requested, tokens=(1,))
         server: Any = SimpleNamespace(_writers=ThreadPoolExecutor(1))
         server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
         self.server, now = server, asyncio.get_running_loop().time()

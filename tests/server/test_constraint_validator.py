@@ -120,7 +120,7 @@ def test_a_question_nobody_waits_for_is_dropped() -> None:
         for task in asked:
             task.cancel()
         assert await process.wait() == -9
-        assert judges._asked == {}
+        assert judges._questions == {}
         await judges.check(StructuredOutputs(regex="b"))
 
     judged(work)

@@ -58,21 +58,23 @@ def apply_utilization(draft: DraftArguments) -> None:
 
 
 def apply_dtype(draft: DraftArguments) -> None:
-    asked = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
-    if asked == "auto":
+    requested = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
+    if requested == "auto":
         draft.note("dtype", "auto", "weights are as the file has them; see activations")
         return
-    if asked not in COMPUTED_AS:
+    if requested not in COMPUTED_AS:
         raise ConfigError(
-            f"--dtype = {shown(asked)} is not supported: this engine computes in int8, bf16 or "
+            f"--dtype = {shown(requested)} is not supported: this engine computes in int8, bf16 or "
             f"f32; allowed: auto, {', '.join(COMPUTED_AS)}; nearest valid: bfloat16"
         )
-    computed = COMPUTED_AS[asked]
+    computed = COMPUTED_AS[requested]
     activations = draft.options.get("activations", computed)
     if activations != computed:
-        raise ConfigError(f"--dtype {asked} and --activations {activations} contradict each other")
+        raise ConfigError(
+            f"--dtype {requested} and --activations {activations} contradict each other"
+        )
     draft.engine["activations"] = computed
-    half = asked in ("half", "float16")
+    half = requested in ("half", "float16")
     why = "16 bits: float16 is computed as bfloat16" if half else "weights are as the file has them"
     draft.note("dtype", f"activations {computed}", why)
 
@@ -84,50 +86,52 @@ def apply_kv_dtype(draft: DraftArguments) -> None:
 def apply_quantization(draft: DraftArguments) -> None:
     text = draft.text("quantization")
     given = objects.read_quantization(text)
-    asked = given["method"]
-    if asked in ("none", "auto"):
-        draft.note("quantization", asked, "weights are computed with as the file has them")
-    elif asked == "gguf":
+    requested = given["method"]
+    if requested in ("none", "auto"):
+        draft.note("quantization", requested, "weights are computed with as the file has them")
+    elif requested == "gguf":
         if (other := draft.engine.get("load_format")) in ("safetensors", "pt"):
             raise ConfigError(f"--quantization gguf and --load-format {other} contradict")
         draft.engine["load_format"] = "gguf"
         draft.note("quantization", "gguf", "the file's own types")
     else:
         held = draft.engine.get("quantization", given)["method"]  # of --load-format
-        if held != asked:
-            raise ConfigError(f"--load-format {held} and --quantization {asked} contradict")
+        if held != requested:
+            raise ConfigError(f"--load-format {held} and --quantization {requested} contradict")
         draft.engine["quantization"] = given
-        draft.note("quantization", asked, "the files are quantised so")
+        draft.note("quantization", requested, "the files are quantised so")
 
 
 def apply_load_format(draft: DraftArguments) -> None:
-    asked = draft.text("load-format").lower()
-    if asked == "bitsandbytes":  # vLLM's word for safetensors of that method
-        method = draft.engine.setdefault("quantization", {"method": asked})["method"]
-        if method != asked:
-            raise ConfigError(f"--load-format {asked} and --quantization {method} contradict")
-        asked = "safetensors"
-    if asked not in FORMATS:
+    requested = draft.text("load-format").lower()
+    if requested == "bitsandbytes":  # vLLM's word for safetensors of that method
+        method = draft.engine.setdefault("quantization", {"method": requested})["method"]
+        if method != requested:
+            raise ConfigError(f"--load-format {requested} and --quantization {method} contradict")
+        requested = "safetensors"
+    if requested not in FORMATS:
         raise ConfigError(
-            f"--load-format = {shown(asked)} is not supported: weights come as safetensors, "
+            f"--load-format = {shown(requested)} is not supported: weights come as safetensors, "
             "PyTorch's files or GGUF; allowed: auto, safetensors, gguf, pt"
         )
-    if asked in ("safetensors", "pt") and draft.engine.get("load_format") == "gguf":
-        raise ConfigError(f"--load-format {asked} and --quantization gguf contradict each other")
-    if asked != "auto":
-        draft.engine["load_format"] = asked
-    draft.note("load-format", asked, "the files' kind is seen from the files")
+    if requested in ("safetensors", "pt") and draft.engine.get("load_format") == "gguf":
+        raise ConfigError(
+            f"--load-format {requested} and --quantization gguf contradict each other"
+        )
+    if requested != "auto":
+        draft.engine["load_format"] = requested
+    draft.note("load-format", requested, "the files' kind is seen from the files")
 
 
 def apply_generation_config(draft: DraftArguments) -> None:
-    asked = draft.text("generation-config")
-    if asked not in ("auto", "vllm"):
+    requested = draft.text("generation-config")
+    if requested not in ("auto", "vllm"):
         raise ConfigError(
-            f"--generation-config = {shown(asked)} is not supported; allowed: auto (the model's "
-            "own), vllm (neutral defaults)"
+            f"--generation-config = {shown(requested)} is not supported; allowed: "
+            "auto (the model's own), vllm (neutral defaults)"
         )
-    draft.server["model_defaults"] = asked == "auto"
-    draft.note("generation-config", asked, "defaults of requests that leave an option out")
+    draft.server["model_defaults"] = requested == "auto"
+    draft.note("generation-config", requested, "defaults of requests that leave an option out")
 
 
 def apply_sampling_defaults(draft: DraftArguments) -> None:
@@ -196,13 +200,13 @@ def apply_speculation(draft: DraftArguments) -> None:
 
 
 def apply_policy(draft: DraftArguments) -> None:
-    asked = draft.text("scheduling-policy")
-    if asked not in POLICIES:
+    requested = draft.text("scheduling-policy")
+    if requested not in POLICIES:
         raise ConfigError(
-            f"--scheduling-policy = {shown(asked)} is not supported; allowed: "
-            f"{', '.join(POLICIES)}{nearest(asked, POLICIES)}"
+            f"--scheduling-policy = {shown(requested)} is not supported; allowed: "
+            f"{', '.join(POLICIES)}{nearest(requested, POLICIES)}"
         )
-    if asked == "fcfs":
+    if requested == "fcfs":
         if "max-priority" in draft.options:
             raise ConfigError("--scheduling-policy fcfs and --max-priority contradict each other")
         draft.server["max_priority"] = 0

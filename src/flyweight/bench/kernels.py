@@ -58,41 +58,43 @@ Run = Callable[[Workload, int], TimedRun]
 
 
 def run(
-    asked: KernelRun, done: Sequence[BenchRow] = (), tell: RunListener | None = None
+    requested: KernelRun, done: Sequence[BenchRow] = (), listener: RunListener | None = None
 ) -> list[BenchRow]:
     """Measures what is not in `done`; rows are reported as soon as a test is finished, and returned
     together.
     """
-    tell = tell or RunListener()
-    for test in asked.tests:
-        check_depth(test, asked.options.block_size)
-    wanted = find_missing(asked, {row.key for row in done}, tell)
-    if not wanted:
+    listener = listener or RunListener()
+    for test in requested.tests:
+        check_depth(test, requested.options.block_size)
+    missing = find_missing(requested, {row.key for row in done}, listener)
+    if not missing:
         return []
     found: list[BenchRow] = []
     with ExitStack() as stack:
-        bench = KernelBenchmark(asked, wanted, tell, stack)
-        for i, test in enumerate(wanted):
-            told = bench.measure(test, i, len(wanted))
-            tell.rows(told)
-            found += told
+        bench = KernelBenchmark(requested, missing, listener, stack)
+        for i, test in enumerate(missing):
+            measured = bench.measure(test, i, len(missing))
+            listener.rows(measured)
+            found += measured
     return found
 
 
 def find_missing(
-    asked: KernelRun, known: set[tuple[object, ...]], tell: SilentListener
+    requested: KernelRun, known: set[tuple[object, ...]], listener: SilentListener
 ) -> list[Workload]:
     """Tests that lack a row of ours or of a peer's."""
     if not known:
-        return [*asked.tests]
-    given = make_settings(asked.model, asked.tests, asked.options)
-    path = find(given, tell)
+        return [*requested.tests]
+    given = make_settings(requested.model, requested.tests, requested.options)
+    path = find(given, listener)
     model = (name_file(path), measure_size(path), given.threads or read_machine().cores)
-    options = (find_kv_dtype(given), asked.options.activations, asked.busy)
-    engines = [(name, find_isa(given)) for name in (OURS, *(peer.label for peer in asked.peers))]
+    options = (find_kv_dtype(given), requested.options.activations, requested.busy)
+    engines = [
+        (name, find_isa(given)) for name in (OURS, *(peer.label for peer in requested.peers))
+    ]
     return [
         test
-        for test in asked.tests
+        for test in requested.tests
         if any(make_key(engine, test.name, model, options) not in known for engine in engines)
     ]
 
@@ -101,50 +103,56 @@ class KernelBenchmark:
     """The engine, its peers and a prober, ready for tests."""
 
     def __init__(
-        self, asked: KernelRun, tests: Sequence[Workload], tell: RunListener, stack: ExitStack
+        self,
+        requested: KernelRun,
+        tests: Sequence[Workload],
+        listener: RunListener,
+        stack: ExitStack,
     ) -> None:
-        self.asked, self.tell = asked, tell
-        self.ours = ours = OwnEngine(asked.model, tests, asked.options, tell)
+        self.requested, self.listener = requested, listener
+        self.ours = ours = OwnEngine(requested.model, tests, requested.options, listener)
         self.subject = PlotSubject(
             ours.facts,
             ours.shape,
-            asked.options,
+            requested.options,
             ours.kv_dtype,
             ours.threads,
             Surroundings.here(),
-            asked.busy,
+            requested.busy,
         )
         self.prober = LimitSampler(ours.threads, ours.isa, ours.facts.nbytes)
         self.peers = list(self._open(tests, stack))
 
     def _open(self, tests: Sequence[Workload], stack: ExitStack) -> Iterator[Peer]:
-        asked, block = self.asked, self.asked.options.block_size
+        requested, block = self.requested, self.requested.options.block_size
         length, seqs, blocks = count_needs(tests, block, PEER_STEP)
         tokens = max(blocks * block, length)
-        room = PeerSetup(tokens, seqs, tokens * self.ours.token_bytes)
-        means = replace(asked.means, threads=self.ours.threads)
-        for named in asked.peers:
+        setup = PeerSetup(tokens, seqs, tokens * self.ours.token_bytes)
+        means = replace(requested.means, threads=self.ours.threads)
+        for named in requested.peers:
             try:
-                peer = open_peer(named, str(self.ours.path), room, means)
+                peer = open_peer(named, str(self.ours.path), setup, means)
             except PeerError as error:
-                self.tell.warn(f"{error}; it is left out")
+                self.listener.warn(f"{error}; it is left out")
                 continue
             stack.callback(peer.close)
             yield peer
 
     def measure(self, test: Workload, number: int, tests: int) -> list[BenchRow]:
         """All rounds of a test; our row first."""
-        self.tell.round(test.name, number * self.asked.rounds, tests * self.asked.rounds)
+        self.listener.round(
+            test.name, number * self.requested.rounds, tests * self.requested.rounds
+        )
         vocab = self.ours.loaded.spec.vocab
         columns = [PlotColumn(OURS, self.subject.around.version, self.ours.isa)]
         columns += [PlotColumn(peer.label, peer.version, self.ours.isa) for peer in self.peers]
         runs: list[Run] = [self.ours.measure]
         runs += [lambda t, r, peer=peer: peer.measure(t, vocab, r) for peer in self.peers]  # type: ignore[misc]
         live = self._warm_up(test, list(zip(columns, runs, strict=True)))
-        with start_neighbours(self.asked.busy) as busy:
-            for round in range(self.asked.rounds):
-                done = number * self.asked.rounds + round
-                self.tell.round(test.name, done, tests * self.asked.rounds)
+        with start_neighbours(self.requested.busy) as busy:
+            for round in range(self.requested.rounds):
+                done = number * self.requested.rounds + round
+                self.listener.round(test.name, done, tests * self.requested.rounds)
                 live = self._run_round(test, round, live, busy)
         for column, peer in zip(columns[1:], self.peers, strict=True):
             column.version = peer.version  # a program tells only once it has run
@@ -162,7 +170,7 @@ class KernelBenchmark:
             try:
                 timed(short, UNTIMED)
             except PeerError as error:
-                self.tell.warn(f"{test.name}: {error}; it is left out")
+                self.listener.warn(f"{test.name}: {error}; it is left out")
                 continue
             live.append((column, timed))
         return live
@@ -178,7 +186,7 @@ class KernelBenchmark:
             try:
                 column.timed.append(timed(test, round))
             except PeerError as error:
-                self.tell.warn(f"{test.name}: {error}; it is left out")
+                self.listener.warn(f"{test.name}: {error}; it is left out")
                 continue
             column.others.append(others.measure_cores())
             after = self.prober.sample()

@@ -74,11 +74,11 @@ class OfflineRun:
     """An `LLM` with capacity for the requests, a prober of limits, and peers."""
 
     def __init__(
-        self, model: str, requests: OfflineRequests, tell: RunListener, **settings: Any
+        self, model: str, requests: OfflineRequests, listener: RunListener, **settings: Any
     ) -> None:
-        notes = RunNotes(tell)
+        notes = RunNotes(listener)
         length = requests.input_len + requests.output_len
-        self.requests, self.tell = requests, tell
+        self.requests, self.listener = requests, listener
         self.llm = LLM(
             model,
             notify=notes,
@@ -129,14 +129,14 @@ class OfflineRun:
         tokens = each * min(self.requests.count, self.requests.seqs)
         layers = self.llm.loaded.spec.layers
         kv = tokens * sum(self.shape.kv_type.count_bytes(layer.kv) for layer in layers)
-        room = PeerSetup(tokens, min(self.requests.count, self.requests.seqs), kv)
+        setup = PeerSetup(tokens, min(self.requests.count, self.requests.seqs), kv)
         try:
             for name in named:
                 try:
                     means = replace(means, threads=self.threads)
-                    self.peers.append(open_peer(name, self.path, room, means))
+                    self.peers.append(open_peer(name, self.path, setup, means))
                 except PeerError as error:
-                    self.tell.warn(f"{error}; it is left out")
+                    self.listener.warn(f"{error}; it is left out")
             yield
         finally:
             for peer in self.peers:
@@ -216,12 +216,12 @@ class OfflineReport:
 
 def measure(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
     """Rounds in turn, after some that are not counted."""
-    tell, total = serving.tell, warm + rounds
+    listener, total = serving.listener, warm + rounds
     ours: list[OfflineResult] = []
     times: dict[str, list[float]] = {peer.label: [] for peer in serving.peers}
     for turn in range(total):
         if total > 1:
-            tell.round("warm-up" if turn < warm else f"round {turn - warm + 1}", turn, total)
+            listener.round("warm-up" if turn < warm else f"round {turn - warm + 1}", turn, total)
         served_once = serving.run_once(turn, shown=total == 1)
         if turn >= warm:
             ours.append(served_once)
@@ -231,13 +231,13 @@ def measure(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
             try:
                 seconds = serving.measure_peer(peer, turn)
             except PeerError as error:
-                tell.warn(f"{error}; it is left out")
+                listener.warn(f"{error}; it is left out")
                 del times[peer.label]
                 continue
             if turn >= warm:
                 times[peer.label].append(seconds)
     mine = [one.seconds for one in ours]
-    beside = tuple(
+    compared = tuple(
         PeerComparison(
             peer.label,
             peer.version,
@@ -247,4 +247,4 @@ def measure(serving: OfflineRun, rounds: int, warm: int) -> OfflineReport:
         for peer in serving.peers
         if peer.label in times
     )
-    return OfflineReport(serving.requests, tuple(ours), beside, serving.weights)
+    return OfflineReport(serving.requests, tuple(ours), compared, serving.weights)

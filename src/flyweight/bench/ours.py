@@ -141,24 +141,24 @@ class BenchEngineOptions:
 class RunNotes(SilentListener):
     """Keeps what a load finds out about the model, and passes the rest on."""
 
-    def __init__(self, tell: SilentListener) -> None:
-        self.tell = tell
+    def __init__(self, listener: SilentListener) -> None:
+        self.listener = listener
         self.found: ModelDescription | None = None
 
     def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
         self.found = found
 
     def report_progress(self, done: int, total: int) -> None:
-        self.tell.report_progress(done, total)
+        self.listener.report_progress(done, total)
 
     def warn(self, message: str) -> None:
-        self.tell.warn(message)
+        self.listener.warn(message)
 
     def note(self, message: str) -> None:
-        self.tell.note(message)
+        self.listener.note(message)
 
     def show_download(self, file: str, done: int, total: int) -> None:
-        self.tell.show_download(file, done, total)
+        self.listener.show_download(file, done, total)
 
 
 def make_settings(model: str, tests: Sequence[Workload], options: BenchEngineOptions) -> Settings:
@@ -186,8 +186,10 @@ def find_isa(given: Settings) -> str:
 
 def find_kv_dtype(given: Settings) -> str:
     """What K and V will be stored in."""
-    asked = given.kv_cache_dtype
-    return choose_backend(replace(given, threads=1), 1).kv_dtype if asked == "auto" else asked
+    requested = given.kv_cache_dtype
+    return (
+        choose_backend(replace(given, threads=1), 1).kv_dtype if requested == "auto" else requested
+    )
 
 
 class OwnEngine:
@@ -198,11 +200,11 @@ class OwnEngine:
         model: str,
         tests: Sequence[Workload],
         options: BenchEngineOptions,
-        tell: SilentListener | None = None,
+        listener: SilentListener | None = None,
     ) -> None:
         for test in tests:
             check_depth(test, options.block_size)
-        notes = RunNotes(tell or SilentListener())
+        notes = RunNotes(listener or SilentListener())
         given = make_settings(model, tests, options)
         self.options, self.loaded = options, build(given, notes)
         self.loaded.moving.settle()

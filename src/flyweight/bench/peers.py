@@ -102,13 +102,15 @@ class PeerProcess:
     measurement then.
     """
 
-    def __init__(self, named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> None:
+    def __init__(
+        self, named: PeerArgument, model: str, setup: PeerSetup, means: PeerMethod
+    ) -> None:
         self.named, self.label = named, named.label
         options = {
             "threads": means.threads,
-            "tokens": room.tokens,
-            "seqs": room.seqs,
-            "kv_bytes": room.kv_bytes,
+            "tokens": setup.tokens,
+            "seqs": setup.seqs,
+            "kv_bytes": setup.kv_bytes,
             "flags": named.flags,
         }
         python = means.python or sys.executable
@@ -260,10 +262,10 @@ class PeerBinary:
         return row
 
 
-def open_peer(named: PeerArgument, model: str, room: PeerSetup, means: PeerMethod) -> Peer:
+def open_peer(named: PeerArgument, model: str, setup: PeerSetup, means: PeerMethod) -> Peer:
     """A peer, ready.  Raises `ConfigError` for one that is not installed, `PeerError` for one that
     cannot read the file.
     """
     if named.kind == "llama.cpp" and means.binary:
         return PeerBinary(named, model, means)
-    return PeerProcess(named, model, room, means)
+    return PeerProcess(named, model, setup, means)

@@ -54,21 +54,26 @@ class StartupRuns:
         return {**asdict(self), "first_token": asdict(self.middle), "ratios": ratios}
 
 
-Told = Callable[[str, int, int], None]
+StartCallback = Callable[[str, int, int], None]
 
 
 def measure_startup(
-    model: str, options: Sequence[str], rounds: int, peers: Sequence[PeerArgument], means:
-    PeerMethod, tell: Told = lambda what, done, total: None, warn: Callable[[str], None] = lambda
-    message: None, ) -> StartupRuns:  # fmt: skip
+    model: str,
+    options: Sequence[str],
+    rounds: int,
+    peers: Sequence[PeerArgument],
+    means: PeerMethod,
+    report_start: StartCallback = lambda what, done, total: None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> StartupRuns:
     """One cold start and `rounds` later ones, peers in turn; one that fails is left out."""
     warm: list[StartupRun] = []
     theirs: dict[str, list[float]] = {peer.label: [] for peer in peers}
     with tempfile.TemporaryDirectory(prefix="flyweight-bench-") as cache:
-        tell("first start", 0, rounds + 1)
+        report_start("first start", 0, rounds + 1)
         cold = time_start(model, options, Path(cache))
         for round in range(rounds):
-            tell(f"start {round + 1}", round + 1, rounds + 1)
+            report_start(f"start {round + 1}", round + 1, rounds + 1)
             warm.append(time_start(model, options, Path(cache)))
             for peer in peers:
                 if peer.label not in theirs:

@@ -215,8 +215,8 @@ class Examination:
         here = read_machine()
         ops = choose_backend(self.settings, here.cores)
         try:
-            asked = measure_needs(self.checkpoint, self.spec, self.plan, ops)
-            plan = make_memory_plan(self.settings, asked, here)
+            needs = measure_needs(self.checkpoint, self.spec, self.plan, ops)
+            plan = make_memory_plan(self.settings, needs, here)
         except FlyweightError as error:
             yield "problem", str(error)
             return

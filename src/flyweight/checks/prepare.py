@@ -45,23 +45,27 @@ def prepare(settings: Settings, notify: LoadListener | None = None) -> PackedMod
     """Checks that `max_num_seqs` sequences of `max_model_len` tokens fit, and packs.  Raises
     `ConfigError` or `CheckpointError`.
     """
-    tell: LoadListener = notify or SilentListener()
-    found = describe(find(settings, tell), settings.quantization)
+    listener: LoadListener = notify or SilentListener()
+    found = describe(find(settings, listener), settings.quantization)
     ops = choose_backend(settings, read_machine().cores)
     memory = make_whole_plan(settings, measure_needs(found.checkpoint, found.spec, found.plan, ops))
-    judge_length(settings, found.spec, tell)
-    tell.show_plan(memory, found)
+    judge_length(settings, found.spec, listener)
+    listener.show_plan(memory, found)
     try:
-        return _pack_model(settings, found, ops, tell, memory)
+        return _pack_model(settings, found, ops, listener, memory)
     finally:
         found.checkpoint.close()
 
 
 def _pack_model(
-    settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener, memory: MemoryPlan
+    settings: Settings,
+    found: ModelDescription,
+    ops: Ops,
+    listener: LoadListener,
+    memory: MemoryPlan,
 ) -> PackedModel:
     path = found.checkpoint.path
-    way = open_packed_cache(settings, found.checkpoint, found.plan, ops, tell.note)
+    way = open_packed_cache(settings, found.checkpoint, found.plan, ops, listener.note)
     if way is None:
         return PackedModel(path, None, 0, False, 0.0, memory, "no folder to keep packed weights in")
     data = way.layout.data
@@ -70,7 +74,7 @@ def _pack_model(
         return PackedModel(path, None, data, False, 0.0, memory, why)
     file = way.file
     before, began = _read_inode(file), time.monotonic()
-    load_weights(settings, found, ops, tell)
+    load_weights(settings, found, ops, listener)
     after, took = _read_inode(file), time.monotonic() - began
     if after is None:
         room = format_size(way.folder.room)
@@ -86,15 +90,15 @@ def _read_inode(file: Path) -> int | None:
         return None
 
 
-def make_whole_plan(settings: Settings, asked: Needs) -> MemoryPlan:
+def make_whole_plan(settings: Settings, needs: Needs) -> MemoryPlan:
     """The plan with K/V for all sequences at full length.  Raises `ConfigError`."""
-    plan = make_memory_plan(settings, asked, read_machine())
+    plan = make_memory_plan(settings, needs, read_machine())
     length = settings.max_model_len or plan.sizing.max_model_len
 
     def plan_for(seqs: int, tokens: int) -> MemoryPlan:
         blocks = seqs * -(-tokens // plan.sizing.block_size) + 1  # one to spare: copy-on-write
         sizing = replace(plan.sizing, max_num_seqs=seqs, max_model_len=tokens, blocks=blocks)
-        return make_smallest_plan(asked, sizing, (plan.base, plan.limit))
+        return make_smallest_plan(needs, sizing, (plan.base, plan.limit))
 
     whole = plan_for(settings.max_num_seqs, length)
     if whole.need <= whole.limit:

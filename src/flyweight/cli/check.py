@@ -49,9 +49,9 @@ def check(
     from flyweight.cli.show import make_console, show_loading
     from flyweight.describe import find
 
-    with show_loading() as tell:
-        path = find(settings, tell)
-        looked = Examination(path, settings, tell.report_progress)
+    with show_loading() as listener:
+        path = find(settings, listener)
+        looked = Examination(path, settings, listener.report_progress)
         findings = looked.run()
     if as_json:
         found = [asdict(finding) for finding in findings]

@@ -47,7 +47,7 @@ def obey(session: "ChatSession", line: str) -> bool:
     if word == "/bye":
         return False
     plain: Mapping[str, Callable[[], None]] = {
-        "/help": lambda: session.tell(HELP),
+        "/help": lambda: session.show(HELP),
         "/reset": session.reset,
         "/stats": session.stats,
         "/retry": session.retry,
@@ -66,7 +66,7 @@ def obey(session: "ChatSession", line: str) -> bool:
         valued[word](session, rest)
     else:
         hint = nearest(word, [*plain, *valued, *ALIASES, "/bye"])
-        session.tell(f"unknown command {printable(word)}{hint}; /help lists them")
+        session.show(f"unknown command {printable(word)}{hint}; /help lists them")
     return True
 
 
@@ -77,14 +77,14 @@ def change(session: "ChatSession", text: str) -> None:
     if not name:
         width = max(map(len, OPTIONS))
         rows = [f"{one:{width}}  {format_option(session.params, one)}" for one in OPTIONS]
-        session.tell("\n".join(rows))
+        session.show("\n".join(rows))
         return
     if name not in OPTIONS:
         hint = nearest(name, OPTIONS)
         raise RequestError(f"unknown option {printable(name)}{hint}; /set lists them")
     if value.strip():
         session.params = replace(session.params, **{name: parse_value(name, value.strip())})
-    session.tell(f"{name} = {format_option(session.params, name)}")
+    session.show(f"{name} = {format_option(session.params, name)}")
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -109,21 +109,21 @@ def format_option(params: SamplingParams, name: str) -> str:
 def set_system(session: "ChatSession", text: str) -> None:
     """`/system TEXT`; without a text it shows the message."""
     if text:
-        session.talk.system = "" if text in ('""', "''") else text
-    session.tell(session.talk.system or "no system message")
+        session.conversation.system = "" if text in ('""', "''") else text
+    session.show(session.conversation.system or "no system message")
 
 
 def save(session: "ChatSession", text: str) -> None:
     file = parse_path("/save", text)
-    session.talk.save(file)
-    session.tell(f"saved {session.turns()} to {printable(str(file))}")
+    session.conversation.save(file)
+    session.show(f"saved {session.turns()} to {printable(str(file))}")
 
 
 def load(session: "ChatSession", text: str) -> None:
     file = parse_path("/load", text)
-    session.talk.load(file)
+    session.conversation.load(file)
     session.forget_last()
-    session.tell(f"loaded {session.turns()} from {printable(str(file))}")
+    session.show(f"loaded {session.turns()} from {printable(str(file))}")
 
 
 def parse_path(command: str, text: str) -> Path:

@@ -67,8 +67,8 @@ def compile_model(
     from flyweight.checks.prepare import prepare
     from flyweight.cli.show import format_name, make_console, make_memory_table, show_loading
 
-    with show_loading(planned=False) as tell:
-        done = prepare(settings, tell)
+    with show_loading(planned=False) as listener:
+        done = prepare(settings, listener)
     if as_json:
         print(json.dumps(make_document(done)))
         return

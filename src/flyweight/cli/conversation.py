@@ -78,12 +78,12 @@ class Conversation:
             1, min(wanted, self.longest // LEAST)
         ):
             return 0
-        room = 0
+        free = 0
         for skipped in range(1, len(self.turns) + 1):
-            room = self.longest - self.length(self.prompt(line, skipped))
-            if room >= self.longest // FREED:
+            free = self.longest - self.length(self.prompt(line, skipped))
+            if free >= self.longest // FREED:
                 return skipped
-        return len(self.turns) if room > 0 else 0
+        return len(self.turns) if free > 0 else 0
 
     def save(self, file: Path) -> None:
         """Writes the turns as messages; replaces a saved conversation, no other file."""

@@ -42,8 +42,8 @@ def pull(
     from flyweight.cli.show import show_loading
     from flyweight.describe import fetch
 
-    with show_loading() as tell:
-        path = fetch(parse_name(name, engine["revision"]), settings, tell, newest=True)
+    with show_loading() as listener:
+        path = fetch(parse_name(name, engine["revision"]), settings, listener, newest=True)
     print(path)
 
 

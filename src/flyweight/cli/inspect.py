@@ -56,14 +56,14 @@ def inspect(
     from flyweight.plan.machine import read_machine
     from flyweight.weights.load import list_slot_kinds
 
-    with show_loading() as tell:
-        path = find(settings, tell)
+    with show_loading() as listener:
+        path = find(settings, listener)
     found, here = describe(path), read_machine()
     kinds = list_slot_kinds(found.checkpoint, found.plan)
-    asked = measure_needs(
+    needs = measure_needs(
         found.checkpoint, found.spec, found.plan, choose_backend(settings, here.cores)
     )
-    plan = make_memory_plan(settings, asked, here)
+    plan = make_memory_plan(settings, needs, here)
     if as_json:
         print(json.dumps(make_document(found, kinds, plan), indent=1))
         return

@@ -115,7 +115,7 @@ class RunOptions:
 
 
 def answer(
-    prompt: str | None, settings: dict[str, Any], sampling: dict[str, Any], talk: RunOptions
+    prompt: str | None, settings: dict[str, Any], sampling: dict[str, Any], options: RunOptions
 ) -> None:
     """Checks everything that can be checked, loads the model, and answers or talks."""
     SamplingParams(**sampling)
@@ -125,24 +125,24 @@ def answer(
     from flyweight.cli.show import show_loading
     from flyweight.llm import LLM
 
-    if talk.context not in CONTEXT:
+    if options.context not in CONTEXT:
         raise RequestError(
             "is not valid",
             "--context",
-            value=talk.context,
-            allowed=f"{', '.join(CONTEXT)}{nearest(talk.context, CONTEXT)}",
+            value=options.context,
+            allowed=f"{', '.join(CONTEXT)}{nearest(options.context, CONTEXT)}",
         )
-    with show_loading(verbose=talk.verbose) as tell:
+    with show_loading(verbose=options.verbose) as tell:
         llm, console = LLM(**settings, notify=tell), tell.console
     defaults = {**RUN_DEFAULTS, "max_tokens": None, **llm.read_generation_defaults()}
     if sampling.get("mirostat"):  # it cannot be combined with other cuts
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})
-    session = ChatSession(llm, params, talk.system, console, obey, talk.context)
+    session = ChatSession(llm, params, options.system, console, obey, options.context)
     if prompt is None:
         session.run()
-    elif talk.as_json:
-        said = session.talk.prompt(prompt)
+    elif options.as_json:
+        said = session.conversation.prompt(prompt)
         out = llm.generate(said, session.params, use_tqdm=False, adapter=session.adapter)[0]
         print(json.dumps(asdict(out)))
     else:

@@ -43,16 +43,16 @@ class ChatSession:
         self.obey = obey
         self.llm, self.params, self.console = llm, params, console
         self.adapter = next(iter(llm.settings.adapters), "")  # the command line takes one
-        self.talk = Conversation(llm, system, shifts=context == "shift")
+        self.conversation = Conversation(llm, system, shifts=context == "shift")
         self.last: RequestOutput | None = None
         self.retries = 0
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Shows a line of ours."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def reset(self) -> None:
-        self.talk.turns = []
+        self.conversation.turns = []
         self.forget_last()
 
     def forget_last(self) -> None:
@@ -62,17 +62,19 @@ class ChatSession:
         """Prints an answer as it comes, then a line of figures on stderr.  Ctrl-C ends it; the
         KeyboardInterrupt goes no further when the session is `going_on`.
         """
-        before = list(self.talk.turns)
+        before = list(self.conversation.turns)
         try:
             prompt = self._prompt(line)
             # What is gone on with is part of what a person reads.
-            shown = line if sys.stdout.isatty() and not self.talk.chats and not going_on else ""
+            shown = (
+                line if sys.stdout.isatty() and not self.conversation.chats and not going_on else ""
+            )
             stopped = self._stream(prompt, shown)
         except (FlyweightError, KeyboardInterrupt):
-            self.talk.turns = before
+            self.conversation.turns = before
             raise
         said = self.last.outputs[0].text if self.last else ""
-        self.talk.turns.append(ConversationTurn(line, said))
+        self.conversation.turns.append(ConversationTurn(line, said))
         if self.last is not None:
             note = "stopped · " if stopped else ""
             self.console.print(f"{note}{self._figures(self.last)}", style="dim", soft_wrap=True)
@@ -81,24 +83,24 @@ class ChatSession:
 
     def _prompt(self, line: str) -> Prompt:
         """The prompt that a line makes; the oldest turns are dropped when the context is full."""
-        dropped = self.talk.overflow(line, self.params.max_tokens)
-        prompt = self.talk.prompt(line, dropped)
+        dropped = self.conversation.overflow(line, self.params.max_tokens)
+        prompt = self.conversation.prompt(line, dropped)
         if dropped:
-            count = len(self.talk.turns)
-            self.talk.turns = self.talk.turns[dropped:]
-            self.tell(f"context full: dropped the oldest {dropped} of {count} turns")
+            count = len(self.conversation.turns)
+            self.conversation.turns = self.conversation.turns[dropped:]
+            self.show(f"context full: dropped the oldest {dropped} of {count} turns")
         return prompt
 
     def retry(self) -> None:
         """Answers the last prompt again; with a seed, the n-th time with seed + n."""
-        if not self.talk.turns:
+        if not self.conversation.turns:
             raise RequestError("nothing to answer again; write a prompt first")
-        turns, self.retries = self.talk.turns, self.retries + 1
-        self.talk.turns = turns[:-1]
+        turns, self.retries = self.conversation.turns, self.retries + 1
+        self.conversation.turns = turns[:-1]
         try:
             self.answer(turns[-1].said, going_on=True)
         except (FlyweightError, KeyboardInterrupt):
-            self.talk.turns = turns
+            self.conversation.turns = turns
             raise
 
     def _stream(self, prompt: Prompt, shown: str) -> bool:
@@ -157,32 +159,34 @@ class ChatSession:
 
     def _way_out(self, error: FlyweightError) -> str:
         """What a conversation that has grown too long can do."""
-        long = isinstance(error, RequestError) and error.path == "prompt" and self.talk.turns
+        long = (
+            isinstance(error, RequestError) and error.path == "prompt" and self.conversation.turns
+        )
         if not long:
             return ""
-        shifting = "" if self.talk.shifts else ", --context shift drops its oldest turns"
+        shifting = "" if self.conversation.shifts else ", --context shift drops its oldest turns"
         return f"; /reset forgets the conversation{shifting}"
 
     def turns(self) -> str:
         """How many there are, in words."""
-        count = len(self.talk.turns)
+        count = len(self.conversation.turns)
         return "1 turn" if count == 1 else f"{count} turns"
 
     def _figures(self, out: RequestOutput) -> str:
-        return describe_figures(out, self.talk.longest)
+        return describe_figures(out, self.conversation.longest)
 
     def stats(self) -> None:
         if self.last is not None:
-            self.tell(f"Last answer: {self._figures(self.last)}.")
-        self.tell(f"Conversation: {self.turns()}{self._describe_cache()}.")
-        self.tell("\n".join(describe_stats(self.llm.stats(), self.llm.settings.block_size)))
+            self.show(f"Last answer: {self._figures(self.last)}.")
+        self.show(f"Conversation: {self.turns()}{self._describe_cache()}.")
+        self.show("\n".join(describe_stats(self.llm.stats(), self.llm.settings.block_size)))
 
     def _describe_cache(self) -> str:
         """How much of the context the conversation takes, where it has begun."""
         if self.last is None:
             return ""
         taken = len(self.last.prompt_token_ids) + len(self.last.outputs[0].token_ids)
-        return f", {taken} of {self.talk.longest} tokens of the context"
+        return f", {taken} of {self.conversation.longest} tokens of the context"
 
 
 def measure_window() -> int:

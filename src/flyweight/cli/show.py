@@ -104,11 +104,11 @@ def show_loading(*, verbose: bool = False, planned: bool = True) -> Iterator[Loa
     """A `LoadingDisplay` on stderr, whose bar goes when the block ends, however it ends; `planned`
     prints the memory plan.
     """
-    tell = LoadingDisplay(make_console(stderr=True), verbose, planned)
+    display = LoadingDisplay(make_console(stderr=True), verbose, planned)
     try:
-        yield tell
+        yield display
     finally:
-        tell.stop()
+        display.stop()
 
 
 def make_table(title: str, *columns: str) -> Table:
@@ -141,17 +141,17 @@ def describe_stats(now: Mapping[str, int], block_size: int) -> list[str]:
     """The engine's counters, as `LLM.stats` has them, in sentences."""
     stopped = f", {now['aborted']} stopped early" if now["aborted"] else ""
     answers = "1 answer" if now["finished"] == 1 else f"{now['finished']} answers"
-    told = [
+    lines = [
         f"Engine: {answers} finished{stopped}; {now['computed']} tokens computed, "
         f"{now['produced']} written, {now['cached']} found in the prefix cache.",
         f"K/V cache: {now['cached_blocks']} of {now['blocks']} blocks of {block_size} tokens hold "
         "text that can be found again.",
     ]
     if now["proposed"]:
-        told.append(f"Speculation: {now['accepted']} of {now['proposed']} draft tokens accepted.")
+        lines.append(f"Speculation: {now['accepted']} of {now['proposed']} draft tokens accepted.")
     if now["preempted"]:
-        told.append(f"Preemptions: {now['preempted']}.")
-    return told
+        lines.append(f"Preemptions: {now['preempted']}.")
+    return lines
 
 
 def describe_cut(out: RequestOutput, longest: int) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.server.lifecycle.running import ServerRecord
 
 POLL, SPARE = 0.05, 15.0  # seconds beyond the drain that an end may take
-TELL = 1.0  # seconds until it is said what is waited for
+NOTICE_AFTER = 1.0  # seconds until it is said what is waited for
 
 Port = Annotated[
     int | None,
@@ -61,14 +61,14 @@ def stop_server(record: "ServerRecord", now: bool) -> int:
     held = sum(measure_memory(one.pid) for one in members)
     began = time.monotonic()
     wait = SPARE + (0 if now else record.drain)
-    told = sent = False
+    noticed = sent = False
     while alive := [one for one in members if one.alive]:
         seconds = time.monotonic() - began
         if record.process.alive and (not sent or (now and seconds > POLL)):
             os.kill(record.pid, signal.SIGTERM)  # a second one does not wait
             sent, now = True, now and not sent
-        if seconds > TELL and not told and record.process.alive:
-            told = True
+        if seconds > NOTICE_AFTER and not noticed and record.process.alive:
+            noticed = True
             typer.echo(f"waiting for what is being answered, {record.drain:g} s at most", err=True)
         if seconds > wait:
             ids = ", ".join(str(one.pid) for one in alive)

@@ -77,8 +77,8 @@ def tokenize(
     from flyweight.cli.show import show_loading
     from flyweight.describe import find, open_tokenizer
 
-    with show_loading() as tell:
-        path = find(settings, tell)
+    with show_loading() as listener:
+        path = find(settings, listener)
     tokenizer = open_tokenizer(path)
     ids = tokenizer.encode(given, add_special, parse_special)
     found = [describe_token(tokenizer, token) for token in ids]

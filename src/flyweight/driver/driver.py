@@ -23,26 +23,26 @@ class FaultIsolation:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._told: dict[str, dict[int, int]] = {}  # tokens returned, by request and choice
+        self._returned: dict[str, dict[int, int]] = {}  # tokens returned, by request and choice
         self._plan = Plan()  # of the step under way
         self._suspects: dict[str, dict[int, int]] = {}  # how far each must get to be cleared
 
     def add(self, request: Request) -> None:
         """The engine has taken a request."""
-        self._told[request.id] = dict.fromkeys(range(max(request.params.n, request.width)), 0)
+        self._returned[request.id] = dict.fromkeys(range(max(request.params.n, request.width)), 0)
 
     def forget(self, id: str, index: int | None) -> None:
         """A request, or one choice of it, was ended by its caller."""
-        choices = self._told.get(id, {})
+        choices = self._returned.get(id, {})
         if index is not None:
             choices.pop(index, None)
         if index is None or not choices:
-            self._told.pop(id, None)
+            self._returned.pop(id, None)
 
     def count(self, events: list[Event]) -> None:
         """Events that are returned to the callers."""
         for event in events:
-            choices = self._told.get(event.id)
+            choices = self._returned.get(event.id)
             if choices is None:
                 continue
             if event.finish is None:
@@ -77,7 +77,7 @@ class FaultIsolation:
         named = getattr(error, "request_id", None)
         guilty = [named] if named is not None else self._find_guilty()
         events += [event for id in guilty for event in self._end(id, None)]
-        for id in list(self._told):
+        for id in list(self._returned):
             events += self._end_lost(id)
         return events
 
@@ -89,7 +89,7 @@ class FaultIsolation:
             return [suspect]
         ids = dict.fromkeys(chunk.seq.request.id for chunk in self._plan.chunks)
         if len(ids) < 2:
-            return list(ids) or list(self._told)
+            return list(ids) or list(self._returned)
         for chunk in self._plan.chunks:
             goals = self._suspects.setdefault(chunk.seq.request.id, {})
             goals[chunk.seq.index] = chunk.start + chunk.count
@@ -109,7 +109,7 @@ class FaultIsolation:
         if live and next(iter(live.values())).request.beam is not None:
             return []  # returns everything at its end
         events: list[Event] = []
-        for index, count in list(self._told[id].items()):
+        for index, count in list(self._returned[id].items()):
             seq = live.get(index)
             if seq is None:
                 events.append(Event(id, index, (), finish=Finish.ERROR, error=BROKE))

@@ -66,7 +66,7 @@ class Loop:
             finally:
                 call.abort()
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether the engine should know of one more request, to have enough to choose from."""
         waiting = self.engine.scheduler.waiting
         if len(waiting) >= self.limits.max_num_seqs:
@@ -81,13 +81,13 @@ class Loop:
         if self.stepped:
             self.background.step()
         self.stepped = True
-        news: dict[EventCollector, None] = {}
+        changed: dict[EventCollector, None] = {}
         for event in self.driver.step():
             collector, fed = self.live[event.id]
-            fed[collector] = news[collector] = None
+            fed[collector] = changed[collector] = None
             if collector.feed(event):
                 self.driver.stop(event.id, event.index)
-        for collector in news:
+        for collector in changed:
             if request := collector.take_next():
                 self.driver.add(request)
 
@@ -120,7 +120,7 @@ class _Call(Generic[C]):
         loop = self._loop
         if loop.closed and self._coming:
             raise RequestError("this LLM is closed; make another")
-        while self._coming and loop.has_room():
+        while self._coming and loop.has_capacity():
             id = self._coming.request.id
             self._mine.add(id)
             loop.live[id] = self._coming, self._fed

@@ -47,7 +47,7 @@ class Drafts:
         seqs: list[Sequence] = []
         requests: list[DraftRequest] = []
         for seq in self.scheduler.running:
-            limit = min(most, seq.room - 1)  # the target adds one token of its own
+            limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
                 seqs.append(seq)
                 requests.append(

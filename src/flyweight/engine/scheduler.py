@@ -171,11 +171,11 @@ class Scheduler(LiveSequences):
         """
         if not self.waiting:
             return
-        at, room = 0, self.free_seats()
+        at, seats = 0, self.free_seats()
         while budget and at < len(self.waiting):
             seq = self.waiting[at]
             needs = self._count_seats(seq)
-            if needs > room or seq.request.priority > worst:
+            if needs > seats or seq.request.priority > worst:
                 break
             if not _is_ready(seq):
                 at += 1
@@ -188,7 +188,7 @@ class Scheduler(LiveSequences):
             del self.waiting[at]
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
             copy = self._start(seq, shared, valid)
-            room -= needs
+            seats -= needs
             budget -= self._plan_chunk(seq, budget, plan, copy)
 
     def _count_seats(self, seq: Sequence) -> int:

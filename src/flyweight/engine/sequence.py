@@ -80,7 +80,7 @@ class Sequence:
         return 0 if self.scorer is None else self.prompt - 1 - self.scored
 
     @property
-    def room(self) -> int:
+    def tokens_left(self) -> int:
         """Tokens it may still produce."""
         return self.request.max_tokens - self.generated
 

@@ -128,9 +128,9 @@ def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:
     repeats itself; returns how that ends it.
     """
     request, generated = seq.request, seq.generated
-    room, least = request.max_tokens - generated, request.params.min_tokens - generated
-    kept = min(len(out.tokens), room)
-    finish = Finish.LENGTH if kept == room else None
+    left, least = request.max_tokens - generated, request.params.min_tokens - generated
+    kept = min(len(out.tokens), left)
+    finish = Finish.LENGTH if kept == left else None
     if request.stop_ids:
         for i in range(max(0, least), kept):
             if out.tokens[i] in request.stop_ids:

@@ -185,8 +185,8 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     plan = plan_for(length)
     if not sizing.blocks:
         useful = sizing.max_num_seqs * _count_blocks(length, sizing.block_size)
-        room = (plan.limit - plan.need) // (plan.block + sizing.token * sizing.block_size)
-        plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + room)))
+        spare = (plan.limit - plan.need) // (plan.block + sizing.token * sizing.block_size)
+        plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + spare)))
     return plan
 
 
@@ -224,9 +224,11 @@ def format_size(n: int) -> str:
 def summarize(plan: MemoryPlan) -> str:
     """One line: what this run may take."""
     parts = {"weights": plan.weights, "K/V": plan.kv, "grammars": plan.sizing.grammars}
-    told = ", ".join(f"{what} {format_size(amount)}" for what, amount in parts.items() if amount)
+    described = ", ".join(
+        f"{what} {format_size(amount)}" for what, amount in parts.items() if amount
+    )
     return (
-        f"{format_size(plan.need)} of {format_size(plan.limit)} allowed ({told}); "
+        f"{format_size(plan.need)} of {format_size(plan.limit)} allowed ({described}); "
         f"context {plan.sizing.max_model_len}"
     )
 

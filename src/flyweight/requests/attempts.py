@@ -103,7 +103,7 @@ class CheckedCollector(Collector):
     """
 
     def __init__(self, prompt: PreparedPrompt, first: Collector, make: CollectorFactory) -> None:
-        super().__init__(first.request, first.tokenizer, first.prompt, asked=first.asked)
+        super().__init__(first.request, first.tokenizer, first.prompt, requested=first.requested)
         self._attempts = Attempts(prompt, self, make)
         self._is_valid = make_validator(self._attempts.outputs)
         self._running: Collector | None = None  # the attempt after the first

@@ -30,11 +30,11 @@ from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
 
 
-def make_drawn_params(asked: SamplingParams) -> SamplingParams:
+def make_drawn_params(requested: SamplingParams) -> SamplingParams:
     """What the engine is to draw for `asked`: `best_of` choices, and what ranks them."""
-    if asked.best_of in (None, asked.n):
-        return asked
-    return replace(asked, n=asked.best_of, best_of=None, logprobs=asked.logprobs or 0)
+    if requested.best_of in (None, requested.n):
+        return requested
+    return replace(requested, n=requested.best_of, best_of=None, logprobs=requested.logprobs or 0)
 
 
 class TextPiece(NamedTuple):
@@ -103,10 +103,10 @@ class Collector:
         tokenizer: Tokenizer,
         prompt: str | None,
         clock: Callable[[], float] = time.monotonic,
-        asked: SamplingParams | None = None,
+        requested: SamplingParams | None = None,
     ) -> None:
         self.request, self.tokenizer, self.prompt = request, tokenizer, prompt
-        self.asked = asked or request.params
+        self.requested = requested or request.params
         self.clock = clock
         self.cached = 0
         self.interval = 1  # tokens of a piece, from the second on
@@ -203,7 +203,7 @@ class Collector:
             text, choice.delta = choice.delta, ""
             first, choice.shown = choice.shown, len(choice.tokens)
             scores = None
-            if self.asked.scored is not None:
+            if self.requested.scored is not None:
                 scores = choice.scores.to_logprobs(self._decode_token).slice_from(first)
             choice.ended = choice.finish is not None
             new = choice.tokens[first:]
@@ -213,10 +213,10 @@ class Collector:
 
     def _rank_choices(self) -> list[_Choice]:
         """The choices to show: the likeliest first where more were drawn."""
-        if self.asked.n == len(self.choices):
+        if self.requested.n == len(self.choices):
             return self.choices
         ranked = sorted(self.choices, key=lambda c: (c.finish == "error", -c.cumulative))
-        return ranked[: self.asked.n]
+        return ranked[: self.requested.n]
 
     def _read_prompt_text(self) -> str:
         """The prompt as it was given, or as its tokens read."""
@@ -306,7 +306,7 @@ class Collector:
         return self.tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
     def _make_completion(self, index: int, choice: _Choice) -> CompletionOutput:
-        shown = self.asked.scored is not None
+        shown = self.requested.scored is not None
         scores = choice.scores.to_logprobs(self._decode_token) if shown else None
         summed = self.request.params.scored is not None or choice.score is not None
         text = choice.read().text

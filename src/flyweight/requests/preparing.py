@@ -101,75 +101,77 @@ class RequestPreparer:
         return replace(self.reader.read(prompt, UNSAMPLED, lane), beam=params)
 
     def make_collector(
-        self, asked: PreparedPrompt, id: str, arrival: float | None = None
+        self, prepared: PreparedPrompt, id: str, arrival: float | None = None
     ) -> Collector:
         """Of a request for tokens; `arrival` where its clock starts later than it was read."""
-        if asked.beam is not None:
-            return self._search(asked, id)
-        found = self._draw(asked, id, arrival)
-        if self._judge is not None and is_validated(asked.params):
-            return CheckedCollector(asked, found, self._draw)
+        if prepared.beam is not None:
+            return self._search(prepared, id)
+        found = self._draw(prepared, id, arrival)
+        if self._judge is not None and is_validated(prepared.params):
+            return CheckedCollector(prepared, found, self._draw)
         return found
 
-    def attempts(self, asked: PreparedPrompt, first: Collector) -> Attempts | None:
+    def attempts(self, prepared: PreparedPrompt, first: Collector) -> Attempts | None:
         """At an answer that is checked elsewhere; None where it is not."""
-        checked = asked.beam is None and asked.pooling is None and is_validated(asked.params)
-        return Attempts(asked, first, self._draw) if checked else None
+        checked = (
+            prepared.beam is None and prepared.pooling is None and is_validated(prepared.params)
+        )
+        return Attempts(prepared, first, self._draw) if checked else None
 
-    def _draw(self, asked: PreparedPrompt, id: str, arrival: float | None = None) -> Collector:
-        params = asked.params
+    def _draw(self, prepared: PreparedPrompt, id: str, arrival: float | None = None) -> Collector:
+        params = prepared.params
         ends = frozenset() if params.ignore_eos else self.facts.stop_ids
         seed = params.seed
         request = Request(
             id=id,
-            tokens=tuple(asked.tokens),
+            tokens=tuple(prepared.tokens),
             params=make_drawn_params(params),
             stop_ids=ends | frozenset(params.stop_token_ids),
-            max_tokens=max(1, self._count_room(asked, params.max_tokens)),
+            max_tokens=max(1, self._count_left(prepared, params.max_tokens)),
             seed=self._seeds.getrandbits(64) if seed is None else seed % 2**64,
-            arrival=asked.arrival if arrival is None else arrival,
-            **asdict(asked.lane),
-            words=asked.words,
+            arrival=prepared.arrival if arrival is None else arrival,
+            **asdict(prepared.lane),
+            words=prepared.words,
         )
-        return Collector(request, self.tokenizer, asked.text, asked=params)
+        return Collector(request, self.tokenizer, prepared.text, requested=params)
 
-    def make_vector(self, asked: PreparedPrompt, id: str) -> VectorCollector:
+    def make_vector(self, prepared: PreparedPrompt, id: str) -> VectorCollector:
         """Of a request for the prompt's vector."""
-        pooling = asked.pooling
+        pooling = prepared.pooling
         # What a decoder makes of its first token does not depend on the others.
-        seen = 1 if pooling is not None and pooling.pooling == "cls" else len(asked.tokens)
+        seen = 1 if pooling is not None and pooling.pooling == "cls" else len(prepared.tokens)
         request = Request(
             id=id,
-            tokens=tuple(asked.tokens[:seen]),
+            tokens=tuple(prepared.tokens[:seen]),
             params=UNSAMPLED,
             max_tokens=0,
-            arrival=asked.arrival,
-            **asdict(asked.lane),
+            arrival=prepared.arrival,
+            **asdict(prepared.lane),
             pooling=pooling,
         )
-        return VectorCollector(request, asked.text, asked.tokens)
+        return VectorCollector(request, prepared.text, prepared.tokens)
 
-    def _search(self, asked: PreparedPrompt, id: str) -> Collector:
-        beam = asked.beam
+    def _search(self, prepared: PreparedPrompt, id: str) -> Collector:
+        beam = prepared.beam
         assert beam is not None
         shown = replace(UNSAMPLED, include_stop_str_in_output=beam.include_stop_str_in_output)
         request = Request(
             id=id,
-            tokens=tuple(asked.tokens),
+            tokens=tuple(prepared.tokens),
             params=shown,
             stop_ids=frozenset() if beam.ignore_eos else self.facts.stop_ids,
-            max_tokens=self._count_room(asked, beam.max_tokens),
-            arrival=asked.arrival,
-            **asdict(asked.lane),
+            max_tokens=self._count_left(prepared, beam.max_tokens),
+            arrival=prepared.arrival,
+            **asdict(prepared.lane),
             beam=beam,
         )
         every = replace(shown, n=beam.beam_width)
-        return Collector(request, self.tokenizer, asked.text, asked=every)
+        return Collector(request, self.tokenizer, prepared.text, requested=every)
 
-    def _count_room(self, asked: PreparedPrompt, wanted: int | None) -> int:
+    def _count_left(self, prepared: PreparedPrompt, wanted: int | None) -> int:
         """Tokens an answer may have."""
-        room = self.facts.max_model_len - len(asked.tokens)
-        return room if wanted is None else min(room, wanted)
+        left = self.facts.max_model_len - len(prepared.tokens)
+        return left if wanted is None else min(left, wanted)
 
 
 def list_special_tokens(tokenizer: Tokenizer) -> list[bytes]:
@@ -216,10 +218,10 @@ def render_conversation(
     )
     require_text(messages)
     check_calls(messages)
-    talk = prepare_messages(messages, template)
-    for name, value in (("messages", talk), ("tools", listed), *variables.items()):
+    conversation = prepare_messages(messages, template)
+    for name, value in (("messages", conversation), ("tools", listed), *variables.items()):
         check_depth(name, value)
-    text = render(template, talk, tokenizer, tools=listed, bounds=bounds, **variables)
+    text = render(template, conversation, tokenizer, tools=listed, bounds=bounds, **variables)
     text = replace_surrogates(text)
     ids = encode_prompt(tokenizer, text, longest, add_special=add_special or bare)
     made: dict[str, Any] = {"prompt": text, "prompt_token_ids": ids}

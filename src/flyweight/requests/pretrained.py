@@ -170,8 +170,11 @@ class PreTrainedTokenizer:
             "continue_final_message": continue_final_message,
         }
         several = bool(conversation) and not isinstance(conversation[0], Mapping | str)
-        talks: Any = conversation if several else [conversation]
-        made = [self._render(talk, chat_template, tools, options, own) for talk in talks]
+        conversations: Any = conversation if several else [conversation]
+        made = [
+            self._render(conversation, chat_template, tools, options, own)
+            for conversation in conversations
+        ]
         if not tokenize:
             found: list[Any] = [one["prompt"] for one in made]
         else:
@@ -181,7 +184,7 @@ class PreTrainedTokenizer:
 
     def _render(
         self,
-        talk: Sequence[Message],
+        conversation: Sequence[Message],
         chat_template: str | None,
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
@@ -192,7 +195,7 @@ class PreTrainedTokenizer:
         given = {name: value for name, value in options.items() if value is not None}
         variables = merge_options(given, own)
         return render_conversation(
-            self._own, talk, chat_template=chat_template, tools=tools, **variables
+            self._own, conversation, chat_template=chat_template, tools=tools, **variables
         )
 
     @cached_property

@@ -80,17 +80,17 @@ def _options(rows: Sequence[LogitsRow]) -> dict[str, Any]:
     history = [(i, *_window(row)) for i, row in special if row.options.penalised]
     for i, _, callers in history:
         prompt[i] = callers
-    history_ids, history_starts = _ragged([(i, ids) for i, ids, _ in history], count)
+    history_ids, history_starts = _join_rows([(i, ids) for i, ids, _ in history], count)
     bias = [(i, row.options.params.logit_bias) for i, row in special]
-    bias_ids, bias_starts = _ragged([(i, tuple(b)) for i, b in bias], count)
+    bias_ids, bias_starts = _join_rows([(i, tuple(b)) for i, b in bias], count)
     due = {i: _due(row) for i, row in special if row.options.words.thought is not None}
-    allowed_ids, allowed_starts = _ragged(
+    allowed_ids, allowed_starts = _join_rows(
         [(i, due.get(i) or row.options.params.allowed_token_ids or ()) for i, row in special], count
     )
-    banned_ids, banned_starts = _ragged(
-        [(i, () if due.get(i) else _banned(row)) for i, row in special], count
+    banned_ids, banned_starts = _join_rows(
+        [(i, () if due.get(i) else _list_banned(row)) for i, row in special], count
     )
-    repeat_ids, repeat_values, repeat_starts = _repeats(special, count)
+    repeat_ids, repeat_values, repeat_starts = _penalise(special, count)
     return {
         **{name: np.ascontiguousarray(table[name]) for name in RECORD.names or ()},
         "prompt": prompt,
@@ -106,9 +106,9 @@ def _options(rows: Sequence[LogitsRow]) -> dict[str, Any]:
         "repeat_ids": repeat_ids,
         "repeat_values": repeat_values,
         "repeat_starts": repeat_starts,
-        "cuts": _cuts([(i, row) for i, row in special if row.options.cut]),
-        "masks": _masks(special),
-        "listed": _listed(special),
+        "cuts": _pack_cuts([(i, row) for i, row in special if row.options.cut]),
+        "masks": _pack_masks(special),
+        "listed": _pack_listed(special),
     }
 
 
@@ -131,7 +131,7 @@ def _due(row: LogitsRow) -> tuple[int, ...]:
     return (token,)
 
 
-def _banned(row: LogitsRow) -> list[int]:
+def _list_banned(row: LogitsRow) -> list[int]:
     """Stop ids before min_tokens, and what would complete a bad word."""
     options = row.options
     early = row.position - options.prompt < options.params.min_tokens
@@ -141,18 +141,18 @@ def _banned(row: LogitsRow) -> list[int]:
     return banned
 
 
-def _repeats(special: Sequence[tuple[int, LogitsRow]], count: int) -> tuple[I32, F32, I32]:
+def _penalise(special: Sequence[tuple[int, LogitsRow]], count: int) -> tuple[I32, F32, I32]:
     """What DRY takes from whom, row after row."""
     found = [
         (i, *penalise_repeats(row.tokens, row.options.params, row.options.words.breakers))
         for i, row in special
         if row.options.dry
     ]
-    ids, starts = _ragged([(i, ids) for i, ids, _ in found], count)
+    ids, starts = _join_rows([(i, ids) for i, ids, _ in found], count)
     return ids, np.array([v for _, _, values in found for v in values], np.float32), starts
 
 
-def _cuts(rows: Sequence[tuple[int, LogitsRow]]) -> Cuts | None:
+def _pack_cuts(rows: Sequence[tuple[int, LogitsRow]]) -> Cuts | None:
     """The options that no kernel knows."""
     if not rows:
         return None
@@ -160,24 +160,24 @@ def _cuts(rows: Sequence[tuple[int, LogitsRow]]) -> Cuts | None:
     return Cuts(np.array([i for i, _ in rows], np.int32), np.array(values, np.float64))
 
 
-def _masks(rows: Sequence[tuple[int, LogitsRow]]) -> Masks | None:
+def _pack_masks(rows: Sequence[tuple[int, LogitsRow]]) -> Masks | None:
     found = [(i, row.mask) for i, row in rows if row.mask is not None]
     if not found:
         return None
     return Masks(np.array([i for i, _ in found], np.int32), np.stack([mask for _, mask in found]))
 
 
-def _listed(rows: Sequence[tuple[int, LogitsRow]]) -> ListedLogprobs | None:
+def _pack_listed(rows: Sequence[tuple[int, LogitsRow]]) -> ListedLogprobs | None:
     """The ids that are listed, for the rows that list some; none for the whole vocabulary."""
     params = [(i, row.options.params) for i, row in rows]
     found = [(i, p.logprob_token_ids) for i, p in params if p.logprob_token_ids or p.scored == ALL]
     if not found:
         return None
-    ids, starts = _ragged([(q, ids) for q, (_, ids) in enumerate(found)], len(found))
+    ids, starts = _join_rows([(q, ids) for q, (_, ids) in enumerate(found)], len(found))
     return ListedLogprobs(np.array([i for i, _ in found], np.int32), ids, starts)
 
 
-def _ragged(lists: Iterable[tuple[int, Sequence[int] | I32]], rows: int) -> tuple[I32, I32]:
+def _join_rows(lists: Iterable[tuple[int, Sequence[int] | I32]], rows: int) -> tuple[I32, I32]:
     """Ids of some rows, by ascending row, end to end, and where each row's start: [sum], [R+1]."""
     starts = np.zeros(rows + 1, np.int32)
     parts: list[I32] = []

@@ -42,7 +42,7 @@ def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Cal
     for name in required:
         properties.setdefault(name, {})
     kinds = read_types({"properties": properties})
-    beside = {name: schema[name] for name in DEFINITIONS & schema.keys()}
+    definitions = {name: schema[name] for name in DEFINITIONS & schema.keys()}
     for name, one in properties.items():
         _check(name, plain)
         if plain and (kinds[name] == TEXT or not keeps):
@@ -53,7 +53,7 @@ def _fields(schema: Mapping[str, Any], plain: bool, keeps: bool) -> Iterator[Cal
         elif not plain and _is_truth(one):
             yield CallField(name, name in required, "rule", '"True" | "False"')
         else:
-            own = {**beside, **one} if isinstance(one, Mapping) else one
+            own = {**definitions, **one} if isinstance(one, Mapping) else one
             yield CallField(name, name in required, "rule", embed_schema(own))
 
 
@@ -83,10 +83,13 @@ def _text(schema: Mapping[str, Any]) -> str:
             _refuse("an 'enum' of a string next to other keywords")
         if not values:
             _refuse("a string that no value is left of")
-        return " | ".join(_regex(_escaped(one)) for one in values)
-    parts = [ENDED, _regex(rf"(.|\n){{{made.get('minLength', 0)},{made.get('maxLength', '')}}}")]
+        return " | ".join(_delimit_regex(_escape(one)) for one in values)
+    parts = [
+        ENDED,
+        _delimit_regex(rf"(.|\n){{{made.get('minLength', 0)},{made.get('maxLength', '')}}}"),
+    ]
     if "pattern" in made:
-        parts.append(_regex(_whole(made["pattern"])))
+        parts.append(_delimit_regex(_whole(made["pattern"])))
     return " & ".join(parts)
 
 
@@ -118,11 +121,11 @@ def _whole(pattern: str) -> str:
     )
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(c if c.isalnum() and c.isascii() else rf"\x{{{ord(c):X}}}" for c in text)
 
 
-def _regex(source: str) -> str:
+def _delimit_regex(source: str) -> str:
     """A regex between Lark's marks."""
     found, escaped = [], False
     for c in source:

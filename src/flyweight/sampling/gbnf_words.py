@@ -239,16 +239,16 @@ class _Places:
         self, meetings: dict[tuple[int, int], AutomatonProduct]
     ) -> Iterator[tuple[int, int]]:
         """The spots that may be open at one place, by twos; also one with itself."""
-        beside = [0] * len(self._automata)
+        overlapping = [0] * len(self._automata)
         open_: list[tuple[int, int]] = []
 
         def join(some: int, others: int) -> None:
             for one in list_bits(some):
-                new = others & ~beside[one]
-                beside[one] |= new
+                new = others & ~overlapping[one]
+                overlapping[one] |= new
                 for other in list_bits(new):
                     self._effort.spend(1)
-                    beside[other] |= 1 << one
+                    overlapping[other] |= 1 << one
                     open_.append((one, other))
 
         join(self._first[0], self._first[0])

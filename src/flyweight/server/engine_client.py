@@ -89,7 +89,7 @@ class EngineClient:
         self._line: asyncio.WriteTransport | None = None
         self._built: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._asked = 0
+        self._questions = 0
         self._pinged = False
         self._watching: asyncio.TimerHandle | None = None
         self._closing = False
@@ -139,8 +139,8 @@ class EngineClient:
         if not self.ready or self._line is None:
             raise EngineDown("the engine is restarting; retry later")
         self._expect()
-        self._asked += 1
-        number = self._asked
+        self._questions += 1
+        number = self._questions
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         self._line.write(pipe.encode_frame(pipe.EngineQuestion(number, topic)))

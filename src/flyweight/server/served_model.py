@@ -83,8 +83,8 @@ class RequestTotals:
     def _longest_answer(self, prompt: PreparedPrompt) -> int:
         """The maximum tokens of a choice."""
         most = (prompt.beam or prompt.params).max_tokens
-        room = self.max_model_len - len(prompt.tokens)
-        return room if most is None else min(room, most)
+        left = self.max_model_len - len(prompt.tokens)
+        return left if most is None else min(left, most)
 
     def _check_prompt_scores(self, params: SamplingParams) -> None:
         found, most = self.prompt_scores, self.limits.max_response_prompt_logprobs

@@ -53,9 +53,9 @@ class TemplateFault(RequestError):
 def try_out(template: str, tokenizer: Tokenizer, bounds: RenderBounds = USUAL) -> None:
     """Raises `RequestError` where a template renders no conversation at all."""
     failed: RequestError | None = None
-    for talk in TRIED:
+    for conversation in TRIED:
         try:
-            render(template, talk, tokenizer, bounds=bounds)
+            render(template, conversation, tokenizer, bounds=bounds)
         except RequestError as error:
             failed = failed or error
         else:
@@ -85,10 +85,16 @@ def render(
             "and add_generation_prompt = True exclude each other; leave one of them out",
             "continue_final_message",
         )
-    talk = [add_reasoning_aliases(drop_none_fields(to_plain(message))) for message in messages]
-    cut = ContinuationMark.of(talk, continue_final_message) if continue_final_message else None
+    conversation = [
+        add_reasoning_aliases(drop_none_fields(to_plain(message))) for message in messages
+    ]
+    cut = (
+        ContinuationMark.of(conversation, continue_final_message)
+        if continue_final_message
+        else None
+    )
     given = {
-        "messages": talk,
+        "messages": conversation,
         "tools": None,
         "documents": None,
         "add_generation_prompt": not going_on,
@@ -138,9 +144,9 @@ class ContinuationMark:
     words: str
 
     @classmethod
-    def of(cls, talk: list[dict[str, Any]], field: bool | str) -> "ContinuationMark":
+    def of(cls, conversation: list[dict[str, Any]], field: bool | str) -> "ContinuationMark":
         """Marks the last message of `talk`."""
-        name, last = field if isinstance(field, str) else "content", talk[-1]
+        name, last = field if isinstance(field, str) else "content", conversation[-1]
         content = last.get(name)
         if isinstance(content, list):
             parts = [p for p in content if isinstance(p, dict) and isinstance(p.get("text"), str)]

@@ -111,8 +111,10 @@ def prepare_messages(messages: Sequence[Message], template: str) -> list[Message
     """
     check(messages)
     parts = reads_parts(template)
-    talk = map(_rename_text_parts, messages)
-    return [_parse_arguments(message if parts else _join_message_text(message)) for message in talk]
+    renamed = map(_rename_text_parts, messages)
+    return [
+        _parse_arguments(message if parts else _join_message_text(message)) for message in renamed
+    ]
 
 
 def to_plain(value: Any) -> Any:

@@ -19,7 +19,11 @@ from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line, shown
 
 MOST_LEN = 1 << 20
-LEAST_SHARED, MOST_PROMPT, MOST_TALK = 4, 1024, 2048  # of conversations, tokens: vLLM's bounds
+LEAST_SHARED, MOST_PROMPT, MOST_CONVERSATION = (
+    4,
+    1024,
+    2048,
+)  # of conversations, tokens: vLLM's bounds
 POEM = "Pick as many lines from the following poem lines:\n"
 
 
@@ -135,17 +139,19 @@ class Conversations:
         order = [*self.talks]
         rng.shuffle(order)
         found: list[LoadRequest] = []
-        for talk in order:
+        for conversation in order:
             if len(found) == count:
                 break
-            ask = self._make_request(words, talk)
-            if ask is not None:
-                found.append(ask)
+            request = self._make_request(words, conversation)
+            if request is not None:
+                found.append(request)
         return repeat_requests(found, count, self.again)
 
-    def _make_request(self, words: PromptMaker, talk: Mapping[str, Any]) -> LoadRequest | None:
+    def _make_request(
+        self, words: PromptMaker, conversation: Mapping[str, Any]
+    ) -> LoadRequest | None:
         """None for one without two turns of text, and for lengths that vLLM passes over."""
-        turns = talk.get("conversations")
+        turns = conversation.get("conversations")
         if not isinstance(turns, list) or len(turns) < 2:
             return None
         texts = [turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2]]
@@ -155,7 +161,7 @@ class Conversations:
         length = words.count(prompt)
         output = self.output or words.count(answer)
         short = length < LEAST_SHARED or (self.output is None and output < LEAST_SHARED)
-        if short or length > MOST_PROMPT or length + output > MOST_TALK:
+        if short or length > MOST_PROMPT or length + output > MOST_CONVERSATION:
             return None
         return LoadRequest(prompt, length, output)
 
@@ -190,13 +196,13 @@ class Custom:
         return LoadRequest(prompt, words.count(prompt), output)
 
 
-def repeat_requests(asks: list[LoadRequest], count: int, again: bool) -> list[LoadRequest]:
+def repeat_requests(requests: list[LoadRequest], count: int, again: bool) -> list[LoadRequest]:
     """`count` of them, over and over where there are fewer and that is allowed."""
-    if not asks:
+    if not requests:
         raise ConfigError("dataset_path: there is no prompt of a usable length in the file")
-    if len(asks) < count and not again:
-        return asks
-    return [asks[i % len(asks)] for i in range(count)]
+    if len(requests) < count and not again:
+        return requests
+    return [requests[i % len(requests)] for i in range(count)]
 
 
 def read_text_lines(path: Path) -> list[str]:

@@ -23,7 +23,7 @@ from flyweight.errors import ConfigError
 RETRY = 0.25  # seconds between looks for a server
 PATIENCE = 10  # seconds for a page
 LOADING = 503
-Tell = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RequestSchedule:
     not whole after `patience` seconds is a failure.
     """
 
-    asks: Sequence[LoadRequest]
+    requests: Sequence[LoadRequest]
     times: Sequence[float]
     most: int | None = None
     prefix: str = "bench-"
@@ -87,21 +87,23 @@ def make_head(
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
 
-async def play(target: Target, load: RequestSchedule, tell: Tell) -> LoadResult:
+async def play(
+    target: Target, load: RequestSchedule, report_progress: ProgressCallback
+) -> LoadResult:
     """Sends all of it; `tell` hears how many are answered."""
     lines = ConnectionPool(target.place)
-    gate = asyncio.Semaphore(load.most or max(1, len(load.asks)))
-    answers = [StreamedAnswer() for _ in load.asks]
+    gate = asyncio.Semaphore(load.most or max(1, len(load.requests)))
+    answers = [StreamedAnswer() for _ in load.requests]
     done = 0
 
     async def one(i: int) -> None:
         nonlocal done
         async with gate:
             turn = load.turns[i] if load.turns else i
-            raw = target.make_request(load.asks[i], turn, f"{load.prefix}{i}")
+            raw = target.make_request(load.requests[i], turn, f"{load.prefix}{i}")
             await exchange_within(load.patience, lines, raw, ResponseReader(target.api, answers[i]))
         done += 1
-        tell(done, len(load.asks))
+        report_progress(done, len(load.requests))
 
     start, processor, began = time.perf_counter(), time.process_time(), time.time()
     try:

@@ -116,8 +116,8 @@ def find_miscounts(played: LoadResult) -> Iterator[str]:
     """What to say where the server read prompts as other numbers of tokens than they were made of,
     which a chat's template does of itself.
     """
-    pairs = zip(played.load.asks, played.answers, strict=True)
-    odd = [(ask.length, a.prompt_counted) for ask, a in pairs if a.ok and a.prompt_counted]
+    pairs = zip(played.load.requests, played.answers, strict=True)
+    odd = [(request.length, a.prompt_counted) for request, a in pairs if a.ok and a.prompt_counted]
     odd = [(made, counted) for made, counted in odd if made != counted]
     if odd:
         made, counted = odd[0]
@@ -191,7 +191,7 @@ def list_details(played: LoadResult) -> dict[str, list[Any]]:
     """Request by request, in the order they were sent."""
     answers = played.answers
     columns: tuple[list[Any], ...] = (
-        [ask.length for ask in played.load.asks],
+        [request.length for request in played.load.requests],
         [a.tokens if a.ok else 0 for a in answers],
         [a.start for a in answers],
         [a.ttft for a in answers],

@@ -17,9 +17,9 @@ from flyweight.bench.serving.connection import ServerAddress
 from flyweight.bench.serving.load import (
     PATIENCE,
     LoadResult,
+    ProgressCallback,
     RequestSchedule,
     Target,
-    Tell,
     get,
     play,
     read_draft_statistics,
@@ -143,26 +143,32 @@ class LoadSession:
         if isinstance(data, Trace) and data.longest is None:
             lengths = [one.longest for one in self.servers if one.longest is not None]
             data = replace(data, longest=min(lengths, default=None))
-        asks = data.make_requests(self._make_prompt_maker(), wanted.count, rng)
-        times = [ask.at for ask in asks] if traced else wanted.pace.draw_times(len(asks), rng)
-        turns: Sequence[int] = range(len(asks))
+        requests = data.make_requests(self._make_prompt_maker(), wanted.count, rng)
+        times = (
+            [request.at for request in requests]
+            if traced
+            else wanted.pace.draw_times(len(requests), rng)
+        )
+        turns: Sequence[int] = range(len(requests))
         if wanted.assignment == "random":
             own = random.Random(f"{wanted.seed} turns")  # the asks are the same either way
-            turns = [own.randrange(1 << 30) for _ in asks]
-        return RequestSchedule(asks, times, wanted.most, wanted.prefix, turns, wanted.patience)
+            turns = [own.randrange(1 << 30) for _ in requests]
+        return RequestSchedule(requests, times, wanted.most, wanted.prefix, turns, wanted.patience)
 
-    def play(self, server: ServerFacts, load: RequestSchedule, tell: Tell) -> LoadResult:
+    def play(
+        self, server: ServerFacts, load: RequestSchedule, report_progress: ProgressCallback
+    ) -> LoadResult:
         """Warms up, then the load."""
         if self.wanted.warmups:
-            asks = [load.asks[i % len(load.asks)] for i in range(self.wanted.warmups)]
+            requests = [load.requests[i % len(load.requests)] for i in range(self.wanted.warmups)]
             warm = RequestSchedule(
-                asks, [0.0] * len(asks), load.most or 1, f"{load.prefix}warm-",
+                requests, [0.0] * len(requests), load.most or 1, f"{load.prefix}warm-",
                 patience=load.patience,
             )  # fmt: skip
             self.runner.run(play(server.target, warm, lambda done, total: None))
         place, headers = server.target.place, server.target.headers
         before = self.runner.run(read_draft_statistics(place, headers))
-        played = self.runner.run(play(server.target, load, tell))
+        played = self.runner.run(play(server.target, load, report_progress))
         after = (
             self.runner.run(read_draft_statistics(place, headers)) if before is not None else None
         )

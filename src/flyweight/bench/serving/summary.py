@@ -60,10 +60,14 @@ def summarize(
     played: LoadResult, percents: Sequence[float], goals: Mapping[str, float]
 ) -> LoadSummary:
     """`goals` are milliseconds a request must keep to be counted as good."""
-    pairs = [(ask, a) for ask, a in zip(played.load.asks, played.answers, strict=True) if a.ok]
+    pairs = [
+        (request, a)
+        for request, a in zip(played.load.requests, played.answers, strict=True)
+        if a.ok
+    ]
     whole = [answer for _, answer in pairs]
     bad = Counter(a.error or "no answer" for a in played.answers if not a.ok)
-    given, made = sum(ask.length for ask, _ in pairs), sum(a.tokens for a in whole)
+    given, made = sum(request.length for request, _ in pairs), sum(a.tokens for a in whole)
     chunks = sum(len(a.times) for a in played.answers)
     seconds = played.seconds or math.inf
     each = {

@@ -124,7 +124,7 @@ def kernels(
     from flyweight.cli.bench.progress import show_measuring
 
     out.check()
-    asked = KernelRun(
+    requested = KernelRun(
         model,
         tests.list_tests(),
         BenchEngineOptions(**asdict(engine)),
@@ -133,7 +133,7 @@ def kernels(
         peers.method(),
         out.busy,
     )
-    if not asked.tests:
+    if not requested.tests:
         raise ConfigError("there is nothing to measure; give -p, -n, or -b above 1")
     path = by.find_writable("results", out.results)
     with by.name_errors("results", path):
@@ -153,8 +153,8 @@ def kernels(
             )
         found.extend(rows)
 
-    with show_measuring(show) as tell:
-        run(asked, done, tell)
+    with show_measuring(show) as listener:
+        run(requested, done, listener)
     if out.output == "md":
         print(f"\n{report.describe_machine(Surroundings.here(), found)}")
         print(report.DETERMINISTIC)

@@ -50,8 +50,8 @@ def latency(
     check_lengths(input_len, output_len)
     whole("batch_size", batch_size, 1, MOST_SEQS)
     file = by.find_writable("output_json", output_json)
-    asked = OfflineRequests(batch_size, input_len, output_len, batch_size)
-    outcome = _measure(model, asked, (num_iters, num_iters_warmup), engine, peers)
+    workload = OfflineRequests(batch_size, input_len, output_len, batch_size)
+    outcome = _measure(model, workload, (num_iters, num_iters_warmup), engine, peers)
     document = outcome.to_document()
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
     for percent, seconds in outcome.compute_percentiles().items():
@@ -78,16 +78,20 @@ def throughput(
     whole("num_prompts", num_prompts, 1, MOST)
     whole("max_num_seqs", max_num_seqs, 1, MOST_SEQS)
     file = by.find_writable("output_json", output_json)
-    asked = OfflineRequests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
-    outcome = _measure(model, asked, (1, 0), engine, peers)
+    workload = OfflineRequests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
+    outcome = _measure(model, workload, (1, 0), engine, peers)
     seconds = outcome.seconds[0]
-    rates = asked.count / seconds, asked.tokens / seconds, asked.count * output_len / seconds
+    rates = (
+        workload.count / seconds,
+        workload.tokens / seconds,
+        workload.count * output_len / seconds,
+    )
     print(
         f"Throughput: {rates[0]:.2f} requests/s, {rates[1]:.2f} total tokens/s, "
         f"{rates[2]:.2f} output tokens/s"
     )
-    print(f"Total num prompt tokens:  {asked.count * input_len}")
-    print(f"Total num output tokens:  {asked.count * output_len}")
+    print(f"Total num prompt tokens:  {workload.count * input_len}")
+    print(f"Total num output tokens:  {workload.count * output_len}")
     print_outcome(outcome, file)
 
 
@@ -98,7 +102,7 @@ def check_lengths(input_len: int, output_len: int) -> None:
 
 def _measure(
     model: str,
-    asked: OfflineRequests,
+    workload: OfflineRequests,
     rounds: tuple[int, int],
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
@@ -108,8 +112,8 @@ def _measure(
     from flyweight.cli.bench.progress import show_measuring
 
     named, means = peers.list_peers(), peers.method()
-    with show_measuring() as tell:
-        serving = OfflineRun(model, asked, tell, **asdict(engine))
+    with show_measuring() as listener:
+        serving = OfflineRun(model, workload, listener, **asdict(engine))
         with serving.open_peers(named, means):
             return measure(serving, *rounds)
 
@@ -119,13 +123,13 @@ def print_outcome(outcome: OfflineReport, file: Path | None) -> None:
     from flyweight.bench.report import DETERMINISTIC
     from flyweight.bench.rows import CACHED_BYTES
 
-    middle, asked = outcome.middle, outcome.requests
+    middle, workload = outcome.middle, outcome.requests
     tile = f" ({middle.share_tile:.0%} with the tile unit)" if middle.share_tile else ""
     share = f"{middle.share:.0%} of the machine's limit{tile}; "
     if outcome.weights < CACHED_BYTES:
         share = ""  # caches hold them: memory's speed is no limit
     print(
-        f"Achieved: {asked.tokens / middle.seconds:.1f} tokens/s, {middle.gbps:.1f} GB/s, "
+        f"Achieved: {workload.tokens / middle.seconds:.1f} tokens/s, {middle.gbps:.1f} GB/s, "
         f"{middle.gops:.0f} Gop/s; {share}"
         f"others used {middle.other_cores:.2f} cores"
     )

@@ -74,8 +74,8 @@ class Measuring(RunListener):
 @contextmanager
 def show_measuring(shown: Rows | None = None) -> Iterator[Measuring]:
     """Bars go when the block ends, however it ends."""
-    tell = Measuring(make_console(stderr=True), shown)
+    display = Measuring(make_console(stderr=True), shown)
     try:
-        yield tell
+        yield display
     finally:
-        tell.stop()
+        display.stop()

@@ -29,7 +29,7 @@ from flyweight.config import whole
 from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.serving.load import RequestSchedule, Tell
+    from flyweight.bench.serving.load import ProgressCallback, RequestSchedule
     from flyweight.bench.serving.report import ReportHeader
     from flyweight.bench.serving.session import LoadPlan, LoadSession, RequestBody, TargetServer
     from flyweight.bench.serving.summary import LoadSummary
@@ -221,7 +221,7 @@ def measure(
             session.look(server, seconds)
         load = session.load()
         headers = [
-            make_header(session, i, len(load.asks), telling.label) for i in range(len(servers))
+            make_header(session, i, len(load.requests), telling.label) for i in range(len(servers))
         ]
         path = file.path(make_file_name(headers[0]))
         runs = [measure_server(session, i, load, headers[i], telling) for i in range(len(servers))]
@@ -258,8 +258,8 @@ def measure_server(
     )
     from flyweight.bench.serving.summary import summarize
 
-    with show_bar(telling.bar) as tell:
-        played = session.play(session.servers[at], load, tell)
+    with show_bar(telling.bar) as report_progress:
+        played = session.play(session.servers[at], load, report_progress)
     summary = summarize(played, telling.percents, telling.goals)
     if not telling.as_json:
         print(*write_block(summary, header, telling.metrics, played.drafts), sep="\n", flush=True)
@@ -276,18 +276,18 @@ def print_note(message: str) -> None:
 
 
 @contextmanager
-def show_bar(wanted: bool) -> Iterator[Tell]:
+def show_bar(wanted: bool) -> Iterator[ProgressCallback]:
     """A bar of answered requests at a terminal, drawn now and then."""
     from flyweight.cli.bench.progress import show_measuring
 
     drawn = 0.0
     with show_measuring() as shown:
 
-        def tell(done: int, total: int) -> None:
+        def report_progress(done: int, total: int) -> None:
             nonlocal drawn
             now = time.monotonic()
             if wanted and (now - drawn > BAR_EVERY or done == total):
                 drawn = now
                 shown.round("requests", done, total)
 
-        yield tell
+        yield report_progress

@@ -48,9 +48,11 @@ def startup(
     options += ["--max-model-len", str(max_model_len)] if max_model_len else []
     peers = [PeerArgument.of(name) for name in vs or ()]
     means = PeerMethod(threads or count_cores(), find_peer_python(vs_python))
-    with show_measuring() as tell:
-        path = find(settings, tell)
-        starts = measured(str(path), options, repetitions, peers, means, tell.round, tell.warn)
+    with show_measuring() as listener:
+        path = find(settings, listener)
+        starts = measured(
+            str(path), options, repetitions, peers, means, listener.round, listener.warn
+        )
     if as_json:
         print(json.dumps({"model": str(path), "bytes": measure_size(path), **starts.to_document()}))
         return

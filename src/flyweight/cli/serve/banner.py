@@ -106,12 +106,12 @@ def _widths(rows: Sequence[ConfigRow]) -> list[int]:
 
 def _row(feature: FeatureRow) -> ConfigRow:
     """A row; an option that is a row of its own is shown by its value."""
-    asked = feature.requested
+    shown = feature.requested
     if feature.name.startswith("--"):
-        asked = asked.removeprefix(feature.name).strip(" =") or "yes"
-    if len(asked) > WIDEST:
-        asked = asked[: WIDEST - 1] + "\u2026"
-    return ConfigRow(*map(printable, (feature.name, asked, feature.effective, feature.reason)))
+        shown = shown.removeprefix(feature.name).strip(" =") or "yes"
+    if len(shown) > WIDEST:
+        shown = shown[: WIDEST - 1] + "\u2026"
+    return ConfigRow(*map(printable, (feature.name, shown, feature.effective, feature.reason)))
 
 
 class Banner:

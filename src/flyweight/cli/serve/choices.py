@@ -77,10 +77,10 @@ def list_plain(
 ) -> Iterator[SettingRequest]:
     """The effective values of options that set a field."""
     for name, flag in OPTIONS.items():
-        room, _, field = flag.sets.partition(".")
+        owner, _, field = flag.sets.partition(".")
         if name not in given or not field:
             continue
-        value = getattr(engine if room == "engine" else server, field)
+        value = getattr(engine if owner == "engine" else server, field)
         what = flag.help[:1].lower() + flag.help[1:].rstrip(".")
         why = "requested" if value is False else f"requested: {what}"
         yield SettingRequest(f"--{name}", given[name], format_effective(field, value), why)

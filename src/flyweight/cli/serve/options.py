@@ -91,15 +91,15 @@ def apply_access_log(draft: DraftArguments) -> None:
 
 
 def apply_log_level(draft: DraftArguments) -> None:
-    asked = draft.text("uvicorn-log-level")
-    if asked not in LEVELS:
+    level = draft.text("uvicorn-log-level")
+    if level not in LEVELS:
         raise ConfigError(
-            f"--uvicorn-log-level = {shown(asked)} is not supported: there is a line a request, "
+            f"--uvicorn-log-level = {shown(level)} is not supported: there is a line a request, "
             f"or none; allowed: {', '.join(LEVELS)}; nearest valid: info"
         )
-    active = "a line a request" if asked == "info" else "no line a request"
+    active = "a line a request" if level == "info" else "no line a request"
     draft.note("uvicorn-log-level", active, "uvicorn logs nothing else")
-    silence_requests(draft, asked != "info")
+    silence_requests(draft, level != "info")
 
 
 def silence_requests(draft: DraftArguments, quiet: bool) -> None:

@@ -45,7 +45,7 @@ class ParsedOptions:
 def read(words: Sequence[str]) -> ParsedOptions:
     """The options of a command line and of its file; `--help` prints and exits."""
     found = WordReader().read(words)
-    command = make_command(None if found.asks_help else found.given)
+    command = make_command(None if found.wants_help else found.given)
     with command.make_context(PROGRAM, found.canonical, max_content_width=100) as context:
         values: Values = command.invoke(context)
     models = list(values.pop("models") or ())
@@ -70,7 +70,7 @@ class WordReader:
     def __init__(self) -> None:
         self.canonical: list[str] = []
         self.given: set[str] = set()
-        self.asks_help = False
+        self.wants_help = False
         self.parts: Parts = {}
         self.refusals: list[str] = []
         self.known: Mapping[str, Flag] = index_spellings()
@@ -86,7 +86,7 @@ class WordReader:
             if is_value(word):
                 models.append(word)
             elif word in HELP:
-                self.asks_help = True
+                self.wants_help = True
                 self.canonical.append(word)
             else:
                 self._read_option(word, waiting)

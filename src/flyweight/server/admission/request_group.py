@@ -35,7 +35,7 @@ class RequestGroup:
     ) -> None:
         self.model, self.queue, self.groups, self.reservation = model, queue, groups, reservation
         self.collectors: list[Collector | VectorCollector] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._streams: list[EngineStream] = []
         self._attempts: list[Attempts] = []  # at answers that are checked
         self._retries: list[EngineStream] = []
@@ -80,7 +80,7 @@ class RequestGroup:
     def give_up(self, error: HttpError) -> None:
         """Ends the response with an error: an error event where it is streamed."""
         self._error = error
-        self._news.set()
+        self._changed.set()
 
     def limit_buffer(self) -> None:
         """Ends the group if its client falls too far behind.  Without this, a client that does not
@@ -99,7 +99,7 @@ class RequestGroup:
         live = list(enumerate(self._streams))
         while live:
             if not self._attempts:
-                await self._wait_for_news()
+                await self._wait_for_change()
             self._ahead = 0
             found: list[tuple[int, TextPiece]] = []
             for i, stream in live:
@@ -130,7 +130,7 @@ class RequestGroup:
     async def _finish(self, streams: Sequence[EngineStream]) -> None:
         """Waits for the end of requests.  Raises what ended one."""
         while not all(stream.over for stream in streams):
-            await self._wait_for_news()
+            await self._wait_for_change()
         for stream in streams:
             if stream.error is not None:
                 raise stream.error
@@ -142,7 +142,7 @@ class RequestGroup:
             begun: dict[Attempts, EngineStream] = {}
             for one in open_attempts:
                 if collector := one.retry(await self._validate(one), self.model.preparer.make_id()):
-                    begun[one] = self.model.client.submit(collector, self._news)
+                    begun[one] = self.model.client.submit(collector, self._changed)
             self._retries += begun.values()
             await self._finish(list(begun.values()))
             for one, stream in begun.items():
@@ -154,9 +154,9 @@ class RequestGroup:
         texts = attempts.list_texts()
         return {i: await validate(attempts.outputs, text) for i, text in texts.items()}
 
-    async def _wait_for_news(self) -> None:
-        await self._news.wait()
-        self._news.clear()
+    async def _wait_for_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
         if self._error is not None:
             raise self._error
 
@@ -168,7 +168,7 @@ class RequestGroup:
             collector.interval = self.model.settings.stream_interval
             if attempts := preparer.attempts(prompt, collector):
                 self._attempts.append(attempts)
-        stream = self.model.client.submit(collector, self._news)
+        stream = self.model.client.submit(collector, self._changed)
         choices, tokens = count_sequences(prompt), len(prompt.tokens)
         stream.on_start = lambda: self.queue.leave(self.reservation, choices, tokens)
         self.collectors.append(collector)
@@ -176,13 +176,13 @@ class RequestGroup:
 
     def _time_out(self) -> None:
         self._error = make_timeout_error(self.model.settings.request_timeout)
-        self._news.set()
+        self._changed.set()
 
     def _leave_queue_late(self) -> None:
         """Refuses the request if it was not scheduled in time, so that the client can retry."""
         if not any(stream.running or stream.over for stream in self._streams):
             self._error = self.queue.make_timeout_error()
-            self._news.set()
+            self._changed.set()
 
     def _count_unread(self, tokens: int) -> None:
         """Counts tokens that arrived and were not read yet."""
@@ -199,7 +199,7 @@ class RequestGroup:
             "read faster, or ask for fewer tokens (--max-stream-buffer-tokens)",
             code="slow_client",
         )
-        self._news.set()
+        self._changed.set()
 
 
 def raise_if(error: FlyweightError | None) -> None:

@@ -37,7 +37,7 @@ class ObjectFormat(Fields):
     """A JSON object; llama-server's clients put a schema here."""
 
     type: Literal["json_object"]
-    asked: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
 class NamedSchema(Fields):
@@ -45,7 +45,7 @@ class NamedSchema(Fields):
 
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     description: str | None = None
-    asked: dict[str, Any] = Field(alias="schema")
+    schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(None, description="Has no effect: schemas are kept to always.")
     strictness: Strictness = None
 
@@ -61,7 +61,7 @@ class FlatFormat(Fields):
     """The same as llama-server's clients write it: the schema without an object around it."""
 
     type: Literal["json_schema"]
-    asked: dict[str, Any] = Field(alias="schema")
+    schema_: dict[str, Any] = Field(alias="schema")
 
 
 Format = TextFormat | ObjectFormat | SchemaFormat | FlatFormat
@@ -93,7 +93,7 @@ ResponseFormat = Annotated[
 class StructuredFields(Fields):
     """Exactly one of json, json_object, regex, choice and grammar."""
 
-    asked: dict[str, Any] | Source | None = Field(None, alias="json")
+    schema_: dict[str, Any] | Source | None = Field(None, alias="json")
     json_object: bool | None = None
     regex: Source | None = None
     choice: list[str] | None = Field(None, min_length=1, max_length=MOST_CHOICES)
@@ -128,12 +128,12 @@ def constraint(
             )
         return structured.outputs()
     if isinstance(format, SchemaFormat):
-        asked = format.json_schema
-        return schema_in(place_of(format), asked.asked, asked.strictness or EXACT)
+        schema_ = format.json_schema
+        return schema_in(place_of(format), schema_.schema_, schema_.strictness or EXACT)
     if isinstance(format, ObjectFormat | FlatFormat):
-        if format.asked is None:
+        if format.schema_ is None:
             return StructuredOutputs(json_object=True)
-        return schema_in(place_of(format), format.asked)
+        return schema_in(place_of(format), format.schema_)
     return None
 
 

@@ -31,7 +31,7 @@ from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event, reply
 
-BESIDE = {  # fields that are no sampling options
+OTHER_FIELDS = {  # fields that are no sampling options
     "prompt", "stream", "cache_salt", "priority", "return_cache_explanation",
 }  # fmt: skip
 
@@ -147,7 +147,7 @@ class GenerateBody(Fields):
 
 async def generate(server: ApiServer, request: Request, body: GenerateBody) -> Response:
     model = server.find()
-    every = body.model_dump(exclude=BESIDE, exclude_none=True)
+    every = body.model_dump(exclude=OTHER_FIELDS, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
     params = make_sampling_params({**every, **model.defaults, **given})
     context = model.make_context(

@@ -100,10 +100,10 @@ def check_size(name: str, text: str, most: int) -> None:
         )
 
 
-def truncate_ids(ids: list[int], body: PromptFit, room: int) -> list[int]:
+def truncate_ids(ids: list[int], body: PromptFit, limit: int) -> list[int]:
     """The last ids, or the first (if the `right` is cut off); -1: as many as fit."""
     most = body.truncate_prompt_tokens
-    most = room if most == -1 else most
+    most = limit if most == -1 else most
     if most is None or len(ids) <= most:
         return ids
     return ids[:most] if body.truncation_side == "right" else ids[len(ids) - most :]

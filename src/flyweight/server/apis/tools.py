@@ -156,7 +156,7 @@ class Tools:
             yield path, StructuredOutputs(json=schema)
 
     def make_constraint(
-        self, chat_format: ChatFormat, reading: AnswerFormat, room: int | None = None
+        self, chat_format: ChatFormat, reading: AnswerFormat, left: int | None = None
     ) -> StructuredOutputs | None:
         """The answer's constraint: a call if one is required, arguments that satisfy the schemas of
         strict tools, and only allowed tools.  A share of `room` tokens may be reasoning before a
@@ -171,7 +171,7 @@ class Tools:
                 ": tool calls are off on this server (--tool-call-parser none)",
                 "tool_choice" if self.required else "tools",
             )
-        thought = None if room is None else room * LETTERS * self.share // 100
+        thought = None if left is None else left * LETTERS * self.share // 100
         offers, demanded = self._make_offers(reading.calls), bool(self.required)
         return _make_constraint(
             chat_format.make_grammar(reading, offers, demanded=demanded, thought=thought)

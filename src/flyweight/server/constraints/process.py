@@ -48,12 +48,12 @@ def answer_question(
     """Compiles a constraint, or says whether a finished text satisfies it.  Raises
     `RequestError`.
     """
-    asked = StructuredOutputs(**outputs)
+    constraint = StructuredOutputs(**outputs)
     if text is not None:
-        return {"valid": make_validator(asked)(text)}
-    compiler.compile(asked)
-    if asked.validated:
-        make_validator(asked)
+        return {"valid": make_validator(constraint)(text)}
+    compiler.compile(constraint)
+    if constraint.validated:
+        make_validator(constraint)
     return {}
 
 

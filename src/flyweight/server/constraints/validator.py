@@ -143,7 +143,7 @@ class ConstraintValidator:
         self.idle: list[Process] = []
         self._quick_turn, self._slow_turn = ExclusiveTurns(), ExclusiveTurns()
         self._known: OrderedDict[StructuredOutputs, ErrorData] = OrderedDict()
-        self._asked: dict[StructuredOutputs, ValidationQuestion] = {}
+        self._questions: dict[StructuredOutputs, ValidationQuestion] = {}
 
     async def check(self, outputs: StructuredOutputs) -> None:
         """Raises `RequestError`, and `HttpError` where too many wait."""
@@ -167,24 +167,24 @@ class ConstraintValidator:
         """The answer to a question, shared by all that ask the same; the check is cancelled when
         none is left.
         """
-        question = self._asked.get(outputs)
+        question = self._questions.get(outputs)
         heavy = outputs.size > LIGHT if question is None else question.heavy
         self._admit(heavy=heavy)
         if question is None:
             task = asyncio.create_task(self._settle(outputs))
-            question = self._asked[outputs] = ValidationQuestion(task, heavy)
+            question = self._questions[outputs] = ValidationQuestion(task, heavy)
         question.waiting += 1
         try:
             return await asyncio.shield(question.task)
         finally:
             question.waiting -= 1
             if not question.waiting and not question.task.done():
-                del self._asked[outputs]  # later requests start a new check
+                del self._questions[outputs]  # later requests start a new check
                 question.task.cancel()
 
     def _admit(self, *, heavy: bool, more: int = 1) -> None:
         """Raises `HttpError` where there is no room for so many to wait."""
-        found = [one.waiting for one in self._asked.values() if one.heavy or not heavy]
+        found = [one.waiting for one in self._questions.values() if one.heavy or not heavy]
         most = max(1, self._most // 2) if heavy else self._most
         if sum(found) + more > most:
             which = "long or slow schemas and grammars" if heavy else "schemas and grammars"
@@ -207,9 +207,9 @@ class ConstraintValidator:
                 self._known.popitem(last=False)
             return answer
         finally:
-            question = self._asked.get(outputs)
+            question = self._questions.get(outputs)
             if question is not None and question.task is asyncio.current_task():
-                del self._asked[outputs]
+                del self._questions[outputs]
 
     async def _ask(self, question: Question) -> ErrorData:
         """Raises `HttpError` where the system ends every process that is asked."""
@@ -235,8 +235,8 @@ class ConstraintValidator:
                 await trial.end()
         finally:
             self._quick_turn.leave()
-        if isinstance(question, StructuredOutputs) and question in self._asked:
-            self._asked[question].heavy = True
+        if isinstance(question, StructuredOutputs) and question in self._questions:
+            self._questions[question].heavy = True
         if moved:
             return await self._finish_slow(question, trial)
         self._admit(heavy=True, more=0)

@@ -107,10 +107,12 @@ class EffectiveConfiguration:
         computed = _list_steps(settings, server, requests, facts)
         built = _list_build(settings, server, requests, facts, portrait)
         known = (*computed, *_list_quality(settings, requests, portrait), *built)
-        told = {(feature.requested, feature.effective) for feature in known}  # have a row already
+        known_rows = {
+            (feature.requested, feature.effective) for feature in known
+        }  # have a row already
         noted = [FeatureRow(*astuple(request)) for request in requests.noted]
         self.noted = tuple(
-            feature for feature in noted if (feature.requested, feature.effective) not in told
+            feature for feature in noted if (feature.requested, feature.effective) not in known_rows
         )
         self.features: tuple[FeatureRow, ...] = ()
         self._know(*known, *self.noted)
@@ -124,9 +126,9 @@ class EffectiveConfiguration:
     def _know(self, *known: FeatureRow) -> None:
         """All features, and a row for each option that none of them covers."""
         self._known = known
-        told = [f", {feature.requested}, " for feature in known]
+        known_rows = [f", {feature.requested}, " for feature in known]
         plain = [request for request in self.requests.plain
-                 if not any(f", {request.requested}, " in one for one in told)]  # fmt: skip
+                 if not any(f", {request.requested}, " in one for one in known_rows)]  # fmt: skip
         self.features = (
             *known,
             *(FeatureRow(one.feature, one.requested, one.effective, one.reason) for one in plain),
@@ -212,12 +214,12 @@ def _list_steps(
         if caching else "switched off; every prompt is computed whole",
         "cached", "prompt tokens found in it", expected=caching,
     )  # fmt: skip
-    asked = requests.of("enable-chunked-prefill", "long-prefill-token-threshold")
+    chunking = requests.of("enable-chunked-prefill", "long-prefill-token-threshold")
     yield FeatureRow(
-        "chunked prefill", asked, "always",
+        "chunked prefill", chunking, "always",
         f"a step has at most {facts['max_num_batched_tokens']} tokens, and fewer where it would "
         f"take longer than {server.target_step_time:g} s",
-        "chunked", "prompts computed in several steps", expected=asked != DEFAULT,
+        "chunked", "prompts computed in several steps", expected=chunking != DEFAULT,
     )  # fmt: skip
     yield FeatureRow(
         "batching", requests.of("max-num-seqs"), "always",

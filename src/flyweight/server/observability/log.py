@@ -25,7 +25,7 @@ from flyweight.errors import ConfigError
 LONGEST = 200  # characters of a value
 QUEUE = 10_000  # lines
 PLAIN = "/:@+,;=*()[]<>'!"  # what a value may hold besides letters, digits and -._~
-Told = Mapping[str, object]
+LogFields = Mapping[str, object]
 OPTION = "--log-file"
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # no waiting for a pipe's reader
 OWNER = 0o600
@@ -93,7 +93,7 @@ def _flush(to: WritesLines) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
 
 
-def format_line(form: str, when: float, name: str, facts: Told) -> str:
+def format_line(form: str, when: float, name: str, facts: LogFields) -> str:
     """An entry as a line."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when)) + f".{int(when % 1 * 1000):03d}Z"
     known = {key: value for key, value in facts.items() if value is not None}

@@ -221,10 +221,10 @@ class MetricsPage(Collector):
             "flyweight:engine_restarts", "Restarts of the engine process.", restarts
         )
         caching = self.client.facts.get("prefix_caching")
-        asked = counts.prompt_tokens if caching else 0
+        queried = counts.prompt_tokens if caching else 0
         for cache, words in CACHES.items():
             real = cache.endswith("prefix") and not cache.startswith("external")
-            queries, hits = (asked, counts.cached_tokens) if real else (0, 0)
+            queries, hits = (queried, counts.cached_tokens) if real else (0, 0)
             name = f"vllm:{cache}_cache"
             yield self._counter(f"{name}_queries", f"Tokens looked up in {words}.", queries)
             yield self._counter(f"{name}_hits", f"Tokens found in {words}.", hits)

@@ -243,13 +243,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns a body that was read before, then waits for the client to
     disconnect.
     """
-    told_of = False
+    reported = False
 
     async def once() -> Message:
-        nonlocal told_of
-        if told_of:
+        nonlocal reported
+        if reported:
             return await receive()
-        told_of = True
+        reported = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return once

@@ -14,7 +14,7 @@ from flyweight.server.transport.errors import HttpError
 
 ANY = "*"
 # Headers a page may read.
-TOLD = "x-request-id, x-ignored-params, x-ignored-schema-keywords, retry-after"
+EXPOSED = "x-request-id, x-ignored-params, x-ignored-schema-keywords, retry-after"
 REMEMBERED = "600"  # seconds a browser need not ask again
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 MOST_NAMES = 64
@@ -60,8 +60,8 @@ class CorsPolicy:
             return None
         if wanted not in self.methods and ANY not in self.methods:
             raise HttpError(403, "this method is not allowed; add it with --allowed-methods")
-        asked = headers.get("access-control-request-headers", "")
-        names = [name.strip() for name in asked.split(",") if name.strip()]
+        requested = headers.get("access-control-request-headers", "")
+        names = [name.strip() for name in requested.split(",") if name.strip()]
         _check_names(names, self.headers)
         found = [
             ("access-control-allow-methods", wanted),
@@ -92,7 +92,7 @@ class CorsPolicy:
 def _allow_origin(origin: str) -> Given:
     return [
         (b"access-control-allow-origin", origin.encode("latin-1")),
-        (b"access-control-expose-headers", TOLD.encode()),
+        (b"access-control-expose-headers", EXPOSED.encode()),
     ]
 
 

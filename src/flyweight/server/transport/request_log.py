@@ -78,8 +78,8 @@ class RequestLog:
 
     def _end(self, scope: Scope, record: RequestRecord) -> None:
         path = scope["path"]
-        asked = get_route_path(scope)
-        route = record.route or (asked if asked in self.routes else "none")
+        route_path = get_route_path(scope)
+        route = record.route or (route_path if route_path in self.routes else "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         seconds = time.monotonic() - record.began
         status = f"{record.status // 100}xx"

@@ -206,13 +206,13 @@ class CallSplitter:
 
     def _emit_call(self) -> None:
         """What is new of the call that is being read."""
-        news = self._reader.take()
-        if not news or (self.most is not None and self.calls >= self.most):
+        arguments = self._reader.take()
+        if not arguments or (self.most is not None and self.calls >= self.most):
             return
         if not self._begun:
             self._begun = True
             self._out.append(Delta(DeltaKind.NAME, self._reader.name, self._index))
-        self._out.append(Delta(DeltaKind.ARGUMENTS, news, self._index))
+        self._out.append(Delta(DeltaKind.ARGUMENTS, arguments, self._index))
 
     def _whole(self) -> None:
         self.calls += 1

@@ -37,7 +37,7 @@ class Envelope:
     """`{"name": ..., "arguments": {...}}`, its keys in any order; `parameters` are the same."""
 
     __slots__ = (
-        "_given", "_key", "_names", "_news", "_seen", "_value", "_want", "_word", "done", "name",
+        "_given", "_key", "_names", "_new", "_seen", "_value", "_want", "_word", "done", "name",
     )  # fmt: skip
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -47,7 +47,7 @@ class Envelope:
         self._key = ""
         self._value = JsonScanner()
         self._word: list[str] = []  # the key or value that is being read
-        self._news: list[str] = []  # of the arguments
+        self._new: list[str] = []  # of the arguments
         self._given = False  # whether there are any
         self._want: Callable[[str, int], int] = self._open
 
@@ -59,11 +59,11 @@ class Envelope:
 
     def take(self) -> str:
         """What is new of the arguments, once it is known whose they are."""
-        if not self.name or not self._news:
+        if not self.name or not self._new:
             return ""
-        news = "".join(self._news)
-        self._news.clear()
-        return news
+        new = "".join(self._new)
+        self._new.clear()
+        return new
 
     def _open(self, text: str, at: int) -> int:
         if text[at] != "{":
@@ -115,9 +115,9 @@ class Envelope:
         try:
             end = self._value.feed(text, at)
         except MalformedJson as bad:
-            self._news.append(text[at : bad.at])
+            self._new.append(text[at : bad.at])
             raise
-        self._news.append(text[at:end])
+        self._new.append(text[at:end])
         if self._value.done:
             self._want = self._after
         return end
@@ -139,7 +139,7 @@ class Envelope:
             if not _is_object(value):
                 raise MalformedJson(end)
             self._given = True
-            self._news.append(escape_surrogates(value))
+            self._new.append(escape_surrogates(value))
 
     def _after(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
@@ -149,7 +149,7 @@ class Envelope:
         elif text[at] == "}" and self.name:
             self.done = True
             if not self._given:
-                self._news.append("{}")
+                self._new.append("{}")
         else:
             raise MalformedJson(at)
         return at + 1
@@ -163,13 +163,13 @@ class Envelope:
 class MistralHeader:
     """Mistral's newer form: `name[ARGS]{...}`, perhaps with `[CALL_ID]...` between."""
 
-    __slots__ = ("_arguments", "_begun", "_names", "_news", "_word", "done", "name")
+    __slots__ = ("_arguments", "_begun", "_names", "_new", "_word", "done", "name")
 
     def __init__(self, names: frozenset[str]) -> None:
         self.name, self.done = "", False
         self._names = names
         self._word: list[str] = []
-        self._news: list[str] = []
+        self._new: list[str] = []
         self._arguments = JsonScanner()
         self._begun = False
 
@@ -182,16 +182,16 @@ class MistralHeader:
         try:
             end = self._arguments.feed(text, at)
         except MalformedJson as bad:
-            self._news.append(text[at : bad.at])
+            self._new.append(text[at : bad.at])
             raise
-        self._news.append(text[at:end])
+        self._new.append(text[at:end])
         self.done = self._arguments.done
         return end
 
     def take(self) -> str:
-        news = "".join(self._news)
-        self._news.clear()
-        return news
+        new = "".join(self._new)
+        self._new.clear()
+        return new
 
     def _head(self, text: str, at: int) -> int:
         found = _HEADER.match(text, at)

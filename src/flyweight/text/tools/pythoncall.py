@@ -32,7 +32,7 @@ class PythonCall:
     """Reads one call."""
 
     __slots__ = (
-        "_closers", "_in_key", "_left", "_names", "_news", "_quote", "_seen", "_want", "_word",
+        "_closers", "_in_key", "_left", "_names", "_new", "_quote", "_seen", "_want", "_word",
         "done", "name",
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ class PythonCall:
         self._closers: list[str] = []
         self._in_key = False  # whether the string is a key
         self._seen: set[str] = set()
-        self._news: list[str] = []
+        self._new: list[str] = []
         self._want: Callable[[str, int], int] = self._head
 
     def feed(self, text: str, at: int) -> int:
@@ -56,9 +56,9 @@ class PythonCall:
     def take(self) -> str:
         if not self.name:
             return ""
-        news = "".join(self._news)
-        self._news.clear()
-        return news
+        new = "".join(self._new)
+        self._new.clear()
+        return new
 
     # --- names ---
 
@@ -69,7 +69,7 @@ class PythonCall:
         if text[end] != "(" or self._word not in self._names:
             raise MalformedJson(end)
         self.name, self._closers = self._word, [")"]
-        self._news.append("{")
+        self._new.append("{")
         self._want = self._first
         return end + 1
 
@@ -83,7 +83,7 @@ class PythonCall:
             raise MalformedJson(end)
         comma = ", " if self._seen else ""
         self._seen.add(self._word)
-        self._news.append(f"{comma}{json.dumps(self._word)}: ")
+        self._new.append(f"{comma}{json.dumps(self._word)}: ")
         self._want = self._value
         return end + 1
 
@@ -123,12 +123,12 @@ class PythonCall:
             return skip_blanks(text, at)
         if c in _PLAIN:
             self._quote, self._want = c, self._string
-            self._news.append('"')
+            self._new.append('"')
         elif c in "[{":
             if len(self._closers) == MOST_DEPTH:
                 raise MalformedJson(at)
             self._closers.append("]" if c == "[" else "}")
-            self._news.append(c)
+            self._new.append(c)
             self._want = self._first
         else:
             self._word = ""
@@ -141,7 +141,7 @@ class PythonCall:
         if end < len(text):
             if not _NUMBER.fullmatch(self._word):
                 raise MalformedJson(end)
-            self._news.append(self._word)
+            self._new.append(self._word)
             self._want = self._after
         return end
 
@@ -150,7 +150,7 @@ class PythonCall:
         if end < len(text):
             if self._word not in WORDS:
                 raise MalformedJson(end)
-            self._news.append(WORDS[self._word])
+            self._new.append(WORDS[self._word])
             self._want = self._after
         return end
 
@@ -164,7 +164,7 @@ class PythonCall:
         if text[at] == "\\":
             self._want = self._escape
         else:
-            self._news.append('"')
+            self._new.append('"')
             self._want = self._colon if self._in_key else self._after
         return at + 1
 
@@ -172,7 +172,7 @@ class PythonCall:
         c = text[at]
         self._want = self._string
         if c in '"\\nrtbf':
-            self._news.append("\\" + c)
+            self._new.append("\\" + c)
         elif c in HEX:
             self._word, self._left, self._want = "", HEX[c], self._digits
         else:  # what Python knows no escape of stays as it is
@@ -189,13 +189,13 @@ class PythonCall:
             if code > 0x10FFFF:
                 raise MalformedJson(at)
             # Halves of a pair stay what they are: JSON may have the other half behind.
-            self._news.append(json.dumps(chr(code))[1:-1])
+            self._new.append(json.dumps(chr(code))[1:-1])
             self._want = self._string
         return at + 1
 
     def _emit_text(self, text: str) -> None:
         if text:
-            self._news.append(json.dumps(text, ensure_ascii=False)[1:-1])
+            self._new.append(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def _colon(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
@@ -203,7 +203,7 @@ class PythonCall:
         if text[at] != ":":
             raise MalformedJson(at)
         self._in_key, self._want = False, self._value
-        self._news.append(": ")
+        self._new.append(": ")
         return at + 1
 
     def _after(self, text: str, at: int) -> int:
@@ -224,12 +224,12 @@ class PythonCall:
         if text[at] == self._closers[-1]:
             return self._end(at)
         if self._closers[-1] != ")":  # a keyword brings its own
-            self._news.append(", ")
+            self._new.append(", ")
         return self._next(text, at)
 
     def _end(self, at: int) -> int:
         closer = self._closers.pop()
-        self._news.append("}" if closer == ")" else closer)
+        self._new.append("}" if closer == ")" else closer)
         self.done = not self._closers
         self._want = self._after
         return at + 1

@@ -39,7 +39,7 @@ class XmlCall:
     """`typed`: of each tool, the types of its parameters."""
 
     __slots__ = (
-        "_held", "_names", "_news", "_part", "_seen", "_tags", "_typed", "_types", "_want", "_word",
+        "_held", "_names", "_new", "_part", "_seen", "_tags", "_typed", "_types", "_want", "_word",
         "done", "name",
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ class XmlCall:
         self._part: list[str] | None = None  # of a value once it has begun
         self._held = ""  # of a value: what may be its end
         self._seen: set[str] = set()
-        self._news: list[str] = []
+        self._new: list[str] = []
         self._want: Callable[[str, int], int] = self._tag
 
     def feed(self, text: str, at: int) -> int:
@@ -62,9 +62,9 @@ class XmlCall:
         return at
 
     def take(self) -> str:
-        news = "".join(self._news)
-        self._news.clear()
-        return news
+        taken = "".join(self._new)
+        self._new.clear()
+        return taken
 
     def _between(self, text: str, at: int) -> int:
         if text[at] in BLANKS:
@@ -76,7 +76,7 @@ class XmlCall:
         """A letter of a tag."""
         c, word = text[at], self._word + text[at]
         if c == ">" and word == END and END in self._tags:
-            self._news.append("}")
+            self._new.append("}")
             self.done = True
         elif c == ">" and self._word.startswith(self._tags[0]):
             self._open_tag(self._word.removeprefix(self._tags[0]), at)
@@ -91,12 +91,12 @@ class XmlCall:
             if name not in self._names:
                 raise MalformedJson(at)
             self.name, self._tags = name, (PARAMETER, END)
-            self._news.append("{")
+            self._new.append("{")
             self._want = self._between
             return
         if not name or name in self._seen:
             raise MalformedJson(at)
-        self._news.append(f"{', ' if self._seen else ''}{json.dumps(name, ensure_ascii=False)}: ")
+        self._new.append(f"{', ' if self._seen else ''}{json.dumps(name, ensure_ascii=False)}: ")
         self._seen.add(name)
         self._types = self._typed.get(self.name, {}).get(name, TEXT)
         self._part, self._held, self._want = None, "", self._value
@@ -127,9 +127,9 @@ class XmlCall:
         if self._types != TEXT:
             self._part.append(new)
             if last:
-                self._news.append(to_json("".join(self._part), self._types))
+                self._new.append(to_json("".join(self._part), self._types))
             return
-        self._news.append('"' * begins + json.dumps(new, ensure_ascii=False)[1:-1] + '"' * last)
+        self._new.append('"' * begins + json.dumps(new, ensure_ascii=False)[1:-1] + '"' * last)
 
 
 def to_json(text: str, types: frozenset[str]) -> str:

@@ -155,7 +155,7 @@ class OutputFormat(Fields):
     """JSON that satisfies a schema."""
 
     type: Literal["json_schema"]
-    asked: dict[str, Any] = Field(alias="schema")
+    schema_: dict[str, Any] = Field(alias="schema")
 
 
 class OutputConfig(Fields):
@@ -189,7 +189,7 @@ class CountBody(Fields):
             found |= convert_choice(self.tool_choice)
         config = self.output_config
         if config is not None and config.format is not None:
-            schema = {"name": "answer", "schema": config.format.asked}
+            schema = {"name": "answer", "schema": config.format.schema_}
             found["response_format"] = {"type": "json_schema", "json_schema": schema}
         if config is not None and config.effort is not None:
             found["reasoning_effort"] = config.effort

@@ -246,7 +246,7 @@ class LlamaWriter:
         self, collector: Collector, index: int, finish: str | None, reason: int | str | None
     ) -> dict[str, Any]:
         """The facts of a choice that has ended."""
-        params, request = collector.asked, collector.request
+        params, request = collector.requested, collector.request
         word = reason if isinstance(reason, str) else ""
         ended = "limit" if finish == "length" else "word" if word else "eos"
         written = len(collector.choices[index % self.body.n_cmpl].tokens)

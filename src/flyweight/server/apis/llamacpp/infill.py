@@ -80,13 +80,13 @@ def add_files(
 ) -> list[int]:
     """The prompt after those of other files: as many of the last ones as fit into `most` tokens."""
     head, tail = marks.encode_frame(tokenizer)
-    room = most - len(around) - len(head) - len(tail)
+    left = most - len(around) - len(head) - len(tail)
     others: list[int] = []
     for one in reversed(body.input_extra or ()):
-        if len(one.text) > PIECE * max(0, room):
+        if len(one.text) > PIECE * max(0, left):
             break
         ids = marks.encode_file(one.filename or "", one.text, tokenizer)
-        if len(ids) > room - len(others):
+        if len(ids) > left - len(others):
             break
         others = ids + others
     if not others:
