@@ -152,7 +152,7 @@ def measure(
 
 
 def make_command(model: str, against: str | None, plan: PassportPlan, text: str | None) -> str:
-    """The command that measures the same, without the folders of files: they are nobody's business
+    """The command that measures the same, without the folders of files: they are private
     where the model is published.
     """
     options: dict[str, Any] = {

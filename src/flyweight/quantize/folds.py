@@ -78,7 +78,7 @@ class Fold:
 
 def find_folds(spec: ModelSpec, i: int, plan: WeightPlan) -> list[Fold]:
     """The folds of layer i, in the order in which its matrices run.  A linear slot that reads none
-    of them has no place for scales: one after a norm that is not its own, after an activation that
+    of them cannot have scales: one after a norm that is not its own, after an activation that
     is not linear, or in latent attention.
     """
     at, layer = f"layers.{i}.", spec.layers[i]

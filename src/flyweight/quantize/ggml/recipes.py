@@ -47,7 +47,7 @@ class RecipeRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TypeRecipe:
     """`number` is general.file_type; `base` the type of matrices for which no rule fits.  Rules by
     the tensors' parts, as `PARTS` groups them: the first that fits.
     """
@@ -82,30 +82,30 @@ _IQ4 = {
     "ffn_down": (RecipeRule("q5_k", first(8), weighed=False),),
 }
 RECIPES = {
-    "F32": Recipe(0, "f32"),
-    "F16": Recipe(1, "f16"),
-    "BF16": Recipe(32, "bf16"),
-    "Q8_0": Recipe(7, "q8_0"),
-    "Q6_K": Recipe(18, "q6_k"),
-    "Q5_K_M": Recipe(17, "q5_k", {"attn_v": _SPREAD, "ffn_down": _SPREAD}),
-    "Q5_K_S": Recipe(16, "q5_k"),
-    "Q5_1": Recipe(9, "q5_1"),
-    "Q5_0": Recipe(8, "q5_0", {"ffn_down": (RecipeRule("q5_1", first(8), weighed=True),)}),
-    "Q4_K_M": Recipe(15, "q4_k", {"attn_v": _SPREAD, "ffn_down": _SPREAD}, careful=True),
-    "Q4_K_S": Recipe(
+    "F32": TypeRecipe(0, "f32"),
+    "F16": TypeRecipe(1, "f16"),
+    "BF16": TypeRecipe(32, "bf16"),
+    "Q8_0": TypeRecipe(7, "q8_0"),
+    "Q6_K": TypeRecipe(18, "q6_k"),
+    "Q5_K_M": TypeRecipe(17, "q5_k", {"attn_v": _SPREAD, "ffn_down": _SPREAD}),
+    "Q5_K_S": TypeRecipe(16, "q5_k"),
+    "Q5_1": TypeRecipe(9, "q5_1"),
+    "Q5_0": TypeRecipe(8, "q5_0", {"ffn_down": (RecipeRule("q5_1", first(8), weighed=True),)}),
+    "Q4_K_M": TypeRecipe(15, "q4_k", {"attn_v": _SPREAD, "ffn_down": _SPREAD}, careful=True),
+    "Q4_K_S": TypeRecipe(
         14,
         "q4_k",
         {"attn_v": (RecipeRule("q5_k", below(4)),), "ffn_down": (RecipeRule("q5_k", first(8)),)},
         careful=True,
     ),
-    "IQ4_NL": Recipe(25, "iq4_nl", _IQ4, careful=True),
-    "IQ4_XS": Recipe(30, "iq4_xs", _IQ4, careful=True),
-    "Q4_1": Recipe(3, "q4_1"),
-    "Q4_0": Recipe(2, "q4_0", {"ffn_down": (RecipeRule("q4_1", first(8), weighed=True),)}),
-    "Q3_K_L": Recipe(
+    "IQ4_NL": TypeRecipe(25, "iq4_nl", _IQ4, careful=True),
+    "IQ4_XS": TypeRecipe(30, "iq4_xs", _IQ4, careful=True),
+    "Q4_1": TypeRecipe(3, "q4_1"),
+    "Q4_0": TypeRecipe(2, "q4_0", {"ffn_down": (RecipeRule("q4_1", first(8), weighed=True),)}),
+    "Q3_K_L": TypeRecipe(
         13, "q3_k", {"attn_v": _all("q5_k"), "ffn_down": _all("q5_k"), "attn_output": _all("q5_k")}
     ),
-    "Q3_K_M": Recipe(
+    "Q3_K_M": TypeRecipe(
         12,
         "q3_k",
         {
@@ -115,8 +115,8 @@ RECIPES = {
         },
         careful=True,
     ),
-    "Q3_K_S": Recipe(11, "q3_k", careful=True),
-    "Q2_K": Recipe(
+    "Q3_K_S": TypeRecipe(11, "q3_k", careful=True),
+    "Q2_K": TypeRecipe(
         10,
         "q2_k",
         {
@@ -128,7 +128,7 @@ RECIPES = {
     ),
 }
 NAMES = {recipe.number: name for name, recipe in RECIPES.items()}
-# Parts of a layer that rules tell apart, and those they treat the same.
+# Parts of a layer that rules distinguish, and those they treat alike.
 PARTS = {
     "attn_v": "attn_v",
     "attn_qkv": "attn_v",
@@ -153,7 +153,7 @@ LARGE = 80  # layers of the 70B models, whose values are quantised less
 BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> TypeRecipe:
     """By the name llama-quantize has for it, in any case.  Raises `ConfigError`."""
     known = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "Q3_K": "Q3_K_M"}  # as llama-quantize has them
     upper = known.get(name.upper(), name.upper())
@@ -165,7 +165,7 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[upper]
 
 
-def choose_kind(recipe: Recipe, name: str, shape: tuple[int, ...], model: RecipeModel) -> str:
+def choose_kind(recipe: TypeRecipe, name: str, shape: tuple[int, ...], model: RecipeModel) -> str:
     """The type of a tensor by its GGUF name and shape [..., N, K]; "" for one that is not
     quantised and stays as it is: norms, biases, routers, positions.
     """
@@ -184,7 +184,7 @@ def fit_kind(kind: str, columns: int) -> str:
     return kind if columns % FORMATS[kind].block == 0 else "f16"
 
 
-def _find_kind(recipe: Recipe, name: str, columns: int, model: RecipeModel) -> str:
+def _find_kind(recipe: TypeRecipe, name: str, columns: int, model: RecipeModel) -> str:
     if name == "output.weight" or (name == "token_embd.weight" and model.tied):
         whole = columns % FORMATS[recipe.base].block == 0
         return "q6_k" if whole and recipe.base != "q8_0" else "q8_0"
