@@ -3,7 +3,7 @@
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
-# make bench        the 0.6B shape in Q4_0 and bf16 beside llama.cpp and OpenVINO, where they can be imported (docs/performance.md)
+# make bench        the 0.6B shape in Q4_0 and bf16, compared with llama.cpp and OpenVINO, where they can be imported (docs/performance.md)
 # make bench-all    the rest: other types, the 1B shape, 8k of context, shared prefixes, a busy core, AVX2; both can be resumed
 #
 # demo and test need Python 3.11 or later, its venv module, its headers and a C++ compiler, nothing else.

@@ -1,4 +1,4 @@
-"""Speed of native attention: decode in GB/s of K/V beside sampled bandwidth, prefill in GFLOP/s.
+"""Speed of native attention: decode in GB/s of K/V next to sampled bandwidth, prefill in GFLOP/s.
 
     python bench/attention.py [--threads 2] [--dtype bf16] [--activations int8] [--isa avx512]
         [--heads 16,8,128] [--window 512] [--latent] [--only decode]

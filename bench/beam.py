@@ -1,5 +1,5 @@
-"""What a step of beam search costs beside a greedy one: A B A B ..., the median of the pairwise
-ratios.
+"""What a step of beam search costs compared with a greedy one: A B A B ..., the median of the
+pairwise ratios.
 
     python bench/beam.py [MODEL.gguf] [--width 4] [--tokens 48] [--rounds 15] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""Speed of a mixture of experts: tokens/s and GB/s of one layer, beside the same through finer ops.
+"""Speed of a mixture of experts: tokens/s and GB/s of one layer, and of the same in finer ops.
 
     python bench/experts.py [--threads 2] [--isa avx512] [--kinds q4_0,q8_0] [--tokens 1,8,128]
                             [--shape 2048,768] [--experts 128] [--top 8]

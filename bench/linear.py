@@ -7,7 +7,7 @@ Every figure is the median of several calls over copies of the weight that toget
 caches.  `bw` and `peak` are the pool's own read bandwidth and int8 (or float32) rate, sampled just
 before and after; on a shared machine only the shares mean anything.  --decode times one token's
 products of Qwen3-0.6B's shape: the most tok/s that `linear` allows.  --cpu divides by processor
-time instead of wall time: with one thread, the way to measure beside busy neighbours.
+time instead of wall time: with one thread, the way to measure next to busy neighbours.
 """
 
 import argparse

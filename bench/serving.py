@@ -1,4 +1,4 @@
-"""Serving beside llama.cpp: the same loads on our server and on its, in turn, on one model file.
+"""Serving compared with llama.cpp: the same loads on our server and its, in turn, on one model file.
 
     python bench/serving.py MODEL.gguf [--loads mixed16,mixed64,document8] [--rounds 3] [--scale 1]
                             [--threads N] [--llama-flags '-fa off'] [--results FILE]
@@ -112,7 +112,7 @@ def running(words: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes
 
 
 def rested(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Waits until a server answers, and a while longer; the client tells of one that does not."""
+    """Waits until a server answers, and a while longer; the client reports one that does not."""
     late = time.monotonic() + READY
     while server.poll() is None and time.monotonic() < late:
         try:

@@ -27,7 +27,7 @@ MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai"}
 @dataclass(frozen=True)
 class Part:
     """One command: a model file (SHAPE/TYPE, or a name of flyweight's own), options of
-    `bench kernels`, the peers beside it, and an instruction set that is forced (llama.cpp is then
+    `bench kernels`, the peers, and an instruction set that is forced (llama.cpp is then
     LLAMA_BENCH_AVX2).
     """
 
@@ -90,7 +90,7 @@ def peers_here() -> set[str]:
     for name in sorted(set(MODULES) - found):
         print(f"without {name}: {python} has no {MODULES[name]}", file=sys.stderr)
     if not os.environ.get("LLAMA_BENCH_AVX2"):
-        print("without llama.cpp beside avx2: LLAMA_BENCH_AVX2 is not set", file=sys.stderr)
+        print("without llama.cpp for avx2: LLAMA_BENCH_AVX2 is not set", file=sys.stderr)
     return found
 
 
@@ -108,11 +108,11 @@ def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str]:
         words += ["--vs-binary", os.environ["LLAMA_BENCH"]]
     for peer in part.peers:
         if peer.split()[0] in here:
-            words += ["--vs", beside(peer, part.model, args.models)]
+            words += ["--vs", name_peer(peer, part.model, args.models)]
     return words
 
 
-def beside(peer: str, model: str, models: Path) -> str:
+def name_peer(peer: str, model: str, models: Path) -> str:
     """OpenVINO reads no bf16 from GGUF; it gets the same shape in f16."""
     if peer == "openvino" and model.endswith("/bf16"):
         return f"openvino={models / f'{Path(model).parent}/f16.gguf'}"

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md from files of results, with the floor of each row beside it.
+"""The tables of docs/performance.md from files of results, with the floor of each row.
 
     python bench/tables.py RESULTS.jsonl [...] [--write docs/performance.md]
 
@@ -28,7 +28,7 @@ HEADS = (
 @dataclass(frozen=True)
 class Floor:
     """What a row must reach at least: times a peer's speed, and of the limit.  `peer` is whose
-    speed, the best's where it is empty; `default` times llama.cpp's default beside that.
+    speed, the best's where it is empty; `default` times llama.cpp's default in addition.
     """
 
     ratio: float = 0.0
@@ -45,7 +45,7 @@ class Group:
     peers: tuple[BenchRow, ...]
 
     def best(self, name: str = "") -> BenchRow | None:
-        """The fastest peer of that name, beside ours."""
+        """The fastest peer of that name."""
         mine = [p for p in self.peers if p.ratio and p.engine.startswith(name)]
         return min(mine, key=lambda p: p.ratio.median if p.ratio else 0.0) if mine else None
 

@@ -1,4 +1,4 @@
-"""Fuzz target: an answer, told apart into reasoning, content and calls, in each model's format.
+"""Fuzz target: an answer, split into reasoning, content and calls, in each model's format.
 
 The first byte says how it is read, the rest is its text; read at once and letter by letter it must
 come to the same, and where there is no call every letter of it is content.

@@ -1,6 +1,6 @@
 // AMX: the shapes of tile registers, and what is done with them.  Included by files compiled for the target `amx`.
 //
-// Permission to use the registers was asked for when the target was chosen (dispatch.cpp).  Whoever loads shapes releases
+// Permission to use the registers was requested when the target was chosen (dispatch.cpp).  What loads shapes releases
 // the registers when done, so that switching threads costs what it did before.  Instructions are written out because GCC's
 // own macros do not tell the compiler that a load reads memory; an unsized array as operand says "from here on", where a
 // clobber of all memory would keep accumulators out of registers.

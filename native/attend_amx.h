@@ -61,7 +61,7 @@ class AmxMath {
  private:
   int64_t k_dim() const { return w_.a.kv.k_dim; }
 
-  // [rows][k_dim]; rows of padding stay as they are, nobody reads what comes of them.
+  // [rows][k_dim]; rows of padding stay unchanged, what comes of them is not read.
   void pack_q() {
     alignas(64) float room[kMaxHead];
     for (int64_t r = 0; r < w_.rows.count(); ++r) {
@@ -154,7 +154,7 @@ class AmxMath {
     each<N>([&](auto i) FW_LAMBDA { tile_store<i.value>(to + 16 * i.value, next); });
   }
 
-  // Whether somebody sees some of the two parts from `part` on.
+  // Whether a query sees some of the two parts from `part` on.
   FW_INLINE static bool used(const PairTile& tile, int part) {
     return tile.used[part / 2 * 2] || tile.used[part / 2 * 2 + 1];
   }

@@ -19,7 +19,7 @@ struct CodeTile {
   const uint8_t* next_v[kParts];
   TileScales scales;
   int64_t v_row;
-  bool used[kParts];  // whether somebody sees some of a part
+  bool used[kParts];  // whether a query sees some of a part
   bool ahead;         // whether there is a next tile
 
   FW_INLINE static void touch(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
@@ -125,7 +125,7 @@ class CodeSource {
       }
   }
 
-  // Parts that nobody sees repeat the first that somebody does.
+  // Parts that no query sees repeat the first that a query sees.
   void locate(const AttendItem& item, const Span& s, const uint8_t** k, const uint8_t** v) const {
     const int32_t* table = args_.tables + item.sequence * args_.table_width;
     const auto block = static_cast<uint32_t>(kv_.block);

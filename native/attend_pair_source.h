@@ -1,7 +1,7 @@
 // Where a tile's pairs of bf16 come from: the cache's own memory, or V in scratch.  Included by attention.cpp.
 //
 // Invariant: V of a position that no row at work sees is zero: its weights are, and zero times anything stored there
-// must be zero.  Parts that nobody sees are not brought here: one product of zeros stands for theirs, which changes a sum
+// must be zero.  Parts that no query sees are not brought here: one product of zeros stands for theirs, which changes a sum
 // as all of them would.  Table entries outside a span's positions are not read.
 #pragma once
 
@@ -17,9 +17,9 @@ struct PairTile {
   const uint16_t* next_k[kParts];
   const uint16_t* next_v[kParts];
   int64_t v_stride;
-  // How far apart lines of the next tile are asked for, in 16-bit words: for a vector of K or V, for a row of V.
+  // How far apart lines of the next tile are prefetched, in 16-bit words: for a vector of K or V, for a row of V.
   int64_t next_vector, next_row;
-  bool used[kParts];  // whether somebody sees some of a part
+  bool used[kParts];  // whether a query sees some of a part
   bool ahead;         // whether there is a next tile
 
   FW_INLINE static void touch(const uint16_t* p) { __builtin_prefetch(p, 0, 2); }
@@ -121,7 +121,7 @@ class PairSource {
       istore(into + i, mask == 0 ? izero() : and_(words(from, i, kv_.v_dim), kept));
   }
 
-  // Parts that nobody sees repeat the first that somebody does.
+  // Parts that no query sees repeat the first that a query sees.
   void locate(const AttendItem& item, const Span& s, const uint16_t** k, const uint16_t** v) const {
     const int32_t* table = args_.tables + item.sequence * args_.table_width;
     const auto block = static_cast<uint32_t>(kv_.block);

@@ -1,7 +1,7 @@
 // The softmax of one query row: a tile's scores become weights, splits become one, and the row's output is written.
 // Included by attention.cpp.
 //
-// Invariant: one tile after the other, one split after the other, each step the same operations whoever asks.
+// Invariant: one tile after the other, one split after the other, each step the same operations for every caller.
 #pragma once
 
 #include <cmath>

@@ -82,7 +82,7 @@ class TileSource {
   }
 
  private:
-  // Parts that nobody sees repeat the first that somebody does.
+  // Parts that no query sees repeat the first that a query sees.
   Parts<T> locate(const Span& s) const {
     const auto block = static_cast<uint32_t>(kv_.block);
     Parts<T> parts;

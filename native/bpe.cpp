@@ -14,7 +14,7 @@ uint64_t fold(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Seeded anew in every process: nobody can write a file whose pieces all fall into one place.
+// Seeded anew in every process: no one can write a file whose pieces all fall into one place.
 uint64_t hash_of(std::string_view text, uint64_t seed) {
   uint64_t hash = seed ^ text.size();
   for (size_t at = 0; at < text.size(); at += 8) {

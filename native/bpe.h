@@ -43,7 +43,7 @@ class Bpe {
  public:
   enum class Use : uint8_t { none, piece, byte };  // of a token: not merged; merged; only what stands for an unknown byte
 
-  // Of equal pieces the last counts.  `whole`: a word that is a piece is taken whole.  `bytes`: characters nobody has
+  // Of equal pieces the last counts.  `whole`: a word that is a piece is taken whole.  `bytes`: characters no piece has
   // become <0xHH> pieces; without it, or those, they are left out.
   Bpe(const Strings& pieces, const uint8_t* uses, bool whole, bool bytes);
 

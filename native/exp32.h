@@ -7,7 +7,7 @@
 
 namespace flyweight::FW_ISA {
 
-// For x <= 0, within 3 ulp (of NaN anything; below -87 e^-87, which is nothing beside a sum that holds e^0).
+// For x <= 0, within 3 ulp (of NaN anything; below -87 e^-87, which is nothing next to a sum that holds e^0).
 // Plain multiplications and additions, each rounded, so that compilers vectorise it and every target, and NumPy
 // (ops/reference_sample.py), gives the same bits: n ln2 is exact in ln2's first 10 bits, adding 1.5 * 2^23 rounds to an
 // integer whose low bits then go to the exponent.
@@ -24,7 +24,7 @@ FW_INLINE float exp32(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(t) << 23));
 }
 
-// A candidate's weight beside the best one's, `top`: e^((x - top) / temperature), with `sharpness` for 1 / temperature.
+// A candidate's weight relative to the best one's, `top`: e^((x - top) / temperature), with `sharpness` for 1 / temperature.
 FW_INLINE float weight(float x, float top, float sharpness) { return exp32((x - top) * sharpness); }
 
 }  // namespace flyweight::FW_ISA

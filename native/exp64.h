@@ -7,7 +7,7 @@
 
 namespace flyweight::FW_ISA {
 
-// For x <= 0, within 2 ulp (NaN stays NaN; below -708 it gives e^-708, which is nothing beside a sum that holds e^0).
+// For x <= 0, within 2 ulp (NaN stays NaN; below -708 it gives e^-708, which is nothing next to a sum that holds e^0).
 // Plain multiplications and additions, so that compilers vectorise it and every target gives the same bits: n ln2 is
 // exact in ln2's first 33 bits, adding 1.5 * 2^52 rounds to an integer whose low bits then go to the exponent.
 FW_INLINE double exp64(double x) {

@@ -21,7 +21,7 @@ struct Matrix {
 using Parts = std::vector<Matrix>;  // side by side along n
 
 struct Expert {
-  Parts up, down;  // [2 inner, hidden], [hidden, inner]; empty where nobody chose it
+  Parts up, down;  // [2 inner, hidden], [hidden, inner]; empty where no token chose it
 };
 
 struct ExpertsArgs {

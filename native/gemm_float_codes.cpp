@@ -203,7 +203,7 @@ struct CodeRows {
   }
 
  private:
-  // Each tile is a stream; where one ends, the tile that follows all of these is asked for.
+  // Each tile is a stream; where one ends, the tile that follows all of these is prefetched.
   template <int Tiles>
   FW_INLINE static void prefetch_side_by_side(const Spot& at, int64_t bytes, int64_t done, int64_t count) {
     const int64_t next = done + kAheadOfTile, place = next < bytes ? next : next + (Tiles - 1) * bytes;

@@ -32,7 +32,7 @@ constexpr int kTokens = 2, kTiles = 1, kRowTiles = 1;
 #else
 constexpr int kTokens = 4, kTiles = 1, kRowTiles = 2;
 #endif
-// Decoding reads each weight once.  This far ahead of the multiplication its lines are asked for, into L2, and half as far
+// Decoding reads each weight once.  This far ahead of the multiplication its lines are prefetched, into L2, and half as far
 // into L1: that also carries the stream over the end of a tile, where the hardware's own prefetch starts anew.  At K = 1024
 // one core of a Zen 4 went from 52 % to 95 % of its bandwidth, with lines asked into L1 at once; a Sapphire Rapids needs the
 // two stages (71 % -> 94 %: what waits for memory fills L1's few buffers).

@@ -3,7 +3,7 @@
 // Invariant: a code is a function of its own token's row alone: rotation, largest magnitude and rounding are fixed
 // operations in float32, the same bits on every target.  Opening is exact, each code is a bf16 number: -127 ... 127 (int8),
 // the odd numbers -15 ... 15 (int4), the numbers of e4m3 and e5m2 without subnormals.  No code opens to NaN or infinity, so
-// what nobody sees weighs zero times a finite number; the scale of a row that is not finite is NaN.
+// what no query sees weighs zero times a finite number; the scale of a row that is not finite is NaN.
 #pragma once
 
 #include "kv.h"

@@ -76,7 +76,7 @@ void Pool::run_job(const Job& job) {
   place = {this, 0};
   job_ = job;
   next_.store(0, std::memory_order_relaxed);
-  // Nobody is inside and the job is closed: only this thread may change the word, so a plain store opens the next job.
+  // No thread is inside and the job is closed: only this thread may change the word, so a plain store opens the next job.
   const uint32_t number = (state_.load() & ~(kInside | kOpen)) + kJob;
   state_.store(number | kOpen);
   state_.notify_all();  // looks at a waiter count first: no system call while all workers spin

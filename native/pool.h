@@ -50,7 +50,7 @@ class Pool {
   uint32_t wait_for_change(uint32_t seen);    // spins, then parks
 
   // One word tells everything: how many workers are inside the job (low bits), whether the job is open for joining, and
-  // the job's number.  Joining is optional: a worker that wakes late finds the job closed and nobody waited for it.
+  // the job's number.  Joining is optional: a worker that wakes late finds the job closed and no thread waited for it.
   alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) Job job_;

@@ -1,4 +1,4 @@
-// The extension module `flyweight._native`: the pool with its target, and one bind_<area> per file beside this one.
+// The extension module `flyweight._native`: the pool with its target, and one bind_<area> per file next to this one.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 

@@ -1,4 +1,4 @@
-// A mapped file's pages become anonymous huge ones, in their place: addresses stay, bytes stay, and whoever reads them
+// A mapped file's pages become anonymous huge ones, in their place: addresses stay, bytes stay, and a thread that reads them
 // meanwhile notices nothing.  A mapping is there at once, but decoding from it is slower than from memory of one's own,
 // wherever the host keeps a file's pages; so it moves, run by run, when there is time.
 //

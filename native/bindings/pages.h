@@ -19,7 +19,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 constexpr size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
-// Addresses whose memory can be asked for before it is written, a huge page at a time.
+// Addresses whose memory can be requested before it is written, a huge page at a time.
 struct Unwritten {
   uintptr_t begin = 0, end = 0;
 
@@ -45,7 +45,7 @@ class Pages {
     reserve(PROT_READ | PROT_WRITE);
     prefer_huge();
   }
-  // The first `size` bytes of a file, to be read and shared with whoever maps it too.
+  // The first `size` bytes of a file, to be read and shared with other mappings of it.
   Pages(int file, size_t size) : size_(size), read_only_(true) {
     reserve(PROT_NONE);
     if (mmap(data_, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {

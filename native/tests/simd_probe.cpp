@@ -1,4 +1,4 @@
-// Compiled per target beside the kernels, in test builds only.
+// Compiled per target with the kernels, in test builds only.
 #include "simd_probe.h"
 
 #include <initializer_list>

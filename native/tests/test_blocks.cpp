@@ -1,4 +1,4 @@
-// Blocks of a file, packed as they lie, against packing what was parsed from them; every byte of every buffer is its own
+// Blocks of a file, packed from the file's layout, against packing what was parsed from them; every byte of every buffer is its own
 // allocation's, so that sanitizers see a step beyond.
 #include <random>
 #include <vector>

@@ -65,7 +65,7 @@ void random_vocabulary(std::mt19937& random) {
   CHECK(bpe.add_merges(merges.view()) == -1, "every merge names pieces");
   for (int i = 0; i < 40; ++i) {
     std::string word;
-    for (size_t length = random() % 30; word.size() < length;) word += "abcd"[random() % 4];  // nobody has d
+    for (size_t length = random() % 30; word.size() < length;) word += "abcd"[random() % 4];  // no piece has d
     std::vector<int32_t> ours;
     bpe.encode(word, ours);
     CHECK(ours == by_definition(word, ids, ranks), "%s", word.c_str());
@@ -81,7 +81,7 @@ void odd_inputs() {
   fw::Bpe bpe(pieces.view(), uses.data(), true, true);
   CHECK(bpe.add_merges(merges.view()) == -1, "every merge names pieces");
   std::vector<int32_t> ids;
-  bpe.encode("\xc3\xa9xyz", ids);  // bytes for a character nobody has; z is left out
+  bpe.encode("\xc3\xa9xyz", ids);  // bytes for a character no piece has; z is left out
   CHECK((ids == std::vector<int32_t>{2, 3, 4}), "bytes, then the piece");
   ids.clear();
   bpe.encode("xy", ids);

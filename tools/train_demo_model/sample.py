@@ -38,7 +38,7 @@ def acceptable(story: str) -> bool:
 
 
 def sample(llm: LLM, excerpt: list[str], shard: int, args: argparse.Namespace) -> list[str]:
-    """The shard's stories, without repetitions, in the order they were asked for."""
+    """The shard's stories, without repetitions, in the given order."""
     prompts, params = [], []
     for number, opening in enumerate(openings(excerpt, args.stories, shard)):
         prompts.append({"prompt_token_ids": [args.bos, *opening_ids(llm, opening)]})
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("shards"))
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1, help="shards, up from --first")
-    parser.add_argument("--stories", type=int, default=1000, help="asked for per shard")
+    parser.add_argument("--stories", type=int, default=1000, help="number of each shard")
     parser.add_argument("--temperature", type=float, default=0.75)
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--bos", type=int, default=1, help="begins and ends the model's stories")
