@@ -6,7 +6,7 @@ measured is kept, and the reason is returned.  Knows no command line.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,10 @@ def prepare_model(
 ) -> PreparedJob:
     """The job and what it needs, before anything is written."""
     check_out(out)
+    if out.endswith(".gguf") and options.format is None:
+        options = replace(options, format="gguf")
+    if options.container == "gguf" and calibration is not None:
+        options = replace(options, weighed=True)
     settings = Settings.of(model=model, **(engine or {}))
     text = read_calibration(calibration) if options.needs else None
     return prepare_job(settings, options, text, listener)

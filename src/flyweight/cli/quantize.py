@@ -20,7 +20,11 @@ if TYPE_CHECKING:  # commands import what computes when they run
 Out = Annotated[str, typer.Argument(metavar="OUT", help="Folder or .gguf file to write.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file, or org/name.")]
 Method = Annotated[
-    str, typer.Option(metavar="NAME", help="Method: rtn (rounding to nearest) or gptq.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Method: rtn, gptq, awq, smoothquant, nf4, hqq, int8-dynamic or int8-static.",
+    ),
 ]
 Bits = Annotated[
     int | None,
@@ -36,7 +40,16 @@ GroupSize = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="File format: gptq, compressed-tensors.  [default: the method's]"
+        metavar="NAME",
+        help="File format: gptq, awq, compressed-tensors, bitsandbytes, hqq or gguf.  "
+        "[default: by OUT and the method]",
+    ),
+]
+Type = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Types of a GGUF file, as llama-quantize names them.  [default: by --bits, Q4_K_M]",
     ),
 ]
 Symmetric = Annotated[
@@ -104,6 +117,7 @@ def quantize(
     method: Method = "rtn",
     bits: Bits = None,
     group_size: GroupSize = None,
+    type: Type = None,
     format: Format = None,
     symmetric: Symmetric = None,
     act_order: ActOrder = False,
@@ -140,6 +154,7 @@ def quantize(
         **merged,
         layer_precision=layer_precision,
         alpha=alpha,
+        type=type,
         samples=samples,
         length=length,
         requantize=requantize,

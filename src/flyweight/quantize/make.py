@@ -17,6 +17,8 @@ from flyweight.ops.cpu.calibration import CalibrationKernels
 from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
 from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
+from flyweight.quantize.ggml.recipes import find_recipe
+from flyweight.quantize.gguf_job import make_target
 from flyweight.quantize.job import Backends, QuantizeJob
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
@@ -56,6 +58,12 @@ def prepare_job(
     """Raises `ConfigError` and `CheckpointError`."""
     found = describe(find(settings, listener))
     check_input(found, options)
+    windows = cut_windows(found, options, calibration)
+    if options.container == "gguf":
+        recipe = find_recipe(options.recipe)
+        target = make_target(found, recipe, options.weighed)
+        job = QuantizeJob(found, options, target, windows)
+        return PreparedJob(job, estimate(found, target.assignment, windows, options.needs))
     layout = LAYOUTS[options.container](options)
     count = len(found.spec.layers)
     precision = make_uniform(count, options.precision)
@@ -70,7 +78,6 @@ def prepare_job(
             "format",
             value=layout.name,
         )
-    windows = cut_windows(found, options, calibration)
     job = QuantizeJob(found, options, FolderTarget(found, assignment, layout), windows)
     return PreparedJob(job, estimate(found, assignment, windows, options.needs))
 
@@ -116,7 +123,8 @@ def check_input(found: ModelDescription, options: QuantizeOptions) -> None:
             "model",
             value=found.checkpoint.path.name,
         )
-    if not isinstance(found.checkpoint.tokenizer_source, Path):
+    folder = isinstance(found.checkpoint.tokenizer_source, Path)
+    if not folder and options.container != "gguf":
         raise ConfigError(
             "needs a folder with tokenizer files; the vocabulary of a GGUF file cannot be copied",
             "format",

@@ -15,6 +15,7 @@ from flyweight.quantize.methods import METHODS, MethodKind, find_method
 from flyweight.quantize.precision import Precision
 
 LEAST_GROUP = 8
+USUAL_TYPES = {2: "Q2_K", 3: "Q3_K_M", 4: "Q4_K_M", 8: "Q8_0"}  # by bits
 FORMATS = ("gguf", "gptq", "awq", "compressed-tensors", "bitsandbytes", "hqq")
 
 
@@ -24,7 +25,8 @@ class QuantizeOptions:
 
     `group_size` -1 is a scale a row; `symmetric` grids have no zero points; `act_order` quantises
     columns with large inputs first; `damping` is GPTQ's share of the mean diagonal, `alpha` is
-    SmoothQuant's share of what moves into weights.
+    SmoothQuant's share of what moves into weights.  `type` names a recipe of GGUF's types, whose
+    columns are `weighed` by the inputs of a calibration.
     """
 
     method: str = "rtn"
@@ -40,6 +42,7 @@ class QuantizeOptions:
     samples: int = 128
     length: int = 512
     requantize: bool = False
+    weighed: bool = False
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -58,6 +61,10 @@ class QuantizeOptions:
                 "cannot be stored by this format", "act_order", value=True,
                 hint="nearest valid: --method gptq --format gptq",
             )  # fmt: skip
+        if self.type is not None and self.container != "gguf":
+            raise ConfigError(
+                f"is a type of gguf, not of {self.container}", "type", value=self.type
+            )
         if self.group_size is not None and self.group_size != -1:
             whole("group_size", self.group_size, LEAST_GROUP)
         whole("samples", self.samples, 1, 1 << 16)
@@ -89,12 +96,17 @@ class QuantizeOptions:
 
     @property
     def needs(self) -> str:
-        """What is needed of calibration."""
-        return self.kind.needs
+        """What is needed of calibration: of GGUF's types the importance of columns, if anything."""
+        return self.kind.needs or ("range" if self.weighed and self.container == "gguf" else "")
 
     @property
     def container(self) -> str:
-        return self.format or self.kind.formats[0]
+        return self.format or ("gguf" if self.type else self.kind.formats[0])
+
+    @property
+    def recipe(self) -> str:
+        """The name of GGUF's types."""
+        return self.type or USUAL_TYPES[self.bits or self.kind.bits[0]]
 
     @property
     def precision(self) -> Precision:

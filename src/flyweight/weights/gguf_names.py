@@ -223,3 +223,19 @@ def translate(arch: GgufArchitecture, name: str) -> str:
         full = f"{arch.prefix}{numbered[1]}.{arch.layer[numbered[2]]}"
         return full if numbered[2] in BARE else f"{full}.{part}"
     return f"{arch.top[stem]}.{part}" if stem in arch.top else name
+
+
+def spell(arch: GgufArchitecture, name: str) -> str:
+    """The inverse of `translate`; a name not in the table stays as it is."""
+    stem, _, part = name.rpartition(".")
+    bare = {arch.layer[key]: key for key in BARE if key in arch.layer}
+    if name.startswith(arch.prefix):
+        number, _, rest = name.removeprefix(arch.prefix).partition(".")
+        if rest in bare:
+            kind = "bias" if bare[rest] == "exp_probs_b" else "weight"
+            return f"blk.{number}.{bare[rest]}.{kind}"
+        found = {known: key for key, known in arch.layer.items() if key not in BARE}
+        short = found.get(rest.removesuffix(f".{part}"))
+        return f"blk.{number}.{short}.{part}" if short else name
+    tops = {known: key for key, known in arch.top.items()}
+    return f"{tops[stem]}.{part}" if stem in tops else name

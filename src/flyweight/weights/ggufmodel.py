@@ -227,25 +227,7 @@ class GgufCheckpoint:
         found = {
             name: self._take_divisors(name, where) for name in ROPE_TENSORS if name in self._spans
         }
-        scaling = self.config.get("rope_scaling")
-        if "rope_freqs.weight" in found:
-            if scaling is None or scaling["rope_type"] in (None, "none"):
-                scaling = {"rope_type": "linear", "factor": 1.0}
-            if scaling["rope_type"] != "linear":
-                raise CheckpointError(
-                    f"{where}: rope_freqs.weight with rope scaling of type "
-                    f"{shown(scaling['rope_type'])}; allowed: linear"
-                )
-            with np.errstate(over="ignore"):  # a family refuses what overflows
-                factors = found["rope_freqs.weight"] * np.float32(scaling["factor"])
-            self.config["rope_scaling"] = {"rope_type": "factors", "factors": factors.tolist()}
-        elif found:
-            if len(found) != 2:
-                raise CheckpointError(f"{where}: {next(iter(found))} without its other half")
-            lists = {known: found[name].tolist() for name, known in LONGROPE.items()}
-            self.config["rope_scaling"] = {**(scaling or {}), "rope_type": "longrope", **lists}
-        elif scaling and scaling["rope_type"] in (None, "none"):
-            self.config["rope_scaling"] = None  # only what goes with longrope's lists
+        add_rope_factors(self.config, found, where)
 
     def _take_divisors(self, name: str, where: str) -> F32:
         """The tensor's values, taken out of the model's tensors."""
@@ -261,3 +243,26 @@ class GgufCheckpoint:
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise CheckpointError(f"{where}: {name} must be positive")
         return values
+
+
+def add_rope_factors(config: dict[str, Any], found: Mapping[str, F32], where: str) -> None:
+    """The rope scaling of a config, with the divisors that tensors of `ROPE_TENSORS` hold."""
+    scaling = config.get("rope_scaling")
+    if "rope_freqs.weight" in found:
+        if scaling is None or scaling["rope_type"] in (None, "none"):
+            scaling = {"rope_type": "linear", "factor": 1.0}
+        if scaling["rope_type"] != "linear":
+            raise CheckpointError(
+                f"{where}: rope_freqs.weight with rope scaling of type "
+                f"{shown(scaling['rope_type'])}; allowed: linear"
+            )
+        with np.errstate(over="ignore"):  # a family refuses what overflows
+            factors = found["rope_freqs.weight"] * np.float32(scaling["factor"])
+        config["rope_scaling"] = {"rope_type": "factors", "factors": factors.tolist()}
+    elif found:
+        if len(found) != 2:
+            raise CheckpointError(f"{where}: {next(iter(found))} without its other half")
+        lists = {known: found[name].tolist() for name, known in LONGROPE.items()}
+        config["rope_scaling"] = {**(scaling or {}), "rope_type": "longrope", **lists}
+    elif scaling and scaling["rope_type"] in (None, "none"):
+        config["rope_scaling"] = None  # only what goes with longrope's lists
