@@ -103,6 +103,7 @@ def test_a_jump_of_an_hour_changes_no_waiting(clock: Clock) -> None:
 SHOWN = {  # where it is asked, to be shown to somebody
     "cli/hub.py",
     "cli/serve/detach.py",
+    "eval/passports.py",
     "server/apis/ollama/handlers.py",
     "server/apis/ollama/models.py",
     "server/served_model.py",

@@ -92,6 +92,8 @@ def read_quantization(text: str) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         return {"method": _find_method(text)}
     given = parse_object_option(QUANTIZATION, text)
+    if not given:
+        return {"method": "auto"}  # as the setting is where nothing is required
     snakes = {name: re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in given}
     check_keys(QUANTIZATION, {snakes[name]: value for name, value in given.items()}, METHOD_KEYS)
     refusals: list[str] = []
