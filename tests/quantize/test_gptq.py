@@ -223,6 +223,8 @@ def test_damping_is_raised_until_the_hessian_is_one() -> None:
     inputs.gram = gram
     weight = method.round("layers.3.down", make_weights(5, 40), Precision(4, 40), inputs)
     assert settings.notes == ["layers.3.down: damping raised to 0.1"]
+    method.round("layers.3.down", make_weights(5, 40, 2), Precision(4, 40), inputs)
+    assert len(settings.notes) == 1, "a part of the same slot"
     assert np.isfinite(weight.dequantize()).all()
     with pytest.raises(ConfigError, match=r"calibration gives inputs of layers\.3\.up .* no Hess"):
         invert_hessian(gram - 4 * np.ones_like(gram) + 4 * np.eye(40, dtype=np.float32), 0.01,

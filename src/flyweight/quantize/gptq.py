@@ -18,7 +18,7 @@ from flyweight.quantize.precision import Precision
 from flyweight.quantize.rounding import make_weight, round_rows
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
-from flyweight.wire import F32
+from flyweight.wire import F32, I32
 
 F64 = NDArray[np.float64]
 MOST_DAMPING = 1.0
@@ -37,6 +37,9 @@ class InverseHessian:
     dead: NDArray[np.bool_]
 
 
+ColumnOrder = tuple[InverseHessian, I32 | None]  # the order of columns, None: the file's
+
+
 class Gptq:
     """The method; `act_order` takes columns with large inputs first.  Weights that no input of the
     calibration uses become 0.
@@ -45,6 +48,7 @@ class Gptq:
     def __init__(self, settings: MethodSettings) -> None:
         self.damping, self.act_order = settings.damping, settings.act_order
         self.notes = settings.notes
+        self._last: tuple[InputStatistics, ColumnOrder] | None = None
 
     def prepare(self, layer: LayerWeights, inputs: Inputs) -> None: ...
 
@@ -53,18 +57,25 @@ class Gptq:
     ) -> GroupedWeight:
         if inputs is None:
             return round_rows(rows, precision)
-        gram = inputs.gram
-        order = None
-        if self.act_order:
-            order = np.argsort(-np.diagonal(gram), kind="stable").astype(np.int32)
-            gram, rows = gram[np.ix_(order, order)], rows[:, order]
-        found = invert_hessian(gram, self.damping, slot)
-        if found.damping > self.damping:
-            self.notes.append(f"{slot}: damping raised to {found.damping:g}")
+        if self._last is None or self._last[0] is not inputs:  # parts of a slot share them
+            self._last = inputs, self._invert(slot, inputs.gram)
+        found, order = self._last[1]
+        if order is not None:
+            rows = rows[:, order]
         if found.dead.any():
             rows = np.where(found.dead, np.float32(0), rows)
         weight = sweep(rows, found.factor, precision)
         return weight if order is None else replace(weight, columns=order)
+
+    def _invert(self, slot: str, gram: F32) -> ColumnOrder:
+        order = None
+        if self.act_order:
+            order = np.argsort(-np.diagonal(gram), kind="stable").astype(np.int32)
+            gram = gram[np.ix_(order, order)]
+        found = invert_hessian(gram, self.damping, slot)
+        if found.damping > self.damping:
+            self.notes.append(f"{slot}: damping raised to {found.damping:g}")
+        return found, order
 
 
 def sweep(rows: F32, factor: F32, precision: Precision) -> GroupedWeight:
