@@ -46,8 +46,10 @@ class LayerRun:
         self.residual = np.concatenate(rows)
 
     def observe(self, layer: int, ops: Ops, weights: Mapping[str, Any], observe: Observe) -> None:
-        """Computes a layer for the inputs of its matrices alone: the residual stays."""
-        recording = record(ops, weights, observe)
+        """Computes a layer for the inputs of its matrices alone: the residual stays, and the last
+        product, which would only change it, is left out.
+        """
+        recording = record(ops, weights, observe, {f"layers.{layer}.down"})
         for rows, batch in self._cut_steps():
             self._run_step(layer, recording, weights, self.residual[rows].copy(), batch)
 

@@ -1,10 +1,10 @@
 """A backend that hands out the inputs of matrix products while it computes them.
 
-Invariant: results are those of the backend it wraps, bit for bit.  Knows no model: a slot is the
-name under which a weight was given.
+Invariant: results are those of the backend it wraps, bit for bit, but for products whose results
+are not wanted, which are zeros.  Knows no model: a slot is the name under which a weight was given.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,10 +17,14 @@ Observe = Callable[[str, F32], None]  # a slot, and rows [T, K] that are multipl
 
 
 class RecordingOps:
-    """`ops`, with `observe` called for the products with `weights` (by slot)."""
+    """`ops`, with `observe` called for the products with `weights` (by slot).  Products with those
+    of the slots `unwanted` are not computed.
+    """
 
-    def __init__(self, ops: Ops, weights: Mapping[str, Any], observe: Observe) -> None:
-        self._ops, self._observe = ops, observe
+    def __init__(
+        self, ops: Ops, weights: Mapping[str, Any], observe: Observe, unwanted: Collection[str]
+    ) -> None:
+        self._ops, self._observe, self._unwanted = ops, observe, unwanted
         self._slots = {id(weight): slot for slot, weight in weights.items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -28,6 +32,9 @@ class RecordingOps:
 
     def linear(self, x: F32, w: Weights) -> F32:
         self._record(x, w)
+        if self._slots.get(id(w)) in self._unwanted:
+            parts = w if isinstance(w, tuple) else (w,)
+            return np.zeros((len(x), sum(part.shape[0] for part in parts)), np.float32)
         return self._ops.linear(x, w)
 
     def experts(
@@ -46,6 +53,8 @@ class RecordingOps:
             self._observe(slot, x)
 
 
-def record(ops: Ops, weights: Mapping[str, Any], observe: Observe) -> Ops:
+def record(
+    ops: Ops, weights: Mapping[str, Any], observe: Observe, unwanted: Collection[str] = ()
+) -> Ops:
     """The backend with recording."""
-    return cast(Ops, RecordingOps(ops, weights, observe))
+    return cast(Ops, RecordingOps(ops, weights, observe, unwanted))
