@@ -1,4 +1,4 @@
-"""Serving compared with llama.cpp: the same loads on our server and its, in turn, on one model file.
+"""Serving compared with llama.cpp: the same loads on both servers, in turn, on one model file.
 
     python bench/serving.py MODEL.gguf [--loads mixed16,mixed64,document8] [--rounds 3] [--scale 1]
                             [--threads N] [--llama-flags '-fa off'] [--results FILE]

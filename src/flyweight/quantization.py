@@ -88,8 +88,11 @@ def prepare_model(
     calibration: CalibrationSource = None,
     engine: Mapping[str, Any] | None = None,
     listener: EvalListener | None = None,
+    report: Report | None = None,
 ) -> PreparedJob:
-    """The job and what it needs, before anything is written."""
+    """The job and what it needs, before anything is written.  `report` hears how a choice of mixed
+    precision goes.
+    """
     check_out(out)
     if out.endswith(".gguf") and options.format is None:
         options = replace(options, format="gguf")
@@ -97,7 +100,7 @@ def prepare_model(
         options = replace(options, weighed=True)
     settings = Settings.of(model=model, **(engine or {}))
     text = read_calibration(calibration) if options.needs else None
-    return prepare_job(settings, options, text, listener)
+    return prepare_job(settings, options, text, listener, report)
 
 
 def run_prepared(

@@ -96,6 +96,20 @@ Config = Annotated[
 Requantize = Annotated[
     bool, typer.Option("--requantize", help="Accept a model that is quantised already.")
 ]
+TargetSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Max size of a GGUF file, such as 2.2GB: the type of each matrix is chosen.",
+    ),
+]
+MaxKld = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NATS",
+        help="Max mean KLD on the calibration: the smallest types that keep it are chosen.",
+    ),
+]
 EvalText = Annotated[
     str | None,
     typer.Option(
@@ -128,6 +142,8 @@ def quantize(
     samples: Samples = 128,
     length: Length = 512,
     config: Config = None,
+    target_size: TargetSize = None,
+    max_kld: MaxKld = None,
     requantize: Requantize = False,
     eval_text: EvalText = None,
     eval_tokens: EvalTokens = 10_000,
@@ -155,12 +171,14 @@ def quantize(
         layer_precision=layer_precision,
         alpha=alpha,
         type=type,
+        target_size=parse_size(target_size),
+        max_kld=max_kld,
         samples=samples,
         length=length,
         requantize=requantize,
     )
     with show_job(not as_json) as (listener, report):
-        prepared = prepare_model(model, out, options, calibration, engine, listener)
+        prepared = prepare_model(model, out, options, calibration, engine, listener, report)
         if not as_json:
             print_needs(prepared, out)
         if dry_run:
@@ -185,6 +203,13 @@ def quantize(
         print(f"Note:      {note}")
     print(f"Written:   {out} in {done.seconds:.1f} s")
     print(f"Quality:   {done.passport.describe() if done.passport else done.problem}")
+
+
+def parse_size(text: str | None) -> int | None:
+    """Bytes of a size.  Raises `ConfigError`."""
+    from flyweight.config import parse_bytes
+
+    return None if text is None else parse_bytes(text, 0, "target_size")
 
 
 @contextmanager

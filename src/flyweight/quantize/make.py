@@ -13,13 +13,16 @@ from flyweight.build import choose_backend
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, describe, find
 from flyweight.errors import ConfigError
+from flyweight.ops.base import Ops
 from flyweight.ops.cpu.calibration import CalibrationKernels
+from flyweight.plan.machine import read_machine
 from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
 from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
-from flyweight.quantize.job import Backends, QuantizeJob
+from flyweight.quantize.job import Backends, QuantizeJob, Report
+from flyweight.quantize.mixed import MixedBudget, choose_mixed
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
 from flyweight.quantize.output.bitsandbytes import BitsandbytesLayout
@@ -54,15 +57,26 @@ def prepare_job(
     options: QuantizeOptions,
     calibration: CalibrationText | None,
     listener: LoadListener | None = None,
+    report: Report | None = None,
 ) -> PreparedJob:
-    """Raises `ConfigError` and `CheckpointError`."""
+    """`report` hears how the choice of mixed precision goes.  Raises `ConfigError` and
+    `CheckpointError`.
+    """
     found = describe(find(settings, listener))
     check_input(found, options)
     windows = cut_windows(found, options, calibration)
     if options.container == "gguf":
         recipe = find_recipe(options.recipe)
-        target = make_target(found, recipe, options.weighed)
+        target = make_target(found, recipe, options.weighed or options.mixed)
+        notes: list[str] = []
+        if options.mixed and windows is not None:
+            tools = make_floats(settings, found), report or (lambda stage, done, total: None)
+            budget = MixedBudget(options.target_size, options.max_kld)
+            chosen = choose_mixed(found, target, windows, budget, tools)
+            target = make_target(found, recipe, True, chosen.allocation.types)
+            notes.append(chosen.describe())
         job = QuantizeJob(found, options, target, windows)
+        job.notes += notes
         return PreparedJob(job, estimate(found, target.assignment, windows, options.needs))
     layout = LAYOUTS[options.container](options)
     count = len(found.spec.layers)
@@ -133,12 +147,17 @@ def check_input(found: ModelDescription, options: QuantizeOptions) -> None:
         )
 
 
+def make_floats(settings: Settings, found: ModelDescription) -> Ops:
+    """The backend for weights as they were."""
+    kinds = {info.kind for info in found.checkpoint.tensors.values()}
+    floats = "f32" if kinds == {"f32"} else "bf16"
+    return choose_backend(replace(settings, activations=floats), read_machine().cores)
+
+
 def make_backends(settings: Settings, found: ModelDescription, cores: int) -> Backends:
     """Both backends: float32 where the whole model is, else bfloat16, for the weights as they were;
     the usual rounding for quantised ones.
     """
-    kinds = {info.kind for info in found.checkpoint.tensors.values()}
-    floats = "f32" if kinds == {"f32"} else "bf16"
-    whole = choose_backend(replace(settings, activations=floats), cores)
+    whole = make_floats(settings, found)
     kernels = CalibrationKernels(settings.threads or cores)
     return Backends(whole, choose_backend(settings, cores), kernels.accumulate)

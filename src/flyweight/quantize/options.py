@@ -26,7 +26,8 @@ class QuantizeOptions:
     `group_size` -1 is a scale a row; `symmetric` grids have no zero points; `act_order` quantises
     columns with large inputs first; `damping` is GPTQ's share of the mean diagonal, `alpha` is
     SmoothQuant's share of what moves into weights.  `type` names a recipe of GGUF's types, whose
-    columns are `weighed` by the inputs of a calibration.
+    columns are `weighed` by the inputs of a calibration; `target_size` (bytes) and `max_kld` (nats
+    a token) choose a type for each matrix instead.
     """
 
     method: str = "rtn"
@@ -43,6 +44,8 @@ class QuantizeOptions:
     length: int = 512
     requantize: bool = False
     weighed: bool = False
+    target_size: int | None = None
+    max_kld: float | None = None
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -65,6 +68,7 @@ class QuantizeOptions:
             raise ConfigError(
                 f"is a type of gguf, not of {self.container}", "type", value=self.type
             )
+        self._check_budget()
         if self.group_size is not None and self.group_size != -1:
             whole("group_size", self.group_size, LEAST_GROUP)
         whole("samples", self.samples, 1, 1 << 16)
@@ -77,6 +81,25 @@ class QuantizeOptions:
     @property
     def method_settings(self) -> MethodSettings:
         return MethodSettings(self.act_order, self.damping, self.alpha)
+
+    def _check_budget(self) -> None:
+        """Budgets choose GGUF's types, and exclude each other."""
+        given = {"target_size": self.target_size, "max_kld": self.max_kld}
+        named = [name for name, value in given.items() if value is not None]
+        for name in named:
+            if self.container != "gguf" or self.type is not None:
+                raise ConfigError(
+                    "chooses the types of a GGUF file", name, hint="leave out --type and --format"
+                )
+            if not float(given[name] or 0) > 0:
+                raise ConfigError("is not valid", name, value=given[name], allowed="above 0")
+        if len(named) == 2:
+            raise ConfigError("cannot be combined with max_kld", "target_size")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether each matrix gets a type of its own."""
+        return self.target_size is not None or self.max_kld is not None
 
     def spell(self) -> str:
         """The options that differ from the usual ones, as on the command line."""
@@ -97,11 +120,13 @@ class QuantizeOptions:
     @property
     def needs(self) -> str:
         """What is needed of calibration: of GGUF's types the importance of columns, if anything."""
-        return self.kind.needs or ("range" if self.weighed and self.container == "gguf" else "")
+        weighed = self.container == "gguf" and (self.weighed or self.mixed)
+        return self.kind.needs or ("range" if weighed else "")
 
     @property
     def container(self) -> str:
-        return self.format or ("gguf" if self.type else self.kind.formats[0])
+        chosen = self.type or self.target_size is not None or self.max_kld is not None
+        return self.format or ("gguf" if chosen else self.kind.formats[0])
 
     @property
     def recipe(self) -> str:

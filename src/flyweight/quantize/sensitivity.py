@@ -1,0 +1,171 @@
+"""What each matrix of a model costs in quality, by type: the divergence of the model's predictions
+with only that matrix quantised.
+
+Invariant: both models run over the same windows with the same backend; a layer's input is computed
+once, and a candidate runs from its own layer on.  The model is in memory as a whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flyweight.describe import ModelDescription
+from flyweight.models.decoder import Decoder, SingleProcess
+from flyweight.models.linear import Parts
+from flyweight.ops.base import Ops
+from flyweight.ops.grouped import GroupedWeight
+from flyweight.quantize.ggml.encode import BlockEncoder
+from flyweight.quantize.layers import LayerRun
+from flyweight.quantize.statistics import InputStatistics
+from flyweight.quantize.tensors import TensorRows, split_layers
+from flyweight.spec import SlotPlan
+from flyweight.weights.formats import FORMATS
+from flyweight.weights.load import load_slots, read_bias, read_matrix
+from flyweight.wire import F32, I32
+
+ROWS = 64  # whose logits are made at once
+SCORED = 512  # rows that are compared
+
+Report = Callable[[str, int, int], None]
+Candidates = Mapping[str, Sequence[str]]  # types by tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCost:
+    """A tensor in one type: bytes, and the mean divergence in nats a token with it alone."""
+
+    kind: str
+    nbytes: int
+    divergence: float
+
+
+class SensitivityRun:
+    """A model and the windows [W, L] that it is judged on; `rows` are where the tensors of the file
+    to be written lie, by slot.
+    """
+
+    def __init__(
+        self,
+        found: ModelDescription,
+        windows: I32,
+        rows: Mapping[str, Sequence[TensorRows]],
+        ops: Ops,
+    ) -> None:
+        self.found, self.windows, self.rows, self.ops = found, windows, rows, ops
+        top, self._layers = split_layers(found.plan, len(found.spec.layers))
+        self._slots = {slot.name: slot for slot in found.plan.slots}
+        self._top = load_slots(found.checkpoint, top, ops)
+        self._weights = [load_slots(found.checkpoint, slots, ops) for slots in self._layers]
+        self._encoder = BlockEncoder()
+        self._run = LayerRun(found.spec, windows)
+        self._run.embed(ops, self._top)
+        self._inputs: list[F32] = []
+        self.importance: dict[str, F32] = {}
+        for i, weights in enumerate(self._weights):
+            self._inputs.append(self._run.residual.copy())
+            self._observe(i, weights)
+            self._run.advance(i, ops, weights)
+        step = max(1, windows.size // SCORED)
+        self._scored = np.arange(step - 1, windows.size, step)
+        self._full = [*self._predict(self._top)]
+
+    def measure(self, candidates: Candidates, report: Report) -> dict[str, list[TypeCost]]:
+        """The costs of every tensor in each of its types."""
+        found: dict[str, list[TypeCost]] = {name: [] for name in candidates}
+        total, done = sum(map(len, candidates.values())), 0
+        for slot, pieces in self.rows.items():
+            wanted = [piece for piece in pieces if piece.tensor in candidates]
+            if not wanted:
+                continue
+            exact = read_matrix(self.found.checkpoint, self._slots[slot])
+            for piece in wanted:
+                for kind in candidates[piece.tensor]:
+                    report(f"sensitivity of {piece.tensor}", done, total)
+                    divergence = self._measure_one(slot, exact, piece, kind)
+                    nbytes = FORMATS[kind].count_bytes(piece.shape)
+                    found[piece.tensor].append(TypeCost(kind, nbytes, divergence))
+                    done += 1
+        return found
+
+    def measure_types(self, types: Mapping[str, str]) -> float:
+        """The divergence with all these types at once."""
+        top = dict(self._top)
+        for slot in self.rows:
+            if not slot.startswith("layers."):
+                top[slot] = self._pack(slot, self._round_slot(slot, types))
+        self._run.embed(self.ops, top)
+        for i, weights in enumerate(self._weights):
+            own = dict(weights)
+            for slot in self.rows:
+                if slot.startswith(f"layers.{i}."):
+                    own[slot] = self._pack(slot, self._round_slot(slot, types))
+            self._run.advance(i, self.ops, own)
+        return self._compare(top)
+
+    def _round_slot(self, slot: str, types: Mapping[str, str]) -> F32:
+        exact = read_matrix(self.found.checkpoint, self._slots[slot])
+        for piece in self.rows[slot]:
+            exact = self._round(slot, exact, piece, types[piece.tensor])
+        return exact
+
+    def _measure_one(self, slot: str, exact: F32, piece: TensorRows, kind: str) -> float:
+        packed = self._pack(slot, self._round(slot, exact, piece, kind))
+        if not slot.startswith("layers."):
+            top = {**self._top, slot: packed}
+            self._run.embed(self.ops, top)
+            self._advance_from(0, {})
+            return self._compare(top)
+        layer = int(slot.split(".")[1])
+        self._run.residual = self._inputs[layer].copy()
+        self._advance_from(layer, {slot: packed})
+        return self._compare(self._top)
+
+    def _advance_from(self, layer: int, changed: Mapping[str, Any]) -> None:
+        for i in range(layer, len(self._weights)):
+            weights = {**self._weights[i], **(changed if i == layer else {})}
+            self._run.advance(i, self.ops, weights)
+
+    def _round(self, slot: str, exact: F32, piece: TensorRows, kind: str) -> F32:
+        """The slot's matrix with one tensor's rows in a type."""
+        own = slice(piece.first, piece.first + piece.rows)
+        raw = self._encoder.encode(kind, exact[own], self.importance.get(slot))
+        parsed = FORMATS[kind].parse(raw, (piece.rows, exact.shape[1]))
+        changed = exact.copy()
+        changed[own] = (
+            parsed.dequantize() if isinstance(parsed, GroupedWeight) else parsed.astype(np.float32)
+        )
+        return changed
+
+    def _pack(self, slot: str, rows: F32) -> Any:
+        plan: SlotPlan = self._slots[slot]
+        return self.ops.pack(
+            (plan.shape[0], plan.shape[1]), [rows], read_bias(self.found.checkpoint, plan)
+        )
+
+    def _observe(self, i: int, weights: Mapping[str, Any]) -> None:
+        seen: dict[str, InputStatistics] = {}
+
+        def take(slot: str, x: F32) -> None:
+            seen.setdefault(slot, InputStatistics(x.shape[1])).take(x)
+
+        self._run.observe(i, self.ops, weights, take)
+        self.importance |= {slot: one.compute_mean_square() for slot, one in seen.items()}
+
+    def _predict(self, top: Mapping[str, Any]) -> Iterator[F32]:
+        """Log-probabilities [R, V] of the scored rows, a few at a time."""
+        spec = replace(self.found.spec, layers=())
+        head = Decoder(Parts(self.ops, SingleProcess(), spec, top), self.windows.shape[1])
+        for first in range(0, len(self._scored), ROWS):
+            rows = self._scored[first : first + ROWS]
+            logits = head.compute_logits(head.final_norm(self._run.residual[rows]))
+            shifted = logits - logits.max(axis=1, keepdims=True)
+            yield shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+    def _compare(self, top: Mapping[str, Any]) -> float:
+        """Mean KL(full || now) of the scored rows."""
+        total = 0.0
+        for full, now in zip(self._full, self._predict(top), strict=True):
+            total += float((np.exp(full) * (full - now)).sum(dtype=np.float64))
+        return max(0.0, total / len(self._scored))
