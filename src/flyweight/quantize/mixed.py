@@ -1,6 +1,6 @@
-"""Mixed precision: types of the matrices of a GGUF file, under a budget of bytes or of divergence.
+"""Mixed precision: types of the matrices of a GGUF file, for a budget of bytes or of divergence.
 
-Invariant: the file is at most as large as asked for, with its header; a limit on the divergence is
+Invariant: the file with its header is at most as large as the budget; a limit on the divergence is
 met by the choice as a whole, measured on the calibration's windows.
 """
 

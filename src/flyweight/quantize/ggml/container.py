@@ -5,7 +5,6 @@ arrive in any order, in any pieces, over several runs of the program.  Format: g
 Does not know what keys or tensors mean.
 """
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from flyweight.weights.gguf import (
     SCALARS,
     STRING,
     GgufFile,
-    read_gguf,
 )
 
 VERSION = 3
@@ -132,30 +130,6 @@ def read_metadata(file: GgufFile) -> dict[str, object]:
         code = int.from_bytes(file.file.copy(at, 4, key), "little")
         found[key] = value if code in (STRING, ARRAY) else np.dtype(SCALARS[code]).type(value)
     return found
-
-
-def fill_room(path: Path, key: str, text: str) -> None:
-    """Replaces a string of a finished file in place, padded with spaces.  Raises `ConfigError`
-    where the file has no such string, or one that is too short.
-    """
-    gguf = read_gguf(path)
-    value = gguf.metadata.get(key)
-    gguf.file.close()
-    if not isinstance(value, str):
-        raise ConfigError(f"{path}: has no room for {key}; write the file again")
-    size = len(value.encode("utf-8", "surrogateescape"))
-    data = _pad(key, text, size)
-    file = os.open(path, os.O_RDWR)
-    try:
-        write_at(file, data, gguf.places[key][1] - size)
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def dump_compact(value: object) -> str:
-    """JSON for `fill`, as short as it gets."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def make_value(value: object) -> bytes:

@@ -321,13 +321,13 @@ def _turn_alike(a: RopeSpec, b: RopeSpec, context: int) -> bool:
 
 
 def _compare_plans(source: WeightPlan, plan: WeightPlan, read: WeightPlan) -> None:
-    """The same slots, filled from the same tensors, whoever reads the file."""
+    """The same slots, filled from the same tensors, for every reader of the file."""
     if plan.slots != read.slots:
         raise CheckpointError("its tensors would be read in another order")
     wanted, found = ({slot.name: slot.shape for slot in p.slots} for p in (source, plan))
     if wanted != found:
         odd = sorted(wanted.items() ^ found.items())[0]
-        raise CheckpointError(f"{odd[0]} {list(odd[1])} has no place there")
+        raise CheckpointError(f"{odd[0]} {list(odd[1])} is not part of GGUF")
 
 
 def _check_names(shapes: Iterable[str]) -> None:
