@@ -129,7 +129,9 @@ def test_room_is_spaces_until_it_is_filled(tmp_path: Path) -> None:
     for text in ("x" * 40, "é" * 20, "short"):
         with GgufWriter(path, TENSORS, METADATA, {"first": 3, "second": 40}) as writer:
             writer.fill("second", text)
-            with pytest.raises(ConfigError, match="second needs 41 bytes; the file has room for 40"):
+            with pytest.raises(
+                ConfigError, match="second needs 41 bytes; the file has room for 40"
+            ):
                 writer.fill("second", "x" * 41)
         found = read_gguf(path)
         assert found.metadata["second"] == text.ljust(40 - len(text.encode()) + len(text))
