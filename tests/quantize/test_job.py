@@ -55,7 +55,8 @@ def test_what_is_written_loads_and_is_near(
     llm = LLM(str(out), memory_limit="8GiB", threads=1)
     given = SamplingParams(temperature=0, max_tokens=4)
     assert len(llm.generate(["the cat"], given)[0].outputs[0].token_ids) == 4
-    moved = method in ("awq", "smoothquant", "int8-static")  # scales move between matrices
+    lossy = method == "binary"
+    moved = lossy or method in ("awq", "smoothquant", "int8-static")  # scales move between matrices
     exact, made = read_slots(full), read_slots(out)
     assert exact.keys() == made.keys()
     for name, rows in exact.items():

@@ -19,6 +19,7 @@ from flyweight import __version__
 from flyweight.cli import (
     bench,
     check,
+    compare,
     compile,
     hub,
     inspect,
@@ -55,6 +56,8 @@ app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve
 app.command("stop")(stop.stop)
 app.add_typer(bench.app, name="bench")
 evaluation.app.command("stamp")(stamp.stamp)
+evaluation.app.command("compare")(compare.compare)
+bench.app.command("quant")(compare.compare)
 app.add_typer(evaluation.app, name="eval")
 
 

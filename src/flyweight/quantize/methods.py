@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flyweight.errors import ConfigError, nearest
-from flyweight.quantize.data_free import Hqq, NormalFloat
+from flyweight.quantize.data_free import Hqq, NormalFloat, Signs
 from flyweight.quantize.equalizing import Awq, Int8Rows, SmoothQuant, StaticInt8
 from flyweight.quantize.gptq import Gptq
 from flyweight.quantize.method import Method, MethodSettings
@@ -40,6 +40,7 @@ METHODS = {
     "smoothquant": MethodKind(SmoothQuant, INT8, (8,), "range", activations="dynamic", group=-1),
     "nf4": MethodKind(NormalFloat, ("bitsandbytes",), (4,), group=64),
     "hqq": MethodKind(Hqq, ("hqq",), (4, 2, 3, 8), symmetric=False, group=64),
+    "binary": MethodKind(Signs, ("gptq",), (2,), symmetric=False),
     "int8-dynamic": MethodKind(Int8Rows, INT8, (8,), activations="dynamic", group=-1),
     "int8-static": MethodKind(StaticInt8, INT8, (8,), "range", activations="static", group=-1),
 }

@@ -1,0 +1,87 @@
+"""`eval compare`: candidates of a tiny model, the front of the best, and the plot."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from jobs import WORDS
+
+from flyweight.cli.main import main
+from flyweight.comparison import (
+    CANDIDATES,
+    ComparedModel,
+    Comparison,
+    ComparisonPlan,
+    mark_best,
+)
+from flyweight.eval.divergence import Divergence
+from flyweight.eval.perplexity import MeanWithError, Perplexity
+from flyweight.eval.windows import EvalText, WindowPlan
+from flyweight.plot import draw_front
+
+FEW = {"FP32", "INT4 RTN", "INT4 GPTQ", "Q8_0", "mixed", "Q4_0"}
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text("".join(f"{i}: {WORDS}" for i in range(60)))
+    return file
+
+
+def test_candidates_of_a_tiny_model(full: Path, text: Path, tmp_path: Path) -> None:
+    plan = ComparisonPlan(
+        EvalText.read(str(text)), WindowPlan(128, None, 600), str(text), rounds=1, samples=4,
+        engine={"memory_limit": "8GiB", "threads": 1},
+        candidates=[one for one in CANDIDATES if one.name in FEW],
+    )  # fmt: skip
+    rows, kinds = Comparison(str(full), tmp_path, plan).run()
+    found = {row.name: row for row in rows}
+    assert found["FP32"].found is not None and found["FP32"].found.mean.mean < 1e-5
+    assert found["Q8_0"].found is not None and found["INT4 RTN"].found is not None
+    assert found["Q8_0"].found.mean.mean < found["INT4 RTN"].found.mean.mean
+    assert found["mixed"].path is None and found["mixed"].problem
+    timed = [row for row in rows if row.path is not None]
+    assert all(row.decode > 0 and row.batch > 0 and row.ttft > 0 for row in timed)
+    assert any(row.best for row in timed)
+    usual = next(one for one in kinds if one.kind == "int4")
+    assert usual.nbytes < next(one for one in kinds if one.kind == "f16").nbytes
+
+
+def make_row(name: str, divergence: float, decode: float) -> ComparedModel:
+    mean = MeanWithError(divergence, None)
+    found = Divergence(mean, 0, 0, 0, 0, mean, Perplexity(mean, 1, 1), 1.0)
+    return ComparedModel(name, Path(name), found=found, decode=decode)
+
+
+def test_the_front_has_what_no_other_beats() -> None:
+    rows = [make_row("a", 0.0, 10), make_row("b", 0.1, 20), make_row("c", 0.2, 15)]
+    rows += [make_row("d", 0.3, 30), ComparedModel("e", problem="no")]
+    mark_best(rows)
+    assert [row.name for row in rows if row.best] == ["a", "b", "d"]
+
+
+def test_a_plot_is_valid_and_has_every_name() -> None:
+    points = [("a<b", 10.0, 0.0, True), ("c", 20.0, 0.5, True), ("d & e", 15.0, 0.7, False)]
+    drawn = ElementTree.fromstring(draw_front(points, ("speed", "cost")))
+    words = [node.text for node in drawn.iter() if node.tag.endswith("text")]
+    assert {"a<b", "c", "d & e", "speed", "cost"} <= set(words)
+    circles = [node for node in drawn.iter() if node.tag.endswith("circle")]
+    heights = [float(node.attrib["cy"]) for node in circles]
+    assert heights[0] > heights[1] > heights[2]
+    assert float(circles[1].attrib["cx"]) > float(circles[2].attrib["cx"])
+
+
+def test_the_command(
+    full: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot, words = tmp_path / "plot.svg", ["--text", str(text), "--context", "128", "--rounds", "1"]
+    words += ["--limit-tokens", "600", "--threads", "1", "--memory-limit", "8GiB"]
+    words += ["--only", "Q8_0,Q4_0"]
+    assert main(["bench", "quant", str(full), *words, "--json", "--plot", str(plot)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in document["models"]] == ["Q8_0", "Q4_0"]
+    assert "<svg" in plot.read_text()
+    assert main(["eval", "compare", str(full), *words[:-1], "Q4_1"]) == 2
+    assert "only = 'Q4_1' is not valid" in capsys.readouterr().err
