@@ -25,7 +25,9 @@ Text = Annotated[
 ]
 Calibration = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Text that methods are calibrated on.  [default: Python's own help]"),
+    typer.Option(
+        metavar="FILE", help="Text that methods are calibrated on.  [default: Python's own help]"
+    ),
 ]
 Context = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a window.")]
 LimitTokens = Annotated[int, typer.Option(metavar="N", help="Max tokens to score.")]
