@@ -83,6 +83,17 @@ def test_a_gguf_file_keeps_its_metadata(tmp_path: Path, words: CalibrationText) 
     }
 
 
+def test_the_bundled_model_in_four_bits(tmp_path: Path) -> None:
+    few = Evaluation(tokens=2000, engine={"memory_limit": "8GiB"})
+    done = quantize_model(
+        str(ASSETS / "stories.gguf"), tmp_path / "q4.gguf", type="Q4_0", requantize=True,
+        evaluation=few,
+    )  # fmt: skip
+    assert done.passport is not None and done.passport.requantized_from == "gguf"
+    assert 0.001 < done.passport.kld_mean < 0.5
+    assert done.path.stat().st_size < 0.65 * (ASSETS / "stories.gguf").stat().st_size
+
+
 def test_the_passport_is_in_the_file(full: Path, tmp_path: Path) -> None:
     few = Evaluation(tokens=600, engine={"memory_limit": "8GiB", "threads": 1})
     done = quantize_model(str(full), tmp_path / "q8.gguf", bits=8, evaluation=few)
