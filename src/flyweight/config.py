@@ -183,8 +183,8 @@ class Settings:
         kind="words", option="lora-modules", special=True
     )
     max_kld: float | None = setting(
-        None, "Model", "Refuse a model whose mean KLD is above this, or unknown.", "NATS",
-        words="any"
+        None, "Model", "Max mean KLD (nats) in the model's quality passport, which it must have.",
+        "NATS", words="any",
     )
     packed_cache: bool = setting(True, "Model", "Keep packed weights for the next start.")
     max_model_len: int | None = setting(
@@ -227,7 +227,7 @@ class Settings:
         high=1 << 24
     )
     enable_prefix_caching: bool = setting(
-        True, "Engine", "Reuse the K/V of prompts that begin alike."
+        True, "Engine", "Reuse the K/V of prompts with a common prefix."
     )
     kv_cache_metrics: bool = setting(
         False, "Engine", "Measure how long K/V blocks stay, for /metrics."

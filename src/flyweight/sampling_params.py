@@ -173,13 +173,14 @@ class SamplingParams:
         generation_config="repetition_penalty", column="penalties",
     )] = 1.0
     presence_penalty: Annotated[float, RealOption(
-        "Penalty for a token that the answer has.", -2, 2, cli="P", column="penalties",
+        "Penalty for a token that is in the answer.", -2, 2, cli="P", column="penalties",
     )] = 0.0
     frequency_penalty: Annotated[float, RealOption(
-        "Penalty for each time that the answer has a token.", -2, 2, cli="P", column="penalties",
+        "Penalty for a token, for each time that it is in the answer.", -2, 2, cli="P",
+        column="penalties",
     )] = 0.0
     repeat_last_n: Annotated[int, WholeOption(
-        "Tokens in which these penalties search; -1: all, 0: none.", -1,
+        "Last tokens that these penalties count; -1: all, 0: none.", -1,
         details="The prompt counts. 64 by default in the llama-server and Ollama APIs, as in "
         "those programs.", cli="N",
     )] = -1

@@ -11,8 +11,10 @@ from flyweight.server.settings import ServerSettings
 COMMANDS = (
     "", "run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve", "stop",
     "version", "bench", "bench kernels", "bench throughput", "bench latency", "bench startup",
-    "bench serve",
+    "bench serve", "bench quant", "quantize", "eval", "eval ppl", "eval kld", "eval stamp",
+    "eval compare",
 )  # fmt: skip
+USAGE = r"Usage: flyweight( \w+)* \[OPTIONS\]( COMMAND \[ARGS\]\.\.\.|( [A-Z]+| \[[A-Z|-]+\])*)"
 
 
 def options(text: str) -> dict[str, str]:
@@ -54,10 +56,19 @@ def test_every_help_has_one_style(helped, name: str) -> None:
     rows = options(text)
     assert rows["-h, --help"] == "Show this message and exit."
     for option, told in rows.items():
-        sentence, *values = re.split(r" +\[default: ", told)
+        sentence, *values = re.split(r" +\[(?:default: |required)", told)
         assert sentence.endswith(".") and re.match(r"[A-Z/a-z]", sentence), option
         assert len(values) <= 1 and told.count("[") == len(values), f"{option}: {told}"
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_usage_lines_are_plain_and_names_are_not_broken(helped, monkeypatch, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = helped(name).splitlines()
+    assert re.fullmatch(USAGE, lines[0]), lines[0]
+    assert [line for line in lines if re.search(r"\w-$", line)] == []
+    assert "\u2011" not in "".join(lines)
 
 
 def test_summaries_of_commands_are_whole(helped, monkeypatch) -> None:

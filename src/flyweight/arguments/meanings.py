@@ -230,7 +230,7 @@ FLAGS = (  # options that no field declares
     Flag("enable-lora", "switch", "Serve LoRA adapters.", group="Model"),
     Flag(
         "gpu-memory-utilization", "number",
-        "Memory for everything, as a share of what there is: 0.8.",
+        "Memory for everything, as a share of the machine's: 0.8.",
         metavar="SHARE", group="Engine",
     ),
     Flag(

@@ -21,12 +21,13 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The full model: a folder or a file.")]
 Text = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Text to measure on.  [default: of `eval ppl`]")
+    str | None,
+    typer.Option(metavar="FILE", help="Text to measure on.  [default: that of `eval ppl`]"),
 ]
 Calibration = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="Text that methods are calibrated on.  [default: Python's own help]"
+        metavar="FILE", help="Text to calibrate the methods on.  [default: Python's help texts]"
     ),
 ]
 Context = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a window.")]
@@ -61,7 +62,7 @@ def compare(
 ) -> None:
     """Compare quantisations of a model on this machine.
 
-    Each is made, judged against the full model, and timed in turn with the others.
+    Each is made, compared with the full model, and timed in turn with the others.
     """
     from flyweight.cli.quantize import show_job
     from flyweight.comparison import Comparison, ComparisonPlan, choose_candidates

@@ -14,6 +14,7 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import options as opt
+from flyweight.cli.help import HelpCommand, make_group
 from flyweight.cli.parameters import Values, expand
 from flyweight.errors import ConfigError
 
@@ -25,11 +26,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.eval.store import StoreHeader, StoreReader
     from flyweight.eval.windows import EvalText, WindowPlan
 
-app = typer.Typer(
-    help="Measure the quality of a model on a text.",
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+app = make_group(help="Measure the quality of a model on a text.")
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")]
 Text = Annotated[
@@ -37,7 +34,7 @@ Text = Annotated[
     typer.Option(
         metavar="FILE",
         help="Text in UTF-8.  [default: text-wikitext2/wiki.test.raw in FLYWEIGHT_DATA, "
-        "else Python's own help]",
+        "else Python's help texts]",
     ),
 ]
 Context = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a window.")]
@@ -58,7 +55,9 @@ Save = Annotated[
 ]
 Logits = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Use a file of --save in place of running the full model."),
+    typer.Option(
+        metavar="FILE", help="Read a file that --save wrote, instead of running the full model."
+    ),
 ]
 Engine = Annotated[
     Values,
@@ -73,7 +72,7 @@ def evaluate() -> None:
     """Measure the quality of a model on a text."""
 
 
-@app.command("ppl")
+@app.command("ppl", cls=HelpCommand)
 @expand
 def ppl(
     *,
@@ -175,7 +174,7 @@ def format_source(text: EvalText, tokens: int, seconds: float) -> str:
     )
 
 
-@app.command("kld")
+@app.command("kld", cls=HelpCommand)
 @expand
 def kld(
     *,

@@ -32,36 +32,32 @@ from flyweight.cli import (
 )
 from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
+from flyweight.cli.help import HelpCommand, make_group
 from flyweight.errors import FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
 
 WRONG, STOPPED = 2, 130
 
-app = typer.Typer(
-    name="flyweight",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-app.command("run")(run.run)
-app.command("inspect")(inspect.inspect)
-app.command("tokenize")(tokenize.tokenize)
-app.command("check")(check.check)
-app.command("compile")(compile.compile_model)
-app.command("quantize")(quantize.quantize)
-app.command("pull")(hub.pull)
-app.command("models")(hub.models)
-app.command("rm")(hub.rm)
+app = make_group(name="flyweight", pretty_exceptions_enable=False)
+app.command("run", cls=HelpCommand)(run.run)
+app.command("inspect", cls=HelpCommand)(inspect.inspect)
+app.command("tokenize", cls=HelpCommand)(tokenize.tokenize)
+app.command("check", cls=HelpCommand)(check.check)
+app.command("compile", cls=HelpCommand)(compile.compile_model)
+app.command("quantize", cls=HelpCommand)(quantize.quantize)
+app.command("pull", cls=HelpCommand)(hub.pull)
+app.command("models", cls=HelpCommand)(hub.models)
+app.command("rm", cls=HelpCommand)(hub.rm)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
-app.command("stop")(stop.stop)
+app.command("stop", cls=HelpCommand)(stop.stop)
 app.add_typer(bench.app, name="bench")
-evaluation.app.command("stamp")(stamp.stamp)
-evaluation.app.command("compare")(compare.compare)
-bench.app.command("quant")(compare.compare)
+evaluation.app.command("stamp", cls=HelpCommand)(stamp.stamp)
+evaluation.app.command("compare", cls=HelpCommand)(compare.compare)
+bench.app.command("quant", cls=HelpCommand)(compare.compare)
 app.add_typer(evaluation.app, name="eval")
 
 
-@app.command("version")
+@app.command("version", cls=HelpCommand)
 def version() -> None:
     """Print the version."""
     print(f"flyweight {__version__}")

@@ -24,7 +24,7 @@ FLAGS = {
 }
 Adapter = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="LoRA adapter to answer with, as PEFT saves it."),
+    typer.Option(metavar="FOLDER", help="LoRA adapter to answer with, in PEFT's format."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -49,13 +49,13 @@ Type = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Types of a GGUF file, as llama-quantize names them.  [default: by --bits, Q4_K_M]",
+        help="Types of a GGUF file, in llama-quantize's names.  [default: Q4_K_M, or by --bits]",
     ),
 ]
 Symmetric = Annotated[
     bool | None,
     typer.Option(
-        "--sym/--asym", help="Grids around zero, or with zero points.  [default: the method's]"
+        "--sym/--asym", help="Quantise around zero, or with zero points.  [default: the method's]"
     ),
 ]
 ActOrder = Annotated[
@@ -85,7 +85,7 @@ Calibration = Annotated[
     typer.Option(
         metavar="FILE",
         help="Calibration text, or JSON lines of texts or chat messages.  "
-        "[default: Python's own help]",
+        "[default: Python's help texts]",
     ),
 ]
 Samples = Annotated[int, typer.Option(metavar="N", help="Number of calibration windows.")]
@@ -100,14 +100,14 @@ TargetSize = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Max size of a GGUF file, such as 2.2GB: the type of each matrix is chosen.",
+        help="Max size of a GGUF file, such as 2.2GB; chooses the type of each matrix.",
     ),
 ]
 MaxKld = Annotated[
     float | None,
     typer.Option(
         metavar="NATS",
-        help="Max mean KLD on the calibration: the smallest types that keep it are chosen.",
+        help="Max mean KLD (nats) on the calibration text; chooses the smallest types for it.",
     ),
 ]
 EvalText = Annotated[
@@ -118,7 +118,10 @@ EvalText = Annotated[
     ),
 ]
 EvalTokens = Annotated[
-    int, typer.Option(metavar="N", help="Tokens to measure the quality on; 0: no passport.")
+    int,
+    typer.Option(
+        metavar="N", help="Tokens to measure the quality on; 0: write no quality passport."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the job needs, and stop.")]
 

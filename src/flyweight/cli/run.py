@@ -28,7 +28,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL] [PROMPT]",
-        help="A .gguf file, a folder or org/name; and the prompt, quoted.",
+        help="A .gguf file, a folder or org/name; then the prompt, in quotes.",
     ),
 ]
 File = Annotated[
@@ -37,7 +37,7 @@ File = Annotated[
         "-f",
         "--file",
         metavar="FILE",
-        help="File with the prompt, or with text before it; - is stdin.",
+        help="File with the prompt, or with text to put before PROMPT; - is stdin.",
     ),
 ]
 System = Annotated[
@@ -80,7 +80,7 @@ def run(
     """Answer PROMPT, or hold a conversation without one.
 
     MODEL is a path, or a name on the Hugging Face Hub (org/name, org/name:Q4_K_M or :file.gguf);
-    left out, it is the story model inside the package.  A file or a pipe may hold the prompt too.
+    without it, the bundled story model answers.  The prompt may also come from a file or a pipe.
     """
     model, prompt = split_words(words or [])
     otherwise = suggest_prompt(model, prompt)

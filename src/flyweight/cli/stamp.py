@@ -33,7 +33,9 @@ Against = Annotated[
 ]
 Logits = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Use a file of eval kld --save in place of running FULL."),
+    typer.Option(
+        metavar="FILE", help="Read a file that `eval kld --save` wrote, instead of running FULL."
+    ),
 ]
 Types = Annotated[
     str,
@@ -75,7 +77,7 @@ def stamp(
 ) -> None:
     """Measure a model and write its quality passport into it.
 
-    Without --against, types of the K/V cache are added to the passport that it has.
+    Without --against, types of the K/V cache are added to its existing passport.
     """
     from flyweight.eval.answers import PromptFile
     from flyweight.eval.passports import LONGEST, PassportPlan

@@ -17,7 +17,7 @@ NOTICE_AFTER = 1.0  # seconds until it is said what is waited for
 
 Port = Annotated[
     int | None,
-    typer.Option(metavar="PORT", help="Port of the server to stop.  [default: the only one]"),
+    typer.Option(metavar="PORT", help="Port of the server to stop.  [default: the only server's]"),
 ]
 Every = Annotated[bool, typer.Option("--all", help="Stop all servers.")]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for running answers.")]

@@ -1,4 +1,4 @@
-"""A text for users who name none: the topics of Python's own help, English with code, which every
+"""A text for users who name none: the topics of Python's help texts, English with code, which every
 installation of Python has.
 
 Invariant: the parts for calibration and for evaluation share no topic.  It depends on the version

@@ -39,7 +39,7 @@ class TestOptions:
             "-d",
             "--n-depth",
             metavar="N,N",
-            help="Tokens of context before each of these tests, not timed.",
+            help="Tokens of context before each test, not timed.",
         ),
     ] = "0"
     batch: Annotated[
@@ -78,7 +78,7 @@ class KernelOutput:
 
     busy: Annotated[
         int,
-        typer.Option(metavar="N", help="Processes that keep a core busy each during the tests."),
+        typer.Option(metavar="N", help="Processes that each keep one core busy during the tests."),
     ] = 0
     results: Annotated[
         str | None,

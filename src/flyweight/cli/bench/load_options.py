@@ -36,7 +36,7 @@ class TargetOptions:
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Header to send with every request; OPENAI_API_KEY is sent by itself.",
+            help="Header to send with every request; OPENAI_API_KEY is sent automatically.",
         ),
     ] = None
     insecure: Annotated[
@@ -108,7 +108,7 @@ class DatasetOptions:
         int, typer.Option(metavar="TOKENS", help="Length of a random prompt.")
     ] = 1024
     random_output_len: Annotated[
-        int, typer.Option(metavar="TOKENS", help="Length of its answer.")
+        int, typer.Option(metavar="TOKENS", help="Length of an answer.")
     ] = 128
     random_range_ratio: Annotated[
         str,
@@ -137,7 +137,7 @@ class DatasetOptions:
         int, typer.Option(metavar="TOKENS", help="Length of a sonnet prompt.")
     ] = 550
     sonnet_output_len: Annotated[
-        int, typer.Option(metavar="TOKENS", help="Length of its answer.")
+        int, typer.Option(metavar="TOKENS", help="Length of an answer.")
     ] = 150
     sonnet_prefix_len: Annotated[
         int,
@@ -156,12 +156,14 @@ class DatasetOptions:
             metavar="TOKENS", help="Length of a custom answer; -1: output_tokens of each line."
         ),
     ] = 256
-    speed: Annotated[float, typer.Option(metavar="TIMES", help="Speed of a trace's clock.")] = 1.0
+    speed: Annotated[
+        float, typer.Option(metavar="TIMES", help="Factor by which a trace is sent faster.")
+    ] = 1.0
     trace_max_len: Annotated[
         int | None,
         typer.Option(
             metavar="TOKENS",
-            help="Longest request of a trace to send.  [default: what the server takes]",
+            help="Longest request of a trace to send.  [default: the server's limit]",
         ),
     ] = None
 
@@ -173,7 +175,7 @@ class PaceOptions:
     request_timeout: Annotated[
         float,
         typer.Option(
-            "--request-timeout", metavar="SECONDS", help="Time until an answer must be complete."
+            "--request-timeout", metavar="SECONDS", help="Max time (s) until an answer is complete."
         ),
     ] = 21600.0
     request_rate: Annotated[
@@ -186,7 +188,7 @@ class PaceOptions:
         ),
     ] = 1.0
     max_concurrency: Annotated[
-        int | None, typer.Option(metavar="N", help="Most requests at once.  [default: no limit]")
+        int | None, typer.Option(metavar="N", help="Max requests at once.  [default: no limit]")
     ] = None
     ramp_up_strategy: Annotated[
         str | None,
@@ -199,7 +201,7 @@ class PaceOptions:
         float | None, typer.Option(metavar="RPS", help="Request rate at the start of the ramp.")
     ] = None
     ramp_up_end_rps: Annotated[
-        float | None, typer.Option(metavar="RPS", help="Request rate at its end.")
+        float | None, typer.Option(metavar="RPS", help="Request rate at the end of the ramp.")
     ] = None
     num_warmups: Annotated[
         int, typer.Option(metavar="N", help="Requests before the measurement.")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # commands import what computes when they run
 MOST, MOST_SEQS = 1 << 20, 4096
 InputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a prompt.")]
 OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Length of an answer.")]
-BatchSize = Annotated[int, typer.Option(metavar="N", help="Requests at once.")]
+BatchSize = Annotated[int, typer.Option(metavar="N", help="Requests in the batch.")]
 Iters = Annotated[int, typer.Option(metavar="N", help="Rounds to measure.")]
-Warmup = Annotated[int, typer.Option(metavar="N", help="Rounds before them.")]
+Warmup = Annotated[int, typer.Option(metavar="N", help="Warm-up rounds before the measurement.")]
 NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
 MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Max sequences in a step.")]
 OutputJson = Annotated[

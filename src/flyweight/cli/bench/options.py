@@ -33,7 +33,7 @@ MemoryLimit = Annotated[
     ),
 ]
 VS = (
-    "Peer to measure in turn: llama.cpp or openvino; =FILE for another file of the same "
+    "Engine to compare with: llama.cpp or openvino; add =FILE for another file of the same "
     "weights, and flags: 'llama.cpp -fa off'; may be repeated."
 )
 Vs = Annotated[list[str] | None, typer.Option(metavar="PEER", help=VS)]
@@ -41,7 +41,7 @@ VsPython = Annotated[
     str | None,
     typer.Option(
         metavar="PATH",
-        help="Python that has the peers.  [default: FLYWEIGHT_PEER_PYTHON, or this one]",
+        help="Python with the peers installed.  [default: FLYWEIGHT_PEER_PYTHON, or this one]",
     ),
 ]
 VsBinary = Annotated[

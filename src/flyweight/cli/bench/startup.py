@@ -31,7 +31,7 @@ def startup(
 ) -> None:
     """Time `flyweight run MODEL Once -n 1` up to its first token.
 
-    The first start finds no packed weights, the later ones those that it wrote.
+    The first start packs the weights, the later ones load them packed.
     """
     from flyweight.bench.facts import measure_size
     from flyweight.bench.peers import PeerArgument, PeerMethod

@@ -5,15 +5,15 @@ line wins over the file.  What an option means is not known here.
 """
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from flyweight.arguments.options import NEGATIVE, Flag, Value
+from flyweight.cli.help import HelpCommand, WholeWords
 from flyweight.cli.parameters import OptionTable, Values, expand, make_row
 from flyweight.cli.serve.file import Parts, merge_parts, put_part, read_config, read_part
 from flyweight.cli.serve.options import GROUPS, OPTIONS, SUPPORTS
@@ -23,10 +23,10 @@ from flyweight.validation.untrusted import shown
 PROGRAM = "flyweight serve"
 HELP = ("-h", "--help")
 NOTES = (
-    "A switch is turned off by --no- before its name.  --max_model_len is --max-model-len.  A key "
-    "of a JSON option can be given by itself: --speculative-config.method ngram.  Options of vLLM "
-    "that have no effect here are accepted with the value that describes this engine, and refused "
-    "with any other."
+    "A switch is turned off by --no-NAME.  Names may have underscores: --max_model_len.  One key "
+    "of a JSON option can be given alone: --speculative-config.method ngram.  Options of vLLM that "
+    "have no effect here are accepted with the value that describes this engine, and refused with "
+    "any other."
 )
 
 
@@ -170,29 +170,20 @@ def index_spellings() -> Mapping[str, Flag]:
     return known | {f"--no-{f.name}": f for f in known.values() if f.kind == "switch"}
 
 
-class GroupedHelp(TyperCommand):
-    """A command whose help has its options in groups."""
+class ServeHelp(HelpCommand):
+    """The help of `serve`, where --no- stands before the name of a switch."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [
-            "[OPTIONS]",
-            *(str(p.metavar) for p in self.params if p.param_type_name == "argument"),
-        ]
+    REST = "Help"
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is None:
-                continue
-            title = getattr(param, "rich_help_panel", None) or "Help"
-            name = record[0].split(" / ")[0]  # switches have --no- before their names
-            if param.param_type_name == "argument":
-                title, name = "Arguments", str(param.metavar)
-            groups.setdefault(title, []).append((name, record[1]))
-        for title, rows in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+        super().format_options(ctx, SwitchNames(formatter))
+
+
+class SwitchNames(WholeWords):
+    """Writes the names of switches without their negative forms."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], **given: Any) -> None:
+        super().write_dl([(name.split(" / ")[0], text) for name, text in rows], **given)
 
 
 def make_command(names: Collection[str] | None = None) -> Any:
@@ -219,13 +210,13 @@ def make_command(names: Collection[str] | None = None) -> Any:
     ) -> Values:
         """Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp.
 
-        Without MODEL it serves the story model inside the package.
+        Without MODEL it serves the bundled story model.
         """
         return {"models": models, **options}
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     names = {"help_option_names": [*HELP]}
-    app.command(cls=GroupedHelp, epilog=NOTES, context_settings=names)(expand(serve))
+    app.command(cls=ServeHelp, epilog=NOTES, context_settings=names)(expand(serve))
     return typer.main.get_command(app)
 
 
