@@ -206,6 +206,16 @@ def test_a_stop_within_a_call_cuts_it_off(caller: Running, stop: dict[str, Any])
     assert [c["arguments"] for c in streamed["tool_calls"]] == [call["function"]["arguments"]]
 
 
+@pytest.mark.parametrize("length", [1, 4, 12])
+def test_a_required_call_cut_off_before_its_name_is_no_content(bare: Running, length: int) -> None:
+    body = {"messages": TALK, "tools": [WEATHER], "tool_choice": "required", "max_tokens": length}
+    choice = bare.post("/v1/chat/completions", body).json["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert not choice["message"]["content"] and "tool_calls" not in choice["message"]
+    streamed, finish = joined(bare.post("/v1/chat/completions", {**body, "stream": True}).events)
+    assert finish == "length" and not streamed.get("content")
+
+
 def test_ignored_keywords_of_schemas_that_are_kept_are_listed(caller: Running) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean", "optional": True}}}
     for strict in (True, False):

@@ -339,7 +339,7 @@ def test_reasoning_can_be_left_out(thinker: Running) -> None:
     assert message["message"] == {"role": "assistant", "content": "It rains.", "refusal": None}
 
 
-def test_a_call_cut_off_is_told_so(caller: Running) -> None:
+def test_a_call_cut_off_ends_with_length(caller: Running) -> None:
     choice = asked(caller, tool_choice=named("get_weather"), max_tokens=24)
     assert choice["finish_reason"] == "length"
 

@@ -156,6 +156,17 @@ def test_what_is_cut_off_after_calls_is_no_content() -> None:
     assert read(reading("json"), '[{"na', cut=True) == ParsedAnswer('[{"na')
 
 
+@pytest.mark.parametrize("form", ["json", "hermes", "llama3_json", "mistral"])
+def test_a_required_call_that_is_cut_off_is_no_content(form: str) -> None:
+    text = f"{FORMATS[form].trigger}{WEATHER}"
+    named = text.index(': {"city"')  # before the first character of the arguments
+    for length in range(named):
+        assert read(reading(form, required=True), text[:length], cut=True) == ParsedAnswer()
+    assert read(reading(form, required=True), text[: named + 7], cut=True).calls == [
+        ParsedCall("get_weather", '{"cit')
+    ]
+
+
 def test_a_call_that_is_cut_off_stays_one() -> None:
     text = '<tool_call>{"name": "now", "arguments": {"zone": "Eu'
     assert read(reading("hermes"), text, cut=True).calls == [ParsedCall("now", '{"zone": "Eu')]

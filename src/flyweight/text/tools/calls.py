@@ -17,7 +17,8 @@ from flyweight.text.tools.xmlcall import Types, XmlCall
 
 class CallSplitter:
     """`names` are the tools there are, `typed` the types of their parameters; calls beyond `most`
-    are left out; where it is `either`, what does not begin with a call has none.
+    are left out; where it is `either`, what does not begin with a call has none; where calls are
+    `required`, a constraint allows no content.
     """
 
     def __init__(
@@ -28,9 +29,10 @@ class CallSplitter:
         typed: Mapping[str, Types] | None = None,
         *,
         either: bool = False,
+        required: bool = False,
     ) -> None:
         self.form, self.names, self.most, self.typed = form, names, most, typed or {}
-        self.either = either
+        self.either, self.required = either, required
         self.calls = 0  # that are whole
         self.half = False  # whether the answer was cut off within one
         self._index = 0  # of the next call
@@ -56,10 +58,13 @@ class CallSplitter:
     def finish(self, cut: bool) -> list[Delta]:
         """Ends the answer.  An unfinished call stays as it is where the answer was `cut` off, and
         becomes content where the model ended it there.  A cut call without a name is dropped if it
-        follows a trigger or another call, so that its markup is never content.
+        is required, or follows a trigger or another call, so that its markup is never content.
         """
         self._out = []
-        if self._want == self._trigger:
+        if cut and self.required and not self._begun:
+            self._space.clear()
+            self._raw.clear()
+        elif self._want == self._trigger:
             if not (cut and self._matched > 1):  # one character of a trigger may be text
                 self._emit_content(self.form.trigger[: self._matched])
         elif cut and self._begun:

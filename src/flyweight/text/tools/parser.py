@@ -119,7 +119,8 @@ class ReasoningSplitter:
 class AnswerFormat:
     """How an answer is to be read: `tools` by their names, at most `most` calls; `opened`: the
     prompt ended inside reasoning; `typed`: the types of the tools' parameters, for a format that
-    does not tell a string from a number; `either`: an answer begins with a call or has none.
+    does not distinguish strings from numbers; `either`: an answer begins with a call or has none;
+    `required`: a constraint allows calls only.
     """
 
     calls: CallFormat | None = None
@@ -129,6 +130,7 @@ class AnswerFormat:
     opened: bool = False
     typed: Mapping[str, Types] = field(default_factory=dict)
     either: bool = False
+    required: bool = False
 
     @property
     def plain(self) -> bool:
@@ -145,7 +147,8 @@ class AnswerParser:
         self._calls = (
             None if form is None or not reading.tools
             else CallSplitter(
-                form, reading.tools, reading.most, reading.typed, either=reading.either
+                form, reading.tools, reading.most, reading.typed,
+                either=reading.either, required=reading.required,
             )
         )  # fmt: skip
 

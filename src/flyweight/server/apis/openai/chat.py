@@ -221,6 +221,7 @@ def make_answer_format(
 ) -> AnswerFormat:
     """The format that the answer is parsed with."""
     found = model.chat_format.make_answer_format(prompt, body.continued, tools.allowed, tools.most)
+    found = replace(found, required=bool(tools.required))
     if found.calls is None or not found.calls.tagged:
         return found
     return replace(
