@@ -83,6 +83,16 @@ HQQ: dict[str, Lie] = {
         config(quant_config={"weight_quant_params": {"nbits": "four"}}),
         "weight_quant_params.nbits = 'four', but",
     ),
+    "groups of the config": (
+        "hqq-4",
+        config(quant_config={"weight_quant_params": {"nbits": 4, "group_size": 128}}),
+        f"weight_quant_params.group_size = 128, but tensor '{FIRST}.group_size' = 64",
+    ),
+    "axis of the config": (
+        "hqq-4",
+        config(quant_config={"weight_quant_params": {"axis": 0}}),
+        f"weight_quant_params.axis = 0, but tensor '{FIRST}.axis' = 1",
+    ),
     "a config of text": ("hqq-4", config(quant_config="4"), "quant_config = '4'; an object"),
 }
 TORCHAO: dict[str, Lie] = {

@@ -160,6 +160,45 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         "config_groups.g.input_activations.dynamic = 'static'; one of true, false",
     ),
     "modules of a number": (GPTQ | {"dynamic": 5}, gptq(), "dynamic = 5; an object expected"),
+    "bits as text beside modules": (
+        GPTQ | {"bits": "4", "dynamic": {"+:m": {"bits": 8}}}, gptq(), "bits = '4'; one of 2, 3",
+    ),
+    "a module of a number": (
+        GPTQ | {"dynamic": {"+:m": 8}}, gptq(),
+        r"quantization_config.dynamic\['\+:m'\] = 8; an object expected",
+    ),
+    "a module of 5 bits": (
+        GPTQ | {"dynamic": {"+:m": {"bits": 5}}}, gptq(), r"dynamic\['\+:m'\].bits = 5; one of 2,",
+    ),
+    "bits that no module has": (
+        GPTQ | {"bits": 8, "dynamic": {"+:o": {"bits": 3}, "-:p": None}}, gptq(),
+        r"'m.qzeros' is \[2, 4\], which fits none of the bits 8, 3 and groups 32 of quant",
+    ),
+    "a group that no module has": (
+        GPTQ | {"group_size": 64, "dynamic": {"+:o": {"group_size": -1}}}, gptq(),
+        r"'m.qzeros' is \[2, 4\], which fits none of the bits 4 and groups 64, -1 of quant",
+    ),
+    "AutoRound's modules of 5 bits": (
+        GPTQ | {"quant_method": "auto-round", "extra_config": {"m": {"bits": 5}}}, gptq(),
+        r"quantization_config.extra_config\['m'\].bits = 5; one of 2, 3, 4, 8",
+    ),
+    "AWQ's bits twice": (
+        AWQ | {"w_bit": 8, "q_group_size": 32}, awq(), "w_bit = 8 contradicts bits = 4",
+    ),
+    "AWQ's groups twice": (
+        AWQ | {"w_bit": 4, "q_group_size": 64}, awq(), "q_group_size = 64 contradicts group_size",
+    ),
+    "sparse by a number": (
+        schemes() | {"sparsity_config": 5}, packed(), "sparsity_config = 5; an object expected",
+    ),
+    "activations of 4 bits": (
+        schemes("int-quantized", {"num_bits": 4, "dynamic": True}, **EIGHT_BITS), eight(),
+        "config_groups.g.input_activations.num_bits = 4; one of 8",
+    ),
+    "activations of text": (
+        schemes("int-quantized", "int8", **EIGHT_BITS), eight(),
+        "config_groups.g.input_activations = 'int8'; an object expected",
+    ),
     "AutoRound's modules of a number": (
         GPTQ | {"quant_method": "auto-round", "extra_config": [5]}, gptq(),
         r"quantization_config.extra_config = \[5\]; an object expected",

@@ -89,7 +89,10 @@ def test_modules_of_other_bits_are_seen_from_their_shapes(tmp_path: Path) -> Non
     kinds = {name: info.kind for name, info in checkpoint.tensors.items()}
     assert kinds == {"m.weight": "u4_g32", "o.weight": "u8_g64_zf"}
     lie = {"o.qzeros": np.zeros((1, 5), np.int32)}
-    with pytest.raises(CheckpointError, match=r"'o.qzeros' is \[1, 5\], which fits no bits"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"'o.qzeros' is \[1, 5\], which fits none of the bits 4, 8 and groups 32, 64",
+    ):
         open_checkpoint(write(tmp_path / "l", config, gptq() | other | lie))
 
 
@@ -155,6 +158,23 @@ def test_modelopt_has_a_config_of_its_own(tmp_path: Path) -> None:
     expected = table[np.stack((codes & 15, codes >> 4), 2).reshape(N, K)] / 2
     assert checkpoint.tensors["m.weight"].kind == "nvfp4_rows"
     assert np.array_equal(read(checkpoint), expected)
+
+
+@pytest.mark.parametrize(
+    ("stated", "kind", "says"),
+    [("FP8", "U8", "FP8, but tensor 'm.weight' is u8"), ("NVFP4", "F8_E4M3", "NVFP4, but .* e4m3")],
+)
+def test_modelopt_is_held_to_its_algorithm(
+    stated: str, kind: str, says: str, tmp_path: Path
+) -> None:
+    tensors: Arrays = {
+        "m.weight": np.ones((N, K), np.uint8),
+        "m.weight_scale": np.ones((), np.float32),
+    }
+    config = {"quant_method": "modelopt", "quant_algo": stated}
+    path = write(tmp_path / "m", config, tensors, {"m.weight": kind})
+    with pytest.raises(CheckpointError, match=f"quant_algo = {says}"):
+        open_checkpoint(path)
 
 
 def test_mxfp8_is_what_its_definition_says(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import shown, spell
 from flyweight.weights.formats.claims import (
     SCALES,
     Claim,
@@ -35,6 +35,10 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight rows each code of a word belo
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in this layout, by the name of its weight."""
     bits, group = ("w_bit", "q_group_size") if "w_bit" in folder.config else ("bits", "group_size")
+    for one, other in ((bits, "bits"), (group, "group_size")):  # of AutoAWQ's own, transformers'
+        held, same = folder.config.get(one), folder.config.get(other)
+        if None not in (held, same) and held != same:
+            folder.refuse(f"{one} = {spell(held)} contradicts {other} = {spell(same)}")
     folder.choose(bits, (BITS,))
     for key in ("checkpoint_format", "format"):  # GPTQModel's names of the version
         folder.choose(key, ("gemm",), "gemm")

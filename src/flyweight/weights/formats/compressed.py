@@ -73,8 +73,8 @@ def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in these layouts, by the name of its weight."""
     folder.choose("format", FORMATS, "dense")
     for key in ("sparsity_config", "transform_config"):
-        given = folder.config.get(key)
-        if isinstance(given, Mapping) and given and given.get("format", "") not in DENSE:
+        given = folder.read_object(key)
+        if given and given.get("format", "") not in DENSE:
             folder.refuse(f"{key} = {spell(given)}; sparse or rotated weights are not read")
     schemes = list(dict.fromkeys(_list_schemes(folder)))
     stems = [*folder.list_stems(PACKED)]
@@ -100,6 +100,8 @@ def _list_schemes(folder: Folder) -> Iterator[WeightScheme]:
         static = False
         if isinstance(inputs, Mapping):
             static = _read_inputs(within(inputs, path=f"{path}.input_activations"))
+        elif inputs is not None:
+            folder.refuse(f"{label}.input_activations = {spell(inputs)}; an object expected")
         yield _read_scheme(within(weights, path=f"{path}.weights"), static)
 
 
@@ -107,6 +109,8 @@ def _read_inputs(args: Folder) -> bool:
     """Whether activations have scales of the file's.  `args` has the scheme's input_activations for
     its config.
     """
+    kind = args.choose("type", ("int", "float"), "int")
+    args.choose("num_bits", (8,) if kind == "int" else (4, 8), 8)
     if not args.choose("symmetric", (True, False), True):
         args.refuse("symmetric = false; activations have no zero points here")
     local = args.config.get("dynamic") == "local"  # NVFP4's: a scale a group, found as they come

@@ -6,10 +6,12 @@
     M.g_idx    int32 [K], optional    the group of each element of K (act-order)
 
 Invariant: w = scale * (code - zero).  Three bits are 32 codes in three words.  Where the config has
-`dynamic` modules differ in bits and groups, which are then seen from the shapes.
+`dynamic` modules differ in bits and groups: the shapes say which of those that the config names a
+matrix has.  Patterns of `dynamic` are not matched: a stranger's can take for ever.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,23 +38,75 @@ from flyweight.wire import I32
 
 CODES, POINTS, SCALE, ORDER = ".qweight", ".qzeros", ".scales", ".g_idx"
 BITS = (2, 3, 4, 8)
+LEFT_OUT = "-:"  # begins the patterns of modules that are not quantised
 VERSIONS = {"gptq": 1, "gptq_v2": 0}  # what is missing of the stored zero points
 
 
-def claim(folder: Folder) -> dict[str, Claim]:
-    """Every matrix of the folder in this layout, by the name of its weight."""
+def claim(folder: Folder, modules: str = "dynamic") -> dict[str, Claim]:
+    """Every matrix of the folder in this layout, by the name of its weight.  `modules` is the key
+    of the config that has those which differ.
+    """
     folder.choose("checkpoint_format", tuple(VERSIONS), "gptq")
-    folder.read_object("dynamic")
     order, other = folder.config.get("desc_act"), folder.config.get("actOrder")
     if None not in (order, other) and order != other:
         folder.refuse(f"actOrder = {spell(other)} contradicts desc_act = {spell(order)}")
-    return {f"{stem}.weight": claim_matrix(folder, stem) for stem in folder.list_stems(CODES)}
+    stated = _read_stated(folder, modules)
+    return {
+        f"{stem}.weight": claim_matrix(folder, stem, stated) for stem in folder.list_stems(CODES)
+    }
 
 
-def claim_matrix(folder: Folder, stem: str) -> Claim:
+@dataclass(frozen=True, slots=True)
+class StatedSizes:
+    """What the config says of all matrices: the bits and groups (-1: a row) that one may have, the
+    first of each unless there are `dynamic` modules; whether zero points are the middle of all,
+    and columns of any in another order.
+    """
+
+    bits: tuple[int, ...]
+    groups: tuple[int, ...]
+    dynamic: bool
+    symmetric: bool
+    ordered: bool
+
+
+def _read_stated(folder: Folder, modules: str) -> StatedSizes:
+    named = folder.read_object(modules)
+    places = [folder]
+    for name, given in named.items():
+        if name.startswith(LEFT_OUT):
+            continue
+        if not isinstance(given, Mapping):
+            folder.refuse(f"{modules}[{shown(name)}] = {spell(given)}; an object expected")
+            continue
+        config = {**folder.config} | {
+            key: value for key, value in given.items() if value is not None
+        }
+        path = f"{folder.path}.{modules}[{shown(name)}]"
+        places.append(Folder(config, folder.tensors, folder.where, path=path))
+    return StatedSizes(
+        bits=tuple(dict.fromkeys(one.choose("bits", BITS) for one in places)),
+        groups=tuple(dict.fromkeys(map(_read_group, places))),
+        dynamic=bool(named),
+        symmetric={one.choose("sym", (True, False), False) for one in places} == {True},
+        ordered=True in {one.choose("desc_act", (False, True), False) for one in places},
+    )
+
+
+def _read_group(folder: Folder) -> int:
+    group: Any = folder.config.get("group_size")
+    group = -1 if group is None else group
+    if not isinstance(group, int) or isinstance(group, bool) or not (group == -1 or group >= 8):
+        folder.refuse(f"group_size = {spell(group)}; -1 or a whole number from 8 expected")
+    return int(group)
+
+
+def claim_matrix(folder: Folder, stem: str, stated: StatedSizes) -> Claim:
     what = shown(stem + CODES)
     words, n = folder.check(stem + CODES, ("i32",), (None, None), "a GPTQ matrix").shape
-    bits, size = _find_sizes(folder, stem, n, words)
+    bits, size = stated.bits[0], stated.groups[0]
+    if stated.dynamic:
+        bits, size = _find_sizes(folder, stem, stated, (words, n))
     k = words * 32 // bits
     group = k if size == -1 else size
     if not k or k % group or k % 32 or n * bits % 32:
@@ -63,13 +117,12 @@ def claim_matrix(folder: Folder, stem: str) -> Claim:
     scales = folder.check(stem + SCALE, tuple(SCALES), (k // group, n), what)
     folder.check(stem + POINTS, ("i32",), (k // group, n * bits // 32), what)
     parts = {"codes": stem + CODES, "points": stem + POINTS, "scales": stem + SCALE}
-    sorted_first = folder.choose("desc_act", (False, True), False)
+    sorted_first, symmetric = stated.ordered, stated.symmetric
     if stem + ORDER in folder.tensors:
         folder.check(stem + ORDER, ("i32", "i64"), (k,), what)
         parts["order"] = stem + ORDER
-    elif sorted_first and not folder.config.get("static_groups"):
+    elif sorted_first and not stated.dynamic and not folder.config.get("static_groups"):
         folder.check(stem + ORDER, ("i32",), (k,), f"{what} with desc_act = true")
-    symmetric = folder.choose("sym", (True, False), False)
     found = GptqMatrix(
         f"{folder.where}: tensor {what}",
         (n, k),
@@ -83,23 +136,24 @@ def claim_matrix(folder: Folder, stem: str) -> Claim:
     return Claim((n, k), found.name_kind(SCALES[scales.kind]), parts, found.parse, scheme)
 
 
-def _find_sizes(folder: Folder, stem: str, n: int, words: int) -> tuple[int, int]:
-    """Bits, and the group (-1: a row): the config's, or where it has `dynamic` the shapes'."""
-    if not folder.config.get("dynamic"):
-        group = folder.config.get("group_size")
-        group = -1 if group is None else group
-        if not isinstance(group, int) or isinstance(group, bool) or not (group == -1 or group >= 8):
-            folder.refuse(f"group_size = {spell(group)}; -1 or a whole number from 8 expected")
-        return folder.choose("bits", BITS), int(group)
+def _find_sizes(
+    folder: Folder, stem: str, stated: StatedSizes, shape: tuple[int, int]
+) -> tuple[int, int]:
+    """Bits and the group (-1: a row) that the shapes have, of those that the config names."""
+    words, n = shape
     points = folder.check(stem + POINTS, ("i32",), (None, None), shown(stem + CODES))
     groups, columns = points.shape
-    bits = next((b for b in BITS if n * b == 32 * columns), 0)
-    if not bits or not groups or words * 32 % (bits * groups):
-        raise CheckpointError(
-            f"{folder.where}: tensor {shown(stem + POINTS)} is {list(points.shape)}, which fits no "
-            f"bits of {', '.join(map(str, BITS))} for {shown(stem + CODES)} [{words}, {n}]"
-        )
-    return bits, words * 32 // bits // groups
+    for bits in stated.bits:
+        k = words * 32 // bits
+        for size in stated.groups:
+            if n * bits == 32 * columns and k == groups * (k if size == -1 else size):
+                return bits, size
+    listed = (", ".join(map(str, each)) for each in (stated.bits, stated.groups))
+    raise CheckpointError(
+        f"{folder.where}: tensor {shown(stem + POINTS)} is {list(points.shape)}, which fits none "
+        "of the bits {} and groups {} of quantization_config for ".format(*listed)
+        + f"{shown(stem + CODES)} [{words}, {n}]"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,14 +65,15 @@ def _list_stated(folder: Folder) -> Iterator[Folder]:
 
 
 def _check_stated(folder: Folder, stem: str, stated: Sequence[Folder]) -> None:
-    """The bits of a matrix are those of the config, or of one of its parts."""
-    allowed = [one.config["nbits"] for one in stated if one.config.get("nbits") is not None]
-    name = f"{stem}.nbits"
-    value = folder.read_note(name, (*WHOLE, "f32"), 0, shown(stem + CODES)).tolist()[0]
-    if allowed and not any(isinstance(x, int | float) and abs(x - value) < 1e-6 for x in allowed):
-        stated[0].refuse(
-            f"nbits = {' or '.join(map(spell, allowed))}, but tensor {shown(name)} = {value:g}"
-        )
+    """The numbers of a matrix are those of the config, or of one of its parts."""
+    for key in ("nbits", "group_size", "axis"):
+        allowed = [one.config[key] for one in stated if one.config.get(key) is not None]
+        name = f"{stem}.{key}"
+        value = folder.read_note(name, (*WHOLE, "f32"), 0, shown(stem + CODES)).tolist()[0]
+        close = [isinstance(x, int | float) and abs(x - value) < 1e-6 for x in allowed]
+        if allowed and not any(close):
+            listed = " or ".join(map(spell, allowed))
+            stated[0].refuse(f"{key} = {listed}, but tensor {shown(name)} = {value:g}")
 
 
 def claim_matrix(folder: Folder, stem: str) -> Claim:

@@ -12,7 +12,7 @@ from flyweight.validation.untrusted import shown
 from flyweight.weights.formats.claims import Claim, Folder, MatrixScheme
 from flyweight.weights.formats.compressed_rows import CodedMatrix, Int4Floats
 
-ALGORITHMS = ("NVFP4", "FP8", "NVFP4_AWQ", "W4A16_NVFP4")
+ALGORITHMS = {"NVFP4": "u8", "FP8": "e4m3", "NVFP4_AWQ": "u8", "W4A16_NVFP4": "u8"}
 WEIGHT, SCALE, SCALE_2 = ".weight", ".weight_scale", ".weight_scale_2"
 INPUT = ".input_scale"
 UNUSED = (".k_scale", ".v_scale", ".k_bias", ".v_bias", ".output_scale")
@@ -20,11 +20,13 @@ UNUSED = (".k_scale", ".v_scale", ".k_bias", ".v_bias", ".output_scale")
 
 def claim(folder: Folder) -> dict[str, Claim]:
     """Every matrix of the folder in these layouts, by its name."""
-    folder.choose("quant_algo", ALGORITHMS)
+    stated = folder.choose("quant_algo", tuple(ALGORITHMS))
     kinds = {s: folder.tensors[s + WEIGHT].kind for s in folder.list_stems(WEIGHT)}
-    return {
-        stem + WEIGHT: CLAIMS[kind](folder, stem) for stem, kind in kinds.items() if kind in CLAIMS
-    }
+    coded = {stem: kind for stem, kind in kinds.items() if kind in CLAIMS}
+    for stem, kind in coded.items():
+        if kind != ALGORITHMS[stated]:
+            folder.refuse(f"quant_algo = {stated}, but tensor {shown(stem + WEIGHT)} is {kind}")
+    return {stem + WEIGHT: CLAIMS[kind](folder, stem) for stem, kind in coded.items()}
 
 
 def _list_parts(folder: Folder, stem: str) -> dict[str, str]:
