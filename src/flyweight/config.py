@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
-from flyweight.spec import KV_BLOCK, KV_TYPES, read_kv_type
+from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 
@@ -205,7 +205,7 @@ class Settings:
     )
     kv_cache_dtype: str = setting(
         "auto", "Engine", f"Type of the K/V cache: auto, {', '.join(KV_TYPES)}.", "TYPE",
-        choices=("auto", *KV_TYPES), special=True
+        choices=("auto", *KV_NAMES)
     )
     block_size: int = setting(
         32, "Engine", "Tokens in a block of the K/V cache.", "TOKENS", high=1024
@@ -272,6 +272,7 @@ class Settings:
         if not isinstance(self.model, str | os.PathLike | None):
             raise ConfigError("is not valid", "model", value=self.model, allowed="a path, or none")
         check_settings(self)
+        object.__setattr__(self, "kv_cache_dtype", read_kv_type(self.kv_cache_dtype))
         parse_bytes(str(self.memory_limit), 1)
         self._check_numbers()
 
@@ -332,7 +333,5 @@ class Settings:
         for name in given:
             if name not in known:
                 raise ConfigError(describe_unknown(name, known))
-        if isinstance(asked := given.get("kv_cache_dtype"), str):
-            given["kv_cache_dtype"] = read_kv_type(asked)
         isa = given.pop("isa", None) or os.environ.get("FLYWEIGHT_ISA") or None
         return cls(**given, isa=isa)

@@ -49,6 +49,7 @@ KV_TYPES = {
         KVType("fp8_e5m2", 8, (), True, 4, 16),
     )
 }
+KV_NAMES = (*KV_TYPES, *(also for kind in KV_TYPES.values() for also in kind.also))
 KV_BLOCK = 16  # positions that codes are stored in; it divides the block size
 
 

@@ -67,6 +67,26 @@ def test_unknown_methods_and_two_numbers_of_bits_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("word", "methods"),
+    [
+        ("INT8", "compressed-tensors, bitsandbytes, torchao, gptq"),
+        ("nf4", "bitsandbytes"),
+        ("w8a8", "compressed-tensors"),
+    ],
+)
+def test_names_of_numbers_lead_to_methods(word: str, methods: str) -> None:
+    with pytest.raises(
+        Refusals, match=rf"= '{word}' is not supported \(methods of .*: {methods}\);"
+    ):
+        chosen("-q", word)
+
+
+@pytest.mark.parametrize("word", ["GPTQ", "FP8", "Awq"])
+def test_methods_may_be_in_capitals(word: str) -> None:
+    assert chosen("-q", word).settings.quantization == {"method": word.lower()}
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"method": "gguf", "grupSize": 128}, "'grup_size' (did you mean 'group_size'?) is unknow"),

@@ -24,7 +24,7 @@ OUTSIDE = [  # setting, value, words of the error
     (
         "kv_cache_dtype",
         "fp16",
-        "allowed: auto, f16, bf16, f32, int8, int4, fp8_e4m3, fp8_e5m2 (did you mean 'f16'?)",
+        "fp8_e5m2, float16, half, bfloat16, float32, float, fp8 (did you mean 'f16'?)",
     ),
     ("backend", "gpu", "backend = 'gpu' is not valid; allowed: cpu, reference"),
     ("block_size", 0, "nearest valid: 1"),

@@ -16,7 +16,6 @@ from flyweight.arguments.draft import DraftArguments, Meaning
 from flyweight.arguments.options import Flag, make_flags, number
 from flyweight.config import Settings
 from flyweight.errors import ConfigError, nearest
-from flyweight.spec import read_kv_type
 from flyweight.validation.untrusted import shown
 
 # vLLM's names; on a CPU it computes float16 as bfloat16 too
@@ -77,10 +76,6 @@ def apply_dtype(draft: DraftArguments) -> None:
     half = requested in ("half", "float16")
     why = "16 bits: float16 is computed as bfloat16" if half else "weights are as the file has them"
     draft.note("dtype", f"activations {computed}", why)
-
-
-def apply_kv_dtype(draft: DraftArguments) -> None:
-    draft.engine["kv_cache_dtype"] = read_kv_type(draft.text("kv-cache-dtype"))
 
 
 def apply_quantization(draft: DraftArguments) -> None:
@@ -251,7 +246,6 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
     {
         "gpu-memory-utilization": apply_utilization,
         "dtype": apply_dtype,
-        "kv-cache-dtype": apply_kv_dtype,
         "quantization": apply_quantization,
         "load-format": apply_load_format,
         "generation-config": apply_generation_config,

@@ -84,6 +84,16 @@ FILE_METHODS = {
     "gpt_oss_mxfp4": "mxfp4", "modelopt": "modelopt", "modelopt_fp4": "modelopt",
 }  # fmt: skip
 
+# names of numbers, and the methods of files that hold such
+NUMBERS = {
+    "bnb": ("bitsandbytes",), "int4": ("gptq", "awq", "compressed-tensors", "torchao"),
+    "int8": ("compressed-tensors", "bitsandbytes", "torchao", "gptq"),
+    "w4a16": ("compressed-tensors", "gptq", "awq"), "w8a8": ("compressed-tensors",),
+    "w8a16": ("compressed-tensors", "gptq"), "nf4": ("bitsandbytes",),
+    "fp4": ("bitsandbytes", "modelopt_fp4", "compressed-tensors"),
+    "nvfp4": ("modelopt_fp4", "compressed-tensors"),
+}  # fmt: skip
+
 
 def read_quantization(text: str) -> dict[str, Any]:
     """What the files must have, by the names of METHOD_KINDS without `type`: a method, and of an
@@ -137,7 +147,10 @@ def read_quantization(text: str) -> dict[str, Any]:
 def _find_method(text: str) -> str:
     """The method that a name stands for."""
     if text.lower() not in FILE_METHODS:
+        methods = NUMBERS.get(text.lower())
         near = nearest(text.lower(), FILE_METHODS)
+        if methods is not None:
+            near = f" (methods of such files: {', '.join(methods)})"
         raise Refusals([
             f"{QUANTIZATION} = {shown(text)} is not supported{near}; allowed: "
             f"{', '.join(FILE_METHODS)}; weights are not quantised here, give a model whose files "

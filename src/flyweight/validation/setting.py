@@ -90,7 +90,7 @@ def check_settings(settings: Any) -> None:
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     """Raises `ConfigError` unless `value` is one of `allowed`."""
     if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
-        hint = nearest(str(value), map(str, allowed))
+        hint = nearest(str(value).lower(), map(str, allowed))
         raise ConfigError(
             "is not valid", name, value=value, allowed=f"{', '.join(map(str, allowed))}{hint}"
         )
