@@ -5,7 +5,7 @@ server's front end and the commands that only look at a model start with it.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "stories"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+TokenizerReader = Callable[[Path | Mapping[str, Any]], Tokenizer]
 HEADS = {"lm_head.weight", "embed_out.weight"}
 
 
@@ -111,7 +112,11 @@ def fetch(name: HubName, settings: Settings, tell: LoadListener, *, newest: bool
     return find_on_hub(name, search, tell)
 
 
-def describe(path: Path, quantization: Mapping[str, Any] = NOTHING) -> ModelDescription:
+def describe(
+    path: Path,
+    quantization: Mapping[str, Any] = NOTHING,
+    read_tokenizer: TokenizerReader = load_tokenizer,
+) -> ModelDescription:
     """Opens and checks a model's files, which must have the `quantization` asked for, and loads its
     tokenizer; reads no weights.
     """
@@ -122,7 +127,7 @@ def describe(path: Path, quantization: Mapping[str, Any] = NOTHING) -> ModelDesc
         spec = read_spec(checkpoint, kind)
         plan = read_plan(checkpoint, kind, spec)
         list_slot_kinds(checkpoint, plan)  # refuses a file that does not fit the plan
-        tokenizer = load_tokenizer(checkpoint.tokenizer_source)
+        tokenizer = read_tokenizer(checkpoint.tokenizer_source)
     ends = stop_ids(checkpoint, tokenizer, spec)
     published, quality = kind.plan(spec, Files()), read_quality(checkpoint)
     return ModelDescription(checkpoint, spec, plan, published, tokenizer, ends, quality)

@@ -9,6 +9,7 @@ import pytest
 from tiny_model import VOCABULARY
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
+QUANTIZED = MODELS.with_name("models-quantized")
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -61,3 +62,21 @@ def test_what_sets_a_family_apart_is_told(command, tmp_path) -> None:
         shown = command("inspect", folder).out
         assert all(word in shown for word in words), shown
         assert len(shown.splitlines()) < 60
+
+
+def test_a_model_without_tokenizer_is_looked_at(command) -> None:
+    """And how many of its matrices no kernel reads."""
+    got = command("inspect", QUANTIZED / "hqq-columns")
+    assert got.code == 0 and "none here: `run` and `serve` need one" in got.out
+    words = " ".join(got.out.split())
+    assert "hqq: BF16; no kernel reads the codes of 7 matrices, which are kept as bf16" in words
+    assert json.loads(command("inspect", QUANTIZED / "gptq-4", "--json").out)["tokenizer"] is False
+
+
+def test_the_files_must_be_what_is_asked_for(command) -> None:
+    folder = QUANTIZED / "gptq-4"
+    assert command("inspect", folder, "-q", "GPTQ").code == 0
+    got = command("inspect", folder, "--quantization", '{"method": "gptq", "bits": 8}')
+    assert got.code == 2 and "has bits = 8, and gptq-4 has 4; leave it out" in got.err
+    got = command("run", folder, "-q", "awq", "hello")
+    assert got.code == 2 and "quantization = 'awq', and gptq-4 is quantised as gptq" in got.err

@@ -58,7 +58,7 @@ class EngineOptions(TypedDict, total=False):
     isa: str | None
     # vLLM's, see `arguments.meanings`
     dtype: Dtype | None
-    quantization: str | None
+    quantization: str | Mapping[str, Any] | None
     gpu_memory_utilization: float | None
     num_gpu_blocks_override: int | None
     speculative_config: Mapping[str, Any] | None

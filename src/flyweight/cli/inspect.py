@@ -44,21 +44,24 @@ def inspect(
             "offline",
         ),
     ],
+    files: opt.Quantization,
     as_json: opt.AsJson = False,
 ) -> None:
     """Print a model's shape, weight plan and memory; read no weights."""
-    settings = Settings.of(model=model, **engine)
+    settings = Settings.of(model=model, **engine, **files)
     from flyweight.build import choose_backend, make_memory_plan, measure_needs
     from flyweight.cli.passports import make_quality_table
     from flyweight.cli.show import make_console, make_memory_table, show_loading
     from flyweight.describe import describe, find
     from flyweight.passport import UNKNOWN
     from flyweight.plan.machine import read_machine
+    from flyweight.text.absent import load_any_tokenizer
     from flyweight.weights.load import list_slot_kinds
 
     with show_loading() as listener:
         path = find(settings, listener)
-    found, here = describe(path), read_machine()
+    here = read_machine()
+    found = describe(path, settings.quantization, load_any_tokenizer)
     kinds = list_slot_kinds(found.checkpoint, found.plan)
     needs = measure_needs(
         found.checkpoint, found.spec, found.plan, choose_backend(settings, here.cores)
@@ -94,6 +97,7 @@ def make_document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -
         "quality": passport.list_fields() if passport is not None else None,
         "quality_problem": found.quality.problem or None,
         "stop_ids": sorted(found.stop_ids),
+        "tokenizer": found.tokenizer.vocab_size > 0,
         "chat_template": found.tokenizer.chat_template is not None,
         "weights": slots,
         "memory": memory,
@@ -120,6 +124,8 @@ def make_fact_table(found: ModelDescription) -> Table:
         "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
         "chat template": "yes" if found.tokenizer.chat_template else "no: it continues text",
     }
+    if not found.tokenizer.vocab_size:
+        rows["tokenizer"] = "none here: `run` and `serve` need one"
     table = make_table(format_name(found.checkpoint.path))
     for name, value in rows.items():
         table.add_row(name, value)

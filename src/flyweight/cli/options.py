@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from flyweight.arguments.draft import DraftArguments
+from flyweight.arguments.meanings import apply_quantization
 from flyweight.arguments.options import Flag, convert, make_flags
 from flyweight.cli.parameters import OptionTable, make_row
 from flyweight.config import Settings
@@ -57,4 +59,31 @@ def make_option(name: str) -> Any:
     return make_setting_row(FLAGS[name], name).annotation.__metadata__[0]
 
 
+def read_files_kind(quantization: str | None) -> dict[str, Any]:
+    """The settings that --quantization makes, as in `flyweight serve`.  Raises `ConfigError`."""
+    if quantization is None:
+        return {}
+    draft = DraftArguments({"quantization": quantization})
+    apply_quantization(draft)
+    return draft.engine
+
+
 Source = Annotated[dict[str, Any], select_settings("revision", "offline")]
+Quantization = Annotated[
+    dict[str, Any],
+    OptionTable(
+        [
+            make_row(
+                "quantization",
+                str | None,
+                None,
+                "-q",
+                "--quantization",
+                metavar="METHOD",
+                help=f"{FLAGS['quantization'].help}  [default: any]",
+                show_default=False,
+            )
+        ],
+        read_files_kind,
+    ),
+]

@@ -73,6 +73,7 @@ def run(
     adapter: opt.Adapter = None,
     context: Context = "shift",
     source: opt.Source,
+    files: opt.Quantization,
     max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     as_json: opt.AsJson = False,
     verbose: Verbose = False,
@@ -92,6 +93,7 @@ def run(
         "model": model,
         **engine,
         **source,
+        **files,
         "adapters": {"adapter": adapter} if adapter else {},
         "max_num_seqs": max_num_seqs,
         "prompt_logprob_rows": 0,  # no request has any

@@ -7,7 +7,7 @@ brought into GGUF's metadata, with what the files next to them say laid over. In
 chat templates beyond their text, or of the model whose ids it makes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,13 +47,15 @@ def load_files(path: Path) -> Loaded:
 
 
 def _find_vocabulary(directory: Path) -> Path:
-    for pattern in NAMES:
-        found = sorted(directory.glob(pattern))
-        if pattern == "vocab.json" and not (directory / "merges.txt").is_file():
-            continue
-        if found:
-            return found[0]
+    for found in _list_vocabularies(directory):
+        return found
     raise CheckpointError(f"{directory}: no tokenizer here; {_describe_search()}")
+
+
+def _list_vocabularies(directory: Path) -> Iterator[Path]:
+    for pattern in NAMES:
+        if pattern != "vocab.json" or (directory / "merges.txt").is_file():
+            yield from sorted(directory.glob(pattern))
 
 
 def _describe_search() -> str:
@@ -175,6 +177,13 @@ def load_tokenizer(source: Path | str | Mapping[str, object]) -> Tokenizer:
     if isinstance(source, Mapping):
         return Tokenizer(*_choose_gguf_kind(source)(source))
     return Tokenizer(*load_files(Path(source)))
+
+
+def has_vocabulary(source: Path | Mapping[str, object]) -> bool:
+    """Whether a folder has a tokenizer's file, or GGUF metadata names a kind."""
+    if isinstance(source, Mapping):
+        return source.get("tokenizer.ggml.model") is not None
+    return not source.is_dir() or any(_list_vocabularies(source))
 
 
 def _choose_gguf_kind(
