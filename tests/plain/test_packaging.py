@@ -144,7 +144,7 @@ def test_everything_the_package_imports_is_a_dependency() -> None:
     owners = packages_distributions()
     missing = set()
     for path in (ROOT / "src" / "flyweight").rglob("*.py"):
-        if path.name == "peer_child.py":  # runs in a peer's Python
+        if path.name in ("peer_child.py", "harness.py"):  # in a peer's Python; with the extra eval
             continue
         for node in ast.parse(path.read_text("utf-8")).body:
             found = []

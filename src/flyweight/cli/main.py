@@ -21,6 +21,7 @@ from flyweight.cli import (
     check,
     compare,
     compile,
+    eval_tasks,
     hub,
     inspect,
     quantize,
@@ -53,6 +54,7 @@ app.command("stop", cls=HelpCommand)(stop.stop)
 app.add_typer(bench.app, name="bench")
 evaluation.app.command("stamp", cls=HelpCommand)(stamp.stamp)
 evaluation.app.command("compare", cls=HelpCommand)(compare.compare)
+evaluation.app.command("tasks", cls=HelpCommand)(eval_tasks.tasks)
 bench.app.command("quant", cls=HelpCommand)(compare.compare)
 app.add_typer(evaluation.app, name="eval")
 
