@@ -93,6 +93,11 @@ HQQ: dict[str, Lie] = {
         config(quant_config={"weight_quant_params": {"axis": 0}}),
         f"weight_quant_params.axis = 0, but tensor '{FIRST}.axis' = 1",
     ),
+    "numbers as text": (
+        "hqq-4",
+        config(quant_config={"weight_quant_params": "4"}),
+        "quant_config.weight_quant_params = '4'; an object expected",
+    ),
     "a config of text": ("hqq-4", config(quant_config="4"), "quant_config = '4'; an object"),
 }
 TORCHAO: dict[str, Lie] = {
@@ -119,6 +124,7 @@ TORCHAO: dict[str, Lie] = {
         ),
         f"quant_type = 'int2', but tensor '{FIRST}.weight' is int4",
     ),
+    "a number": ("torchao-int8", config(quant_type=8), "quant_type = 8; a name or an object"),
     "int8 over floats": (
         "torchao-float8",
         config(quant_type={"default": {"_type": "Int8WeightOnlyConfig"}}),

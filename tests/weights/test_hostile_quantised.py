@@ -45,6 +45,7 @@ def eight(**change: Any) -> Arrays:
 
 EIGHT_BITS = {"num_bits": 8, "strategy": "channel", "group_size": None}
 EIGHT = schemes("int-quantized", **EIGHT_BITS)
+STATIC = schemes("int-quantized", {"num_bits": 8, "dynamic": False}, **EIGHT_BITS)
 
 # what is claimed: a config, tensors, and what the error says
 CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
@@ -152,8 +153,15 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         "/m: quantization_config.config_groups.g.weights.num_bits = 9; one of 2, 3,",
     ),
     "static activations without scales": (
-        schemes("int-quantized", {"num_bits": 8, "dynamic": False}, **EIGHT_BITS), eight(),
+        STATIC, eight(),
         "'m.input_scale' is missing; 'm.weight' with input_activations.dynamic = false needs it",
+    ),
+    "a static scale of dynamic activations": (
+        EIGHT, eight(**{"m.input_scale": np.ones(1, np.float32)}),
+        "has no input_activations.dynamic = false, but tensor 'm.input_scale' is there",
+    ),
+    "weights that are dynamic": (
+        schemes(dynamic=True), packed(), "weights.dynamic = true; one of false",
     ),
     "activations of another word": (
         schemes("int-quantized", {"num_bits": 8, "dynamic": "static"}, **EIGHT_BITS), eight(),
@@ -280,8 +288,16 @@ VALUES: dict[str, tuple[Any, Arrays, str]] = {
         EIGHT, eight(**{"m.weight_scale": np.full((N, 1), 3e38, np.float32)}), PAST,
     ),
     "a static scale of 0": (
-        EIGHT, eight(**{"m.input_scale": np.zeros(1, np.float32)}),
-        "'m.input_scale' = 0.0; a scale",
+        STATIC, eight(**{"m.input_scale": np.zeros(1, np.float32)}),
+        "'m.input_scale' = 0.0; a scale above 0 expected",
+    ),
+    "a static scale without a reciprocal": (
+        STATIC, eight(**{"m.input_scale": np.full(1, 1e-40, np.float32)}),
+        "'m.input_scale' = 9.9\\d+e-41; a scale from 1.2e-38 to 8.5e\\+37 expected",
+    ),
+    "a static scale too large for the codes": (
+        STATIC, eight(**{"m.input_scale": np.full(1, 8e37, np.float32)}),
+        "has products that are not finite: its input_scale is 8e\\+37, and its scales times",
     ),
     "zero points of symmetric weights": (
         EIGHT, eight(**{"m.weight_zero_point": np.ones((N, 1), np.int8)}), "holds zero points, but",
@@ -360,6 +376,22 @@ def test_static_scales_of_fp8_must_be_numbers(scale: float, tmp_path: Path) -> N
     path = write(tmp_path / "m", FLOATS, tensors, {"m.weight": "F8_E4M3"})
     with pytest.raises(CheckpointError, match=rf"'m.input_scale' = {scale}; a scale above 0 expec"):
         open_checkpoint(path).read("m.weight", 0, N)
+
+
+def test_a_block_of_all_columns_has_scales_in_a_row(tmp_path: Path) -> None:
+    """Whether they have one axis or two."""
+    config = schemes(
+        "float-quantized", num_bits=8, type="float", strategy="block", group_size=None,
+        block_structure=[16, K],
+    )  # fmt: skip
+    codes = np.full((N, K), 0x38, np.uint8)  # 1
+    for shape in ((2,), (2, 1)):
+        scales = np.array([1, 2], np.float32).reshape(shape)
+        path = write(tmp_path / "m", config, {"m.weight": codes, "m.weight_scale": scales},
+                     {"m.weight": "F8_E4M3"})  # fmt: skip
+        rows = open_checkpoint(path).read("m.weight", 0, N)
+        assert isinstance(rows, GroupedWeight)
+        assert np.array_equal(rows.dequantize()[:, 5], np.repeat([1, 2], 16))
 
 
 def test_scales_as_large_as_their_codes_allow_are_read(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
 MOST = float(from_bf16_bits(np.array([0x7F7F], np.uint16))[0])  # of bfloat16
+MOST_INPUT = 127  # of codes of static activations
 KEYS = ("quantization_config", "compression_config")  # the second of older compressed-tensors
 SIDE_FILES = {  # AutoGPTQ's, AutoAWQ's and ModelOpt's
     "quantize_config.json": "gptq",
@@ -95,6 +96,11 @@ def read_matrix(claim: Claim, parts: Mapping[str, Part], start: int, stop: int, 
         return rows
     opened = claim.kind == "bf16"
     largest = find_bound(rows)
+    if largest * MOST_INPUT * rows.input_scale > MOST:
+        raise CheckpointError(
+            f"{what} has products that are not finite: its input_scale is {rows.input_scale:.3g}, "
+            f"and its scales times its codes come to {largest:.3g}"
+        )
     if not opened and largest <= MOST:
         return rows
     with np.errstate(over="ignore", invalid="ignore"):

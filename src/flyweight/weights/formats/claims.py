@@ -27,6 +27,7 @@ DTYPES = {
     "f32": "<f4", "f16": "<f2", "bf16": "<u2", "f64": "<f8", "i64": "<i8", "i32": "<i4",
     "i16": "<i2", "i8": "i1", "u8": "u1", "e4m3": "u1", "e5m2": "u1", "e8m0": "u1", "f4": "u1",
 }  # fmt: skip
+LEAST = float(np.finfo(np.float32).tiny)  # whose reciprocal is finite
 SCALES = {"f16": "float16", "bf16": "uint16", "f32": "float32"}  # arrays of scales, by kind
 
 
@@ -244,13 +245,15 @@ def check_powers(part: Part, exponents: U8, where: str) -> None:
 
 
 def read_positive(part: Part, where: str) -> float:
-    """The first number of scales that must all be finite and above 0."""
+    """The first number of scales that must all be above 0, and finite as their reciprocals are."""
     numbers = widen(part.all()).reshape(-1)
-    bad = numbers[~((numbers > 0) & (numbers < np.inf))]
-    if bad.size or not numbers.size:
-        found = float(bad[0]) if bad.size else "[]"
-        raise CheckpointError(f"{where}: {shown(part.name)} = {found}; a scale above 0 expected")
-    return float(numbers[0])
+    bad = numbers[~((numbers >= LEAST) & (numbers <= 1 / LEAST))]
+    if not bad.size and numbers.size:
+        return float(numbers[0])
+    found = float(bad[0]) if bad.size else "[]"
+    near = bad.size and 0 < bad[0] < np.inf
+    range_ = f"a scale from {LEAST:.2g} to {1 / LEAST:.2g}" if near else "a scale above 0"
+    raise CheckpointError(f"{where}: {shown(part.name)} = {found}; {range_} expected")
 
 
 def sort_columns(part: Part, group: int, where: str) -> I32:

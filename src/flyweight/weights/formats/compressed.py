@@ -119,6 +119,7 @@ def _read_inputs(args: Folder) -> bool:
 
 def _read_scheme(args: Folder, static: bool) -> WeightScheme:
     """`args` has the scheme's weights for its config."""
+    args.choose("dynamic", (False,), False)
     kind = args.choose("type", ("int", "float"), "int")
     bits = args.choose("num_bits", range(2, 9) if kind == "int" else (4, 8), 8)
     group = args.config.get("group_size") or 0
@@ -196,8 +197,9 @@ def _find_scheme(
         if fits and rows and k and k % 32 == 0 and (flat or shaped):
             found.append((one, k))
     if len({(one.bits, one.symmetric, one.group, k) for one, k in found}) == 1:
-        one, k = found[0]
-        return replace(one, static=all(each.static for each, _ in found)), k
+        (one, k), static = found[0], {each.static for each, _ in found}
+        inputs = codes.name.rpartition(".")[0] + INPUT in folder.tensors
+        return replace(one, static=inputs if len(static) > 1 else one.static), k
     what = "several schemes" if found else "no scheme"
     known = "; ".join(str(one) for one in schemes)
     raise CheckpointError(
@@ -254,6 +256,11 @@ def _claim_codes(
         shape = (words, scheme.scales_of(n, k)[1]) if whole else scale.shape
         folder.check(stem + ZERO, ("i32",) if whole else ("i8",), shape, what)
         parts["zeros"] = stem + ZERO
+    if stem + INPUT in folder.tensors and codes.kind == "i8" and not scheme.static:
+        folder.refuse(
+            "config_groups has no input_activations.dynamic = false, but tensor "
+            f"{shown(stem + INPUT)} is there"
+        )
     if stem + INPUT in folder.tensors or scheme.static:
         static = f"{what} with input_activations.dynamic = false" if scheme.static else what
         folder.check_single(stem + INPUT, static)

@@ -167,7 +167,8 @@ class CodedMatrix:
             return np.repeat(part.all().reshape(1, 1), shape[0], axis=0)
         if self.block_rows > 1:
             first, last = start // self.block_rows, -(-stop // self.block_rows)
-            return part.rows(first, last)[np.arange(start, stop) // self.block_rows - first]
+            at = np.arange(start, stop) // self.block_rows - first
+            return part.rows(first, last)[at].reshape(shape)
         return part.rows(start, stop).reshape(shape)
 
     def _read_zeros(

@@ -59,8 +59,11 @@ def _list_stated(folder: Folder) -> Iterator[Folder]:
     for name in ("", *whole):
         path = f"{folder.path}.quant_config" + (f"[{shown(name)}]" if name else "")
         place = whole[name] if name else whole
-        given = place.get("weight_quant_params") if isinstance(place, Mapping) else None
-        if isinstance(given, Mapping):
+        if not isinstance(place, Mapping):
+            continue
+        within = Folder(place, folder.tensors, folder.where, path=path)
+        given = within.read_object("weight_quant_params")
+        if given:
             yield Folder(given, folder.tensors, folder.where, path=f"{path}.weight_quant_params")
 
 

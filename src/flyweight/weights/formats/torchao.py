@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.grouped import GroupedWeight, WeightLayout, name_kind, widen
-from flyweight.validation.untrusted import parse_object, shown
+from flyweight.validation.untrusted import parse_object, shown, spell
 from flyweight.weights.formats import fp8
 from flyweight.weights.formats.claims import (
     SCALES,
@@ -65,6 +65,8 @@ def _check_stated(folder: Folder, entry: "TensorEntry", bits: int) -> None:
     must be so.
     """
     given = folder.config.get("quant_type")
+    if not isinstance(given, str | Mapping | None):
+        folder.refuse(f"quant_type = {spell(given)}; a name or an object expected")
     default = given.get("default") if isinstance(given, Mapping) else given
     data = default.get("_data") if isinstance(default, Mapping) else None
     name = default.get("_type") if isinstance(default, Mapping) else default
