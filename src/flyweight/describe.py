@@ -216,7 +216,9 @@ def read_spec(checkpoint: Checkpoint, kind: Family) -> ModelSpec:
 
 
 def read_plan(checkpoint: Checkpoint, kind: Family, spec: ModelSpec) -> WeightPlan:
-    return kind.plan(spec, Files(checkpoint.converted, frozenset(checkpoint.tensors)))
+    return kind.plan(
+        spec, Files(checkpoint.converted, frozenset(checkpoint.tensors), checkpoint.joined)
+    )
 
 
 def count_allowed_bytes(settings: Settings, here: Machine, held: int) -> int:

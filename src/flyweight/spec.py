@@ -284,7 +284,9 @@ class WeightPlan:
 class Files:
     """What a weight plan must know of a checkpoint: whether its tensors are as GGUF's converters
     leave them, or as published, and their names, where one model was published in two ways.
+    `joined` are the matrices of several tensors, whose rows are outputs in every family.
     """
 
     converted: bool = False
     names: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()

@@ -47,7 +47,7 @@ def decoder(
     checkpoint = open_checkpoint(path)
     kind = find_family(checkpoint.config)
     spec = kind.read_spec({**checkpoint.config, **(config or {})})
-    files = Files(checkpoint.converted, frozenset(checkpoint.tensors))
+    files = Files(checkpoint.converted, frozenset(checkpoint.tensors), checkpoint.joined)
     planned = kind.plan(spec, files)
     loaded: Weights = dict(load(checkpoint, (plan or (lambda p: p))(planned), ops, None))
     if weights:

@@ -4,6 +4,7 @@ logits are those of the same folder in float32.
 Matrices whose columns do not fill groups of 32 stay as they are, as libraries leave modules out.
 """
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from edited_folder import EditedFolder
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.tables import E4M3, NF4
+from quantised_folders import pack
 
 FAMILIES = ("deepseek-v3", "gemma3", "mixtral", "phi3", "qwen3-moe")
 LEFT_OUT = ("embed_tokens", "lm_head", "norm", "mlp.gate.", "moe.gate.")
@@ -54,6 +56,60 @@ METHODS: dict[str, tuple[dict[str, Any], Callable[..., Quantised]]] = {
 }
 
 
+def write_gptq(name: str, rng: np.random.Generator, shape: tuple[int, int]) -> Quantised:
+    """4 bits in groups of 32, all zero points the middle."""
+    (n, k), stem = shape, name.removesuffix(".weight")
+    codes = rng.integers(0, 16, (k, n))
+    scales = rng.uniform(0.005, 0.02, (k // 32, n)).astype(np.float16)
+    values = np.repeat(scales.astype(np.float32), 32, 0) * (codes - 8).astype(np.float32)
+    return {
+        f"{stem}.qweight": ("I32", pack(codes, 4)),
+        f"{stem}.qzeros": ("I32", np.full((k // 32, n // 8), 0x77777777, np.int32)),
+        f"{stem}.scales": ("F16", scales),
+    }, np.ascontiguousarray(values.T)
+
+
+def test_matrices_of_gpt2_lie_as_everywhere(native: CpuOps, tmp_path: Path) -> None:
+    """[out, in] once quantised, though they are published as [in, out]."""
+    folder, plain = EditedFolder.read("gpt2", MODELS), EditedFolder.read("gpt2", MODELS)
+    rng = np.random.default_rng(9)
+    for name, (_, old) in list(folder.tensors.items()):
+        if ".h." in name and old.ndim == 2:
+            del folder.tensors[name]
+            tensors, values = write_gptq(name, rng, old.shape[::-1])
+            folder.tensors |= tensors
+            plain.tensors[name] = ("F32", values.T)
+    folder.whole["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    check_logits("gpt2", native, folder.write(tmp_path / "q"), plain.write(tmp_path / "plain"))
+
+
+def test_experts_of_llama4_may_lie_apart(native: CpuOps, tmp_path: Path) -> None:
+    """As compressors leave them: a matrix each, [out, in], those of 64 columns in 8 bits."""
+    folder, plain = EditedFolder.read("llama4", MODELS), EditedFolder.read("llama4", MODELS)
+    rng = np.random.default_rng(9)
+    for name, (kind, old) in list(folder.tensors.items()):
+        stem, _, module = name.rpartition(".")
+        if module == "down_proj":
+            del folder.tensors[name]
+            for e, values in enumerate(old):
+                folder.tensors[f"{stem}.{e}.down_proj.weight"] = (kind, values.T)
+        elif module == "gate_up_proj":
+            del folder.tensors[name]
+            count, k, n = old.shape
+            codes = rng.integers(-127, 128, (count, n, k)).astype(np.int8)
+            scales = rng.uniform(5e-4, 2e-3, (count, n, 1)).astype(np.float32)
+            plain.tensors[name] = ("F32", (codes * scales).transpose(0, 2, 1))
+            for e, (i, own) in itertools.product(range(count), enumerate(("gate", "up"))):
+                weight, half = f"{stem}.{e}.{own}_proj.weight", slice(i * n // 2, (i + 1) * n // 2)
+                folder.tensors[weight] = ("I8", codes[e, half])
+                folder.tensors[f"{weight}_scale"] = ("F32", scales[e, half])
+    folder.whole["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}},
+    }
+    check_logits("llama4", native, folder.write(tmp_path / "q"), plain.write(tmp_path / "plain"))
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits(family: str, method: str, native: CpuOps, tmp_path: Path) -> None:
@@ -69,10 +125,15 @@ def test_logits(family: str, method: str, native: CpuOps, tmp_path: Path) -> Non
         folder.tensors |= tensors
         plain.tensors[name] = ("F32", values)
     folder.whole["quantization_config"] = settings
-    quantised = folder.write(tmp_path / "quantised")
+    quantised, dense = folder.write(tmp_path / "quantised"), plain.write(tmp_path / "plain")
+    check_logits(family, native, quantised, dense)
+
+
+def check_logits(family: str, native: CpuOps, quantised: Path, dense: Path) -> None:
+    """Both folders answer the family's prompt alike."""
     expected = np.load(MODELS / family / "expected.npz")
     prompt, rows = expected["prompt"], expected["rows"]
-    true = logits(decoder(plain.write(tmp_path / "plain"), native), prompt, rows)
+    true = logits(decoder(dense, native), prompt, rows)
     found = logits(decoder(quantised, native), prompt, rows)
     assert true.std() > 0.5
     assert np.abs(found - true).max() <= 1e-3 * max(1.0, float(true.std()))

@@ -1,4 +1,6 @@
-"""GPT-2 (Radford et al., 2019): learned positions, LayerNorms, matrices published as [in, out]."""
+"""GPT-2 (Radford et al., 2019): learned positions, LayerNorms, matrices published as [in, out],
+but for quantised ones, which are [out, in] as everywhere.
+"""
 
 from dataclasses import replace
 
@@ -50,9 +52,12 @@ def make_plain(_: int, layer: LayerSpec) -> LayerSpec:
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    """GGUF's converters turn the matrices."""
+    """GGUF's converters turn the matrices, and so do quantisers."""
     found = make_decoder_plan(spec, NAMES, files)
-    slots = found.slots if files.converted else tuple(map(_transpose, found.slots))
+    slots = tuple(
+        slot if files.converted or slot.sources[0].tensor in files.joined else _transpose(slot)
+        for slot in found.slots
+    )
     return replace(found, slots=slots, ignored=found.ignored + MASKS)
 
 

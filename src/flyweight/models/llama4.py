@@ -150,7 +150,8 @@ def plan(spec: ModelSpec, files: Files) -> WeightPlan:
     if any(name.startswith(WRAPPED) for name in files.names):
         top = {k: WRAPPED + getattr(names, k) for k in ("embed", "norm", "head", "layer")}
         names = replace(names, **top)
-    blocks = Experts if files.converted else Llama4Experts
+    apart = any(f".{MOE.experts}.0." in name for name in files.names)  # as compressors leave them
+    blocks = Experts if files.converted or apart else Llama4Experts
     moe = STACKED if files.converted else MOE
     found = make_decoder_plan(
         spec, names, files, turn=make_half_split_order(head), blocks=blocks(spec.hidden, moe, files)

@@ -38,7 +38,8 @@ class Checkpoint(Protocol):
     """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
     `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
     converters leave them, not as published; `format` is gguf, safetensors or pt (PyTorch's).
-    `quantisation` is the method by which several tensors make a matrix, "" where none do; `opened`
+    `quantisation` is the method by which several tensors make a matrix, "" where none do; `joined`
+    are the names of those matrices; `opened`
     of its matrices are bfloat16 when read, as no kernel reads their codes; `schemes` are how its
     matrices are quantised, each once.
     `fingerprint` hashes the files' headers, sizes and samples, without a passport; `stamps` are the
@@ -59,6 +60,8 @@ class Checkpoint(Protocol):
     def format(self) -> str: ...
     @property
     def quantisation(self) -> str: ...
+    @property
+    def joined(self) -> frozenset[str]: ...
     @property
     def opened(self) -> int: ...
     @property

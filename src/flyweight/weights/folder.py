@@ -103,6 +103,10 @@ class FolderCheckpoint:
         return self._method if self._claims else ""
 
     @property
+    def joined(self) -> frozenset[str]:
+        return frozenset(self._claims)
+
+    @property
     def opened(self) -> int:
         return sum(claim.kind == "bf16" for claim in self._claims.values())
 

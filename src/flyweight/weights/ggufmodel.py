@@ -158,6 +158,7 @@ class GgufCheckpoint:
 
     converted = True
     quantisation = ""
+    joined: frozenset[str] = frozenset()
     opened = 0
     schemes = ()
     format = "gguf"
