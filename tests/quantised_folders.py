@@ -62,3 +62,35 @@ def awq() -> Arrays:
         "m.qzeros": RNG.integers(-(2**31), 2**31, (K // 32, N // 8)).astype(np.int32),
         "m.scales": RNG.uniform(0.1, 1, (K // 32, N)).astype(np.float16),
     }
+
+
+ORDER = np.arange(K) // 32
+HALF = np.float16
+WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+
+
+def schemes(form: str = "pack-quantized", inputs: Any = None, **weights: Any) -> dict[str, Any]:
+    scheme = {"targets": ["Linear"], "weights": WEIGHTS | weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"g": scheme}}
+
+
+def packed(**change: Any) -> Arrays:
+    found: Arrays = {
+        "m.weight_packed": RNG.integers(-(2**31), 2**31, (N, K // 8)).astype(np.int32),
+        "m.weight_scale": RNG.uniform(0.1, 1, (N, K // 32)).astype(HALF),
+        "m.weight_shape": np.array([N, K], np.int64),
+    }
+    return {name: t for name, t in (found | change).items() if t is not None}
+
+
+def eight(**change: Any) -> Arrays:
+    found: Arrays = {
+        "m.weight": RNG.integers(-128, 128, (N, K)).astype(np.int8),
+        "m.weight_scale": RNG.uniform(0.1, 1, (N, 1)).astype(HALF),
+    }
+    return found | change
+
+
+EIGHT_BITS = {"num_bits": 8, "strategy": "channel", "group_size": None}
+EIGHT = schemes("int-quantized", **EIGHT_BITS)
+STATIC = schemes("int-quantized", {"num_bits": 8, "dynamic": False}, **EIGHT_BITS)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import from_bf16_bits, to_bf16_bits
+from flyweight.ops.base import to_bf16_bits
 from flyweight.ops.grouped import GroupedWeight, widen
 from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats import Rows
@@ -22,8 +22,9 @@ from flyweight.weights.formats.claims import DTYPES, Claim, Part
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.tensorinfo import Span
 
-MOST = float(from_bf16_bits(np.array([0x7F7F], np.uint16))[0])  # of bfloat16
-MOST_INPUT = 127  # of codes of static activations
+MOST_SUM = 2.0**64  # whose square float32 holds, as norms take it
+LARGE = 2.0**20  # above the inputs of trained models' matrices
+MOST_CODE = 127  # of static activations
 KEYS = ("quantization_config", "compression_config")  # the second of older compressed-tensors
 SIDE_FILES = {  # AutoGPTQ's, AutoAWQ's and ModelOpt's
     "quantize_config.json": "gptq",
@@ -94,24 +95,19 @@ def read_matrix(claim: Claim, parts: Mapping[str, Part], start: int, stop: int, 
     rows = claim.parse(parts, start, stop)
     if not isinstance(rows, GroupedWeight):
         return rows
-    opened = claim.kind == "bf16"
-    largest = find_bound(rows)
-    if largest * MOST_INPUT * rows.input_scale > MOST:
+    largest, columns = find_bound(rows), rows.shape[1]
+    most = MOST_SUM / LARGE / columns
+    if largest > most:
         raise CheckpointError(
-            f"{what} has products that are not finite: its input_scale is {rows.input_scale:.3g}, "
-            f"and its scales times its codes come to {largest:.3g}"
+            f"{what} has scales that are too large: times their codes they come to {largest:.3g}; "
+            f"at most {most:.3g} expected, for sums of {columns} products to be finite"
         )
-    if not opened and largest <= MOST:
-        return rows
-    with np.errstate(over="ignore", invalid="ignore"):
-        values = rows.dequantize()
-        bits = to_bf16_bits(values)
-    if largest > MOST and not np.isfinite(from_bf16_bits(bits) if opened else values).all():
+    if rows.input_scale * MOST_CODE > LARGE:
         raise CheckpointError(
-            f"{what} has values that are not finite: its scales times its codes come to "
-            f"{largest:.3g}, past {MOST:.3g}"
+            f"{what} has an input_scale that is too large: {rows.input_scale:.3g}; at most "
+            f"{LARGE / MOST_CODE:.3g} expected, for sums of products to be finite"
         )
-    return bits if opened else rows
+    return to_bf16_bits(rows.dequantize()) if claim.kind == "bf16" else rows
 
 
 def find_bound(rows: GroupedWeight) -> float:
