@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.config import Settings
-from flyweight.describe import SilentListener
+from flyweight.describe import SilentListener, describe, find
 from flyweight.errors import ConfigError, FlyweightError
 from flyweight.eval.passports import MakingWords, PassportPlan, measure_passport
 from flyweight.eval.session import EvalListener
@@ -19,8 +19,16 @@ from flyweight.eval.windows import EvalText, WindowPlan
 from flyweight.passport import Passport
 from flyweight.plan.machine import read_machine
 from flyweight.quantize.calibration import CalibrationText
+from flyweight.quantize.ggml.imatrix import ImportanceFile
+from flyweight.quantize.importance import measure_importance
 from flyweight.quantize.job import Report
-from flyweight.quantize.make import PreparedJob, make_backends, prepare_job
+from flyweight.quantize.make import (
+    PreparedJob,
+    cut_windows,
+    make_backends,
+    make_floats,
+    prepare_job,
+)
 from flyweight.quantize.options import QuantizeOptions, read_config
 from flyweight.text.sample_text import CALIBRATION, read_sample
 from flyweight.weights.passports import write_passport
@@ -101,6 +109,28 @@ def prepare_model(
     settings = Settings.of(model=model, **(engine or {}))
     text = read_calibration(calibration) if options.needs else None
     return prepare_job(settings, options, text, listener, report)
+
+
+def measure_imatrix(
+    model: str,
+    calibration: CalibrationSource = None,
+    windows: tuple[int, int] = (128, 512),
+    engine: Mapping[str, Any] | None = None,
+    listener: EvalListener | None = None,
+    report: Report | None = None,
+) -> ImportanceFile:
+    """The importance matrix of a model, over so many windows of so many tokens.  Raises
+    `ConfigError` and `CheckpointError`.
+    """
+    settings = Settings.of(model=model, **(engine or {}))
+    found = describe(find(settings, listener))
+    text = read_calibration(calibration)
+    options = QuantizeOptions(format="gguf", weighed=True, samples=windows[0], length=windows[1])
+    cut = cut_windows(found, options, text)
+    assert cut is not None
+    ignore: Report = lambda stage, done, total: None  # noqa: E731
+    made = measure_importance(found, cut, make_floats(settings, found), report or ignore)
+    return replace(made, datasets=(text.name,))
 
 
 def run_prepared(

@@ -23,6 +23,7 @@ from flyweight.cli import (
     compile,
     eval_tasks,
     hub,
+    imatrix,
     inspect,
     quantize,
     run,
@@ -46,6 +47,7 @@ app.command("tokenize", cls=HelpCommand)(tokenize.tokenize)
 app.command("check", cls=HelpCommand)(check.check)
 app.command("compile", cls=HelpCommand)(compile.compile_model)
 app.command("quantize", cls=HelpCommand)(quantize.quantize)
+app.command("imatrix", cls=HelpCommand)(imatrix.imatrix)
 app.command("pull", cls=HelpCommand)(hub.pull)
 app.command("models", cls=HelpCommand)(hub.models)
 app.command("rm", cls=HelpCommand)(hub.rm)

@@ -88,6 +88,14 @@ Calibration = Annotated[
         "[default: Python's help texts]",
     ),
 ]
+Imatrix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Importance matrix of `flyweight imatrix` or llama-imatrix, in place of a calibration "
+        "(gguf).",
+    ),
+]
 Samples = Annotated[int, typer.Option(metavar="N", help="Number of calibration windows.")]
 Length = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a calibration window.")]
 Config = Annotated[
@@ -142,6 +150,7 @@ def quantize(
     alpha: Alpha = None,
     layer_precision: LayerPrecisionText = None,
     calibration: Calibration = None,
+    imatrix: Imatrix = None,
     samples: Samples = 128,
     length: Length = 512,
     config: Config = None,
@@ -174,6 +183,7 @@ def quantize(
         layer_precision=layer_precision,
         alpha=alpha,
         type=type,
+        imatrix=imatrix,
         target_size=parse_size(target_size),
         max_kld=max_kld,
         samples=samples,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 from flyweight import __version__
 from flyweight.describe import ModelDescription
@@ -40,8 +41,19 @@ class Backends:
     accumulate: Accumulate
 
 
+class ImportanceSource(Protocol):
+    """Statistics of inputs that were measured before; `digest` identifies them."""
+
+    @property
+    def digest(self) -> str: ...
+
+    def find(self, slot: str) -> InputStatistics | None: ...
+
+
 class QuantizeJob:
-    """Quantises `found` into `target`.  `windows` are the calibration's, None without one."""
+    """Quantises `found` into `target`.  `windows` are the calibration's, None without one;
+    `importance` is used where there are none.
+    """
 
     def __init__(
         self,
@@ -49,7 +61,9 @@ class QuantizeJob:
         options: QuantizeOptions,
         target: OutputTarget,
         windows: I32 | None,
+        importance: ImportanceSource | None = None,
     ) -> None:
+        self.importance = importance
         self.found, self.options, self.target = found, options, target
         self.assignment, self.layout, self.windows = target.assignment, target.layout, windows
         settings = options.method_settings
@@ -77,6 +91,8 @@ class QuantizeJob:
     def identify(self) -> str:
         """A hash of all that decides the bytes of the output."""
         windows = b"" if self.windows is None else self.windows.tobytes()
+        if self.importance is not None:
+            windows += self.importance.digest.encode()
         words = (__version__, self.found.checkpoint.fingerprint, self.options, self.layout.name)
         return sha256(repr(words).encode() + windows).hexdigest()[:32]
 
@@ -132,6 +148,13 @@ class QuantizeJob:
             run.observe(i, backends.floats, weights, lambda slot, x: wanted[slot].take(x))
             inputs = {name: found for name, found in wanted.items() if found.count}
             del weights
+        elif self.importance is not None:
+            known = {
+                slot.name: self.importance.find(slot.name)
+                for slot in slots
+                if slot.kind == "linear"
+            }
+            inputs = {name: found for name, found in known.items() if found is not None}
         self._write_slots(TensorOutput(writer, self.assignment, self.layout), i, slots, inputs)
 
     def _write_slots(
@@ -156,7 +179,8 @@ class QuantizeJob:
         for slot in self._top:
             if slot.kind != "vector":
                 parts = iterate_rows(self.found.checkpoint, slot)
-                output.write_matrix(slot.name, parts, partial(self._round, slot.name, None))
+                inputs = self.importance.find(slot.name) if self.importance is not None else None
+                output.write_matrix(slot.name, parts, partial(self._round, slot.name, inputs))
                 bias = read_bias(self.found.checkpoint, slot)
                 if bias is not None:
                     output.write_vectors({}, {slot.name: bias})

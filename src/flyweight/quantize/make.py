@@ -21,6 +21,7 @@ from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
+from flyweight.quantize.importance import ColumnImportance
 from flyweight.quantize.job import Backends, QuantizeJob, Report
 from flyweight.quantize.mixed import MixedBudget, choose_mixed
 from flyweight.quantize.options import QuantizeOptions
@@ -67,7 +68,7 @@ def prepare_job(
     windows = cut_windows(found, options, calibration)
     if options.container == "gguf":
         recipe = find_recipe(options.recipe)
-        target = make_target(found, recipe, options.weighed or options.mixed)
+        target = make_target(found, recipe, options.knows_importance)
         notes: list[str] = []
         if options.mixed and windows is not None:
             tools = make_floats(settings, found), report or (lambda stage, done, total: None)
@@ -75,7 +76,11 @@ def prepare_job(
             chosen = choose_mixed(found, target, windows, budget, tools)
             target = make_target(found, recipe, True, chosen.allocation.types)
             notes.append(chosen.describe())
-        job = QuantizeJob(found, options, target, windows)
+        importance = None
+        if options.imatrix is not None:
+            path = Path(options.imatrix).expanduser()
+            importance = ColumnImportance.read(path, target.assignment.rows)
+        job = QuantizeJob(found, options, target, windows, importance)
         job.notes += notes
         return PreparedJob(job, estimate(found, target.assignment, windows, options.needs))
     layout = LAYOUTS[options.container](options)

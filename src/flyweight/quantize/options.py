@@ -6,6 +6,7 @@ refused.  Knows no model.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from flyweight.config import whole
@@ -27,7 +28,8 @@ class QuantizeOptions:
     columns with large inputs first; `damping` is GPTQ's share of the mean diagonal, `alpha` is
     SmoothQuant's share of what moves into weights.  `type` names a recipe of GGUF's types, whose
     columns are `weighed` by the inputs of a calibration; `target_size` (bytes) and `max_kld` (nats
-    a token) choose a type for each matrix instead.
+    a token) choose a type for each matrix instead.  `imatrix` is a file of importance, in place of
+    a calibration.
     """
 
     method: str = "rtn"
@@ -46,6 +48,7 @@ class QuantizeOptions:
     weighed: bool = False
     target_size: int | None = None
     max_kld: float | None = None
+    imatrix: str | None = None
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -69,6 +72,11 @@ class QuantizeOptions:
                 f"is a type of gguf, not of {self.container}", "type", value=self.type
             )
         self._check_budget()
+        if self.imatrix is not None and (self.container != "gguf" or self.mixed):
+            raise ConfigError(
+                "weighs the types of a GGUF file's recipe", "imatrix", value=self.imatrix,
+                hint="give --type, without --target-size and --max-kld",
+            )  # fmt: skip
         if self.group_size is not None and self.group_size != -1:
             whole("group_size", self.group_size, LEAST_GROUP)
         whole("samples", self.samples, 1, 1 << 16)
@@ -102,11 +110,15 @@ class QuantizeOptions:
         return self.target_size is not None or self.max_kld is not None
 
     def spell(self) -> str:
-        """The options that differ from the usual ones, as on the command line."""
+        """The options that differ from the usual ones, as on the command line; files without their
+        folders.
+        """
         words = [f"--method {self.method}"]
         for known in fields(self):
             value = getattr(self, known.name)
             name = known.name.replace("_", "-")
+            if known.name == "imatrix" and value is not None:
+                value = Path(value).name
             if known.name == "symmetric" and value is not None:
                 words.append("--sym" if value else "--asym")
             elif known.name not in ("method", "symmetric") and value != known.default:
@@ -120,8 +132,13 @@ class QuantizeOptions:
     @property
     def needs(self) -> str:
         """What is needed of calibration: of GGUF's types the importance of columns, if anything."""
-        weighed = self.container == "gguf" and (self.weighed or self.mixed)
-        return self.kind.needs or ("range" if weighed else "")
+        measured = self.container == "gguf" and self.imatrix is None and self.knows_importance
+        return self.kind.needs or ("range" if measured else "")
+
+    @property
+    def knows_importance(self) -> bool:
+        """Whether the importance of columns weighs errors of GGUF's types."""
+        return self.weighed or self.mixed or self.imatrix is not None
 
     @property
     def container(self) -> str:
