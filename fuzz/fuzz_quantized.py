@@ -24,7 +24,7 @@ from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.formats.joined import METHODS
 from flyweight.weights.safetensors import BITS, KINDS
-from quantised_folders import DTYPES, GPTQ, K, gptq
+from quantised_folders import DTYPES, GPTQ, K, awq, gptq
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOLDERS = Path(__file__).parents[1] / "tests" / "data" / "models-quantized"
@@ -56,6 +56,7 @@ WILD: tuple[Any, ...] = (
 )  # fmt: skip
 SIZES = (0, 1, 2, 3, 4, 8, 16, 32, 64, 128, 31, 33, 63, 65, 96, 255)
 DTYPE_NAMES = tuple(KINDS)
+ENDS = (".weight", ".scales", ".g_idx", ".x", ".qweight")
 FILLS = (0, 1, 8, 0x7F, 0x80, 0xFF, 0x77, 0x88)
 EDITS, MOST_DATA = 8, 1 << 16
 Folder = tuple[dict[str, Any], dict[str, tuple[str, list[int], bytes]]]  # config, tensors
@@ -76,12 +77,17 @@ class Target:
         self.honest.append(({"quant_method": "mxfp4"}, MXFP4))
         for kind, tensors in MODELOPT.items():
             self.honest.append(({"quant_method": "modelopt", "quant_algo": kind}, tensors))
+        self.honest += make_modules()
         for config, _ in self.honest:
-            config |= {"dynamic": None, "sparsity_config": None, "transform_config": None}
+            for key in ("dynamic", "sparsity_config", "transform_config"):
+                config.setdefault(key)
+        hqq = read_folder(FOLDERS / "hqq-4")[1]
+        self.honest.append(({}, hqq))  # which needs no config
 
     def seeds(self) -> Iterator[bytes]:
-        for i in range(len(self.honest)):
-            yield from (bytes([i, place << 6]) for place in range(len(PLACES)))
+        for i, (config, _) in enumerate(self.honest):
+            places = range(len(PLACES) if config else 1)
+            yield from (bytes([i, place << 6]) for place in places)
 
     def execute(self, data: bytes) -> bool:
         """Whether the folder is joined and every matrix read."""
@@ -133,12 +139,25 @@ def make_gptq(bits: int, group: int) -> Folder:
     return GPTQ | {"bits": bits, "group_size": group}, tensors
 
 
+def make_modules() -> list[Folder]:
+    """Folders whose config has modules of other bits, and one of AutoRound in AWQ's layout."""
+    config, tensors = make_gptq(4, 32)
+    others = {"+:o": {"bits": 8, "group_size": -1, "sym": None}, "-:p": {}}
+    rounded = {**config, "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
+    packed = {n: (DTYPES[a.dtype.str[1:]], [*a.shape], a.tobytes()) for n, a in awq().items()}
+    return [
+        (config | {"dynamic": others}, tensors),
+        (rounded | {"extra_config": {"o": {"bits": 8}, "p": {"bits": 16}}}, tensors),
+        (rounded | {"packing_format": "auto_round:auto_awq"}, packed),
+    ]
+
+
 def edit(
     config: Any, tensors: dict[str, Any], what: int, where: int, axis: int, value: int
 ) -> None:
     """One change of the config, or of a tensor's dtype, shape, name or bytes."""
     if what % 4 == 0 or not tensors:
-        places = list_places(config)
+        places = list_places(config) or [(config, "quant_method")]
         holder, key = places[where % len(places)]
         holder[key] = copy.deepcopy(WILD[value % len(WILD)])
         return
@@ -147,7 +166,7 @@ def edit(
     if what % 16 == 1:
         return
     if what % 16 == 5:
-        name = name.rpartition(".")[0] + (".weight", ".scales", ".g_idx", ".x")[value % 4]
+        name = name.rpartition(".")[0] + ENDS[value % len(ENDS)]
     elif what % 16 == 9:
         dtype = DTYPE_NAMES[value % len(DTYPE_NAMES)]
     elif what % 4 == 2 and shape:

@@ -163,5 +163,6 @@ def test_what_no_kernel_reads_is_told(opened: int, says: str) -> None:
     portrait = replace(PORTRAIT, method="gptq", opened=opened)
     made = EffectiveConfiguration(Settings(), ServerSettings(), SettingRequests(), FACTS, portrait)
     (row,) = (f for f in made.features if f.name == "quantised weights")
-    assert row.effective == "gptq: Q4_K (and Q6_K)" and says in row.reason
+    assert row.effective.startswith("gptq: Q4_K (and Q6_K)") and says in row.reason
+    assert (says in row.effective) is bool(opened)  # the banner may show that alone
     assert not [f for f in ledger().features if f.name == "quantised weights"]

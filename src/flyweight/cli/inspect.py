@@ -134,14 +134,12 @@ def make_fact_table(found: ModelDescription) -> Table:
 
 def list_quantisation(found: ModelDescription) -> dict[str, str]:
     """The method of a quantised folder, and what its matrices are kept as."""
-    from flyweight.describe import describe_kernels
     from flyweight.server.observability.effective_config import summarize_model
 
     summary = summarize_model(found)
     if not summary.method:
         return {}
-    opened = f"; {describe_kernels(summary.opened)}" if summary.opened else ""
-    return {"quantised as": f"{summary.method}: {summary.quantisation}{opened}"}
+    return {"quantised as": f"{summary.method}: {summary.stored}"}
 
 
 def list_mixture(spec: ModelSpec) -> dict[str, str]:

@@ -48,6 +48,12 @@ class ModelSummary:
         return first + (f" (and {', '.join(others)})" if others else "")
 
     @property
+    def stored(self) -> str:
+        """The types of the weights, and how many matrices no kernel reads as the file has them."""
+        opened = f"; {describe_kernels(self.opened)}" if self.opened else ""
+        return f"{self.quantisation}{opened}"
+
+    @property
     def size(self) -> str:
         """The number of parameters in words: 752 M, 1.2 B."""
         for scale, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
@@ -314,8 +320,7 @@ def _list_build(
     if portrait.method:
         yield FeatureRow(
             "quantised weights", requests.of("quantization"),
-            f"{portrait.method}: {portrait.quantisation}",
-            describe_kernels(portrait.opened),
+            f"{portrait.method}: {portrait.stored}", describe_kernels(portrait.opened),
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,
