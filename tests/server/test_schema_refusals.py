@@ -11,6 +11,7 @@ THEIRS = (
     "retriever",
     "regex parse error",
     "Invalid type",
+    "Unsatisfiable",
     "must be a string",
     " | ",
 )  # of its drawings
@@ -24,12 +25,13 @@ THEIRS = (
                    "properties": {"x": {"$ref": "#/$defs/a"}}}}, "/$ref': it refers to itself"),
         ({"json": {"allOf": [{"$ref": "#"}]}}, "no text satisfies it"),
         ({"json": {"properties": {"a": {"$ref": "http://a.example/b"}}}},
-         "'/properties/a/$ref': $ref = 'http://a.example/b' leads out of it; allowed: '#'"),
+         "'/properties/a/$ref': $ref = 'http://a.example/b' is outside this schema; allowed: '#'"),
         ({"json": {"$defs": {"cat": {}}, "$ref": "#/$defs/cut"}}, "did you mean '#/$defs/cat'?"),
         ({"json": {"properties": {"a": {"type": "strin"}}}},
          "'/properties/a/type': type = 'strin' is not valid (did you mean 'string'?); allowed: "
          "array"),
         ({"json": {"type": ["string", 5]}}, "'/type': type = 5 is not valid; allowed: array"),
+        ({"json": {"enum": []}}, "structured_outputs.json: no value satisfies it: anyOf is empty"),
         ({"json": {"$ref": 5}}, "'/$ref': 5 is not text"),
         ({"json": {"type": "string", "pattern": "("}}, "'(' is not a supported regex: uncl"),
         ({"regex": "("}, "structured_outputs.regex: '(' is not a supported regex: unclosed"),

@@ -166,7 +166,7 @@ def test_a_grammar_that_is_too_ambiguous_is_the_clients(
         assert got.status == 400, error
         assert error["code"] in ("grammar_limit", "bad_constraint")
         assert error["param"].startswith("structured_outputs")
-        assert "ways to go on" in error["message"]
+        assert "possible continuations" in error["message"]
         assert not any(word in error["message"] for word in ENGINES), error["message"]
 
 

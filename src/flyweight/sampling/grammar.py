@@ -282,10 +282,10 @@ def _describe_error(error: str, reason: str = "") -> str:
     found = ROW.search(error)
     if found is not None:
         return AMBIGUOUS.format(
-            f"{found[1]} ways to go on are open here; allowed: at most {found[2]}"
+            f"{found[1]} possible continuations are open here; allowed: at most {found[2]}"
         )
     if "Too many items" in error or reason == "ParserTooComplex":
-        return AMBIGUOUS.format("too many ways to go on are open here")
+        return AMBIGUOUS.format("too many possible continuations are open here")
     if reason == "LexerTooComplex":
         return "a regex of it has too many states; shorter repetitions have fewer"
     if "NoExtensionBias" in error:
@@ -296,4 +296,5 @@ def _describe_error(error: str, reason: str = "") -> str:
     if regex is not None:
         return f"{shown(regex[1])} is not a supported regex: {one_line(regex[2], LONGEST)}"
     plain = error.replace("<non-verbose/>", "").removeprefix("Parser Error: ")
+    plain = plain.replace("Unsatisfiable schema: ", "no value satisfies it: ")
     return one_line(DRAWING.split(plain)[0].strip(), LONGEST)

@@ -231,8 +231,8 @@ class _SchemaReader:
 
 
 def check_refs(reader: _SchemaReader) -> None:
-    """Raises `RequestError` where a $ref leads to nothing, out of the schema, or back to itself
-    without a step into the value.
+    """Raises `RequestError` where a $ref names no schema, a place outside this one, or itself without
+    a step into the value.
     """
     leads: dict[str, str] = {}
     for spot, target in reader.refs:
@@ -241,10 +241,10 @@ def check_refs(reader: _SchemaReader) -> None:
         inside = pointer == "#" or pointer.startswith("#/")
         if inside and pointer[1:] not in reader.seen:
             known = sorted(f"#{one}" for one in reader.seen)
-            refuse(place, f"$ref = {shown(target)} leads to no schema{nearest(pointer, known)}")
+            refuse(place, f"$ref = {shown(target)} does not name a schema{nearest(pointer, known)}")
         if not inside and not reader.named:
-            what = "allowed: '#' or '#/...', a place within this schema; nothing is fetched"
-            refuse(place, f"$ref = {shown(target)} leads out of it; {what}")
+            what = "allowed: '#' or '#/...'; nothing is fetched"
+            refuse(place, f"$ref = {shown(target)} is outside this schema; {what}")
         if inside:
             leads[spot.pointer.removesuffix("/$ref")] = pointer[1:]
     for start in leads:
@@ -253,7 +253,7 @@ def check_refs(reader: _SchemaReader) -> None:
             passed.add(at)
             at = leads[at]
         if at in passed:
-            refuse(f"{at}/$ref", "it refers to itself, and no value would ever be described")
+            refuse(f"{at}/$ref", "it refers to itself, and describes no value")
 
 
 def _check_types(given: Any, place: str) -> None:

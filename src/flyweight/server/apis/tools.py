@@ -246,7 +246,8 @@ def _make_offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Of
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
     if keeps and schema["type"] != "object":
         raise RequestError(
-            "is not valid", f"{place}.type", value=schema["type"], allowed="'object'"
+            "is not valid", f"{place}.type", value=schema["type"], allowed="'object'",
+            code="bad_constraint",
         )
     try:
         with field_names(map_constraint_names(place)):
