@@ -80,7 +80,7 @@ def timed(call: Callable[[], object], clock: Clock, repeats: int = 5) -> float:
 
 
 class Limits:
-    """Bandwidth and peaks of one pool, from samples taken whenever asked."""
+    """Bandwidth and peaks of one pool, from samples taken on demand."""
 
     def __init__(self, pool: _native.Pool, clock: Clock) -> None:
         self.pool, self.clock = pool, clock

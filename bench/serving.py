@@ -6,10 +6,10 @@
 `mixed16` and `mixed64` are 24 and 64 prompts of 128 to 512 tokens and answers of 64 to 128 at 16
 and 64 streams, drawn at temperature 1; `document8` is 24 questions on one document of 3,000 tokens,
 8 at once.  LLAMA_SERVER names llama.cpp's llama-server; without it FLYWEIGHT_PEER_PYTHON's
-`llama_cpp.server` is asked, which answers one request at a time.  A server is started for each load
-and ended after it; when it is ready it has some seconds' rest.  Prompts are token ids, answers have
-their whole length.  Rounds go ours, theirs, ours, ...; figures are medians of the rounds, `better`
-the median of each round's ratio.
+`llama_cpp.server` is measured, which answers one request at a time.  A server is started for each
+load and ended after it; when it is ready it has some seconds' rest.  Prompts are token ids, answers
+have their whole length.  Rounds go ours, theirs, ours, ...; figures are medians of the rounds,
+`better` the median of each round's ratio.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from flyweight.bench.report import describe_machine, format_ratio, format_share
 from flyweight.bench.rows import OURS, BenchRow, load
 
 BEGIN, END = "<!-- tables: python bench/tables.py -->", "<!-- end of tables -->"
-FAST_MEMORY = 50.0  # GB/s; above, more is asked of decoding
+FAST_MEMORY = 50.0  # GB/s; above, more is required of decoding
 MOST = 0.9  # where a ratio would need more of the limit, the share alone binds
 HEADS = (
     "model", "test", "ours, t/s", "share of limit", "floor", "best peer, t/s", "ours ÷ it",
@@ -51,7 +51,7 @@ class Group:
 
 
 def floor(row: BenchRow) -> Floor:
-    """What is asked of a row."""
+    """What is required of a row."""
     kind = Path(row.model_filename).stem
     four = kind in ("q4_0", "q4_k_m")
     if row.model_size < 50 << 20:
@@ -86,28 +86,28 @@ def batch(row: BenchRow, kind: str) -> Floor:
     return Floor(ratio=2.5, peer="llama.cpp") if kind == "q4_0" else Floor()
 
 
-def verdict(group: Group, asked: Floor) -> str:
+def verdict(group: Group, requested: Floor) -> str:
     """`met`, or what is not."""
     # Where there is a tile unit, the limit is that unit's peak.
     share, missed = (group.ours.share_tile or group.ours.share).median, []
-    if share < asked.share:
+    if share < requested.share:
         missed.append("share")
-    best, default = group.best(asked.peer), group.best("llama.cpp")
-    binds = best and best.ratio and asked.ratio / best.ratio.median * share <= MOST
-    if asked.ratio and best is None:
+    best, default = group.best(requested.peer), group.best("llama.cpp")
+    binds = best and best.ratio and requested.ratio / best.ratio.median * share <= MOST
+    if requested.ratio and best is None:
         missed.append("no peer")
-    elif best and best.ratio and binds and best.ratio.median < asked.ratio:
+    elif best and best.ratio and binds and best.ratio.median < requested.ratio:
         missed.append("ratio")
     plain = next((p for p in group.peers if p.engine == "llama.cpp"), default)
-    if asked.default and plain and plain.ratio and plain.ratio.median < asked.default:
+    if requested.default and plain and plain.ratio and plain.ratio.median < requested.default:
         missed.append("llama.cpp's default")
-    if asked == Floor():
+    if requested == Floor():
         return ""
     return f"not met: {', '.join(missed)}" if missed else "met"
 
 
 def groups(rows: Sequence[BenchRow]) -> list[Group]:
-    """Newest rows, by what was asked, ours first."""
+    """Newest rows, by what was requested, ours first."""
     newest = {row.key: row for row in rows}
     found = []
     for row in newest.values():
@@ -121,9 +121,9 @@ def groups(rows: Sequence[BenchRow]) -> list[Group]:
 
 def line(group: Group, quiet: BenchRow | None) -> str:
     """A row of the table; `quiet` is the same without busy neighbours."""
-    ours, asked = group.ours, floor(group.ours)
-    best = group.best(asked.peer)
-    said = verdict(group, asked)
+    ours, requested = group.ours, floor(group.ours)
+    best = group.best(requested.peer)
+    said = verdict(group, requested)
     if ours.n_busy and quiet:
         kept = ours.avg_ts / quiet.avg_ts
         said = f"keeps {kept:.0%} of its quiet figure: " + ("met" if kept >= 0.5 else "not met")
@@ -135,10 +135,10 @@ def line(group: Group, quiet: BenchRow | None) -> str:
         ours.test + (f" + {ours.n_busy} busy" if ours.n_busy else ""),
         f"{ours.avg_ts:.1f} ± {ours.stddev_ts:.1f}",
         format_share(ours),
-        f"{asked.share:.0%}" if asked.share else "",
+        f"{requested.share:.0%}" if requested.share else "",
         theirs,
         format_ratio(best.ratio) if best else "",
-        f"{asked.ratio:g}" if asked.ratio else "",
+        f"{requested.ratio:g}" if requested.ratio else "",
         said,
     )
     return "| " + " | ".join(re.sub(r"(?<=\d)%", " %", cell) for cell in cells) + " |"

@@ -1,4 +1,4 @@
-"""Fuzz target: a GGUF file, opened as a model, its family asked, and every tensor of it read."""
+"""Fuzz target: a GGUF file, opened as a model, its family looked up, every tensor read."""
 
 from collections.abc import Iterator
 from pathlib import Path

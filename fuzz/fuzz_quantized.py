@@ -1,4 +1,4 @@
-"""Fuzz target: a folder of quantised matrices, joined, its family asked, and every matrix read.
+"""Fuzz target: a folder of quantised matrices, joined, its family looked up, and every matrix read.
 
 An input changes an honest folder: the first byte chooses it, the second says where its config is
 and counts edits of four bytes (what, where, where within, value), and the rest goes over the

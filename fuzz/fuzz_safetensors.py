@@ -1,4 +1,5 @@
-"""Fuzz target: a folder with a safetensors model, opened, its family asked, and every tensor read.
+"""Fuzz target: a folder with a safetensors model, opened, its family looked up, and every tensor
+read.
 
 The first byte of an input says which part of an otherwise honest folder the rest of it is.
 """
@@ -87,7 +88,7 @@ class Target:
                 (self.folder / name).unlink()
 
     def _files(self, data: bytes) -> dict[str, bytes]:
-        """The folder an input stands for."""
+        """The folder an input represents."""
         code, rest = data[0] if data else 0, data[1:]
         if code == PRESENT:
             mask = int.from_bytes(rest[:2], "little")

@@ -1,4 +1,4 @@
-"""Fuzz target: a folder with a PyTorch model, opened, its family asked, and every tensor read.
+"""Fuzz target: a folder with a PyTorch model, opened, its family looked up, and every tensor read.
 
 The first byte of an input says how the rest becomes pytorch_model.bin: as it is, as the pickle of
 an archive or of the older format, or as an archive's directory.

@@ -1,4 +1,4 @@
-"""Servers for the tests: real processes on free ports, asked over HTTP."""
+"""Servers for the tests: real processes on free ports, used over HTTP."""
 
 import http.client
 import json

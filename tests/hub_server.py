@@ -2,7 +2,7 @@
 wrong on the way.  Made from the client's documentation; the client itself runs unpatched against
 it, by HF_ENDPOINT.
 
-Files that the Hub keeps in LFS are redirected to another host (localhost beside 127.0.0.1), as to
+Files that the Hub keeps in LFS are redirected to another host (localhost next to 127.0.0.1), as to
 the Hub's CDN.
 """
 
@@ -51,7 +51,7 @@ class Hub:
 
     repos: dict[str, Repo] = field(default_factory=dict)
     faults: dict[str, list[str]] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    requested: list[Asked] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     port: int = 0
     retry_after: str = "1"
@@ -64,12 +64,12 @@ class Hub:
     def forget(self) -> None:
         """Begins anew, at the same address."""
         self.ended.set()
-        self.repos, self.faults, self.asked, self.blobs = {}, {}, [], {}
+        self.repos, self.faults, self.requested, self.blobs = {}, {}, [], {}
         self.retry_after, self.ended = "1", threading.Event()
 
     def bodies(self) -> list[str]:
-        """Names of the files whose content was asked for."""
-        return [a.path.rsplit("/", 1)[-1] for a in self.asked if a.method == "GET" and a.sent]
+        """Names of the files whose content was requested."""
+        return [a.path.rsplit("/", 1)[-1] for a in self.requested if a.method == "GET" and a.sent]
 
     def fault(self, path: str) -> str:
         for end, faults in self.faults.items():
@@ -100,18 +100,18 @@ def serving(hub: Hub) -> Iterator[Hub]:
         def answer(self) -> None:
             path = unquote(urlsplit(self.path).path)
             get = self.headers.get
-            asked = Asked(self.command, path, get("Range", ""), get("Authorization", ""))
-            hub.asked.append(asked)
+            requested = Asked(self.command, path, get("Range", ""), get("Authorization", ""))
+            hub.requested.append(requested)
             fault = hub.fault(path)
             if fault.isdecimal():
                 more = {"Retry-After": hub.retry_after} if fault == "429" else {}
                 return self.reply(int(fault), more)
             parts = path.strip("/").split("/")
             if parts[0] == "cdn":
-                return self.content(hub.blobs[parts[1]], asked, fault, {})
+                return self.content(hub.blobs[parts[1]], requested, fault, {})
             if parts[0] == "api":
                 return self.listing("/".join(parts[2:4]), "/".join(parts[5:]) or "main")
-            return self.resolve("/".join(parts[:2]), "/".join(parts[3:]), asked, fault)
+            return self.resolve("/".join(parts[:2]), "/".join(parts[3:]), requested, fault)
 
         def listing(self, name: str, revision: str) -> None:
             repo = hub.repos.get(name)
@@ -128,16 +128,16 @@ def serving(hub: Hub) -> Iterator[Hub]:
             more = {"lfs": lfs} if file.endswith(LFS) else {}
             return {"rfilename": file, "size": len(raw), "blobId": digest(raw)[:40], **more}
 
-        def resolve(self, name: str, rest: str, asked: Asked, fault: str) -> None:
+        def resolve(self, name: str, rest: str, requested: Asked, fault: str) -> None:
             repo = hub.repos[name]
             revision, _, file = rest.partition("/")
-            assert revision == repo.commit, "files are asked for by commit"
+            assert revision == repo.commit, "files are requested by commit"
             if repo.refused:
                 return self.reply(repo.refused, {"X-Error-Code": repo.code})
             raw = repo.files[file]
             about = {"X-Repo-Commit": repo.commit, "ETag": f'"{digest(raw)[:40]}"'}
             if not file.endswith(LFS):
-                return self.content(raw, asked, fault, about)
+                return self.content(raw, requested, fault, about)
             hub.blobs[digest(raw)] = raw
             about |= {
                 "X-Linked-Etag": f'"{digest(raw)}"',
@@ -148,10 +148,10 @@ def serving(hub: Hub) -> Iterator[Hub]:
             }
             return self.reply(302, about)
 
-        def content(self, raw: bytes, asked: Asked, fault: str, about: dict[str, str]) -> None:
+        def content(self, raw: bytes, requested: Asked, fault: str, about: dict[str, str]) -> None:
             first, status, ended = 0, 200, hub.ended
-            if asked.range and fault != "whole":
-                first, status = int(asked.range.removeprefix("bytes=").removesuffix("-")), 206
+            if requested.range and fault != "whole":
+                first, status = int(requested.range.removeprefix("bytes=").removesuffix("-")), 206
                 about["Content-Range"] = f"bytes {first}-{len(raw) - 1}/{len(raw)}"
             body = raw[first:]
             kind, _, count = fault.partition(" ")
@@ -164,10 +164,10 @@ def serving(hub: Hub) -> Iterator[Hub]:
             if self.command == "HEAD":
                 return
             part = body[: int(count)] if kind in ("cut", "stay") else body
-            asked.sent = len(part)
+            requested.sent = len(part)
             try:
                 self.wfile.write(part)
-            except OSError:  # whoever asked is gone
+            except OSError:  # the client is gone
                 self.close_connection = True
             if kind == "stay":
                 self.wfile.flush()

@@ -29,7 +29,7 @@ from flyweight.sampling.grammar import Compiler, byte_vocabulary
 LIST = Path(__file__).parent / "data/schemas/corpus.tsv"
 PACKAGES = Path(sysconfig.get_path("purelib"))
 OPENAPI = "schemathesis/specs/openapi/definitions.py"
-# Of BFCL's types, which are Python's, the JSON Schema types; `any` stands for no type.
+# Of BFCL's types, which are Python's, the JSON Schema types; `any` represents no type.
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "list": "array"}
 TEXTS = {"description", "title", "default", "examples", "example", "$comment", "$id", "id"}
 DEFINITIONS = ("definitions", "$defs")

@@ -13,14 +13,14 @@ from flyweight.server.settings import ServerSettings
 
 
 class Quiet:
-    """A `Shows` that tells the address alone."""
+    """A listener of the address."""
 
     def ready(self, server: ApiServer, port: int) -> None:
         print(f"http://127.0.0.1:{port}", file=sys.stderr, flush=True)
 
     def found(self, path: Path) -> None: ...
     def __getattr__(self, name: str) -> object:
-        return lambda *told: None
+        return lambda *reported: None
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class LoadedModel:
 
 
 def choose_backend(settings: Settings, cores: int) -> Ops:
-    """The op table asked for: native kernels, or the NumPy reference."""
+    """The requested op table: native kernels, or the NumPy reference."""
     if settings.backend == "reference":
         from flyweight.ops.reference import ReferenceOps
 
@@ -106,9 +106,9 @@ def build(
     check_quality(settings, found.quality)
     ops = choose_backend(settings, here.cores)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
-    asked = measure_needs(found.checkpoint, found.spec, found.plan, ops)
-    asked = asked.add(_list_adapter_kinds(adapters, found), ops)
-    memory = make_memory_plan(settings, asked, here, served=served)
+    needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+    needs = needs.add(_list_adapter_kinds(adapters, found), ops)
+    memory = make_memory_plan(settings, needs, here, served=served)
     judge_length(settings, found.spec, tell)
     tell.show_plan(memory, found)
     weights, moving = load_weights(settings, found, ops, tell)
@@ -191,21 +191,21 @@ def _list_adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) ->
 
 
 def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
-    """What a model asks of memory."""
+    """What a model needs of memory."""
     return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
 
 
 def make_memory_plan(
-    settings: Settings, asked: Needs, here: Machine, *, served: bool = False
+    settings: Settings, needs: Needs, here: Machine, *, served: bool = False
 ) -> MemoryPlan:
     """The memory plan at the requested context, or at the longest that fits, up to the model's; of
     a `served` model with grammars and the processes of its server.
     """
-    held, vocab = measure_resident(), asked.spec.vocab
+    held, vocab = measure_resident(), needs.spec.vocab
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
-    length = settings.max_model_len or asked.spec.context
-    kv_dtype = asked.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-    blocks = settings.blocks or _count_bought_blocks(settings, asked.spec, kv_dtype)
+    length = settings.max_model_len or needs.spec.context
+    kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+    blocks = settings.blocks or _count_bought_blocks(settings, needs.spec, kv_dtype)
     if blocks:
         length = min(length, blocks * settings.block_size)
     sizing = Sizing(
@@ -224,7 +224,7 @@ def make_memory_plan(
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, held + others)
-    return plan_memory(asked, sizing, (held, allowed), least)
+    return plan_memory(needs, sizing, (held, allowed), least)
 
 
 def _count_bought_blocks(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
@@ -245,18 +245,18 @@ def _count_bought_blocks(settings: Settings, spec: ModelSpec, kv_dtype: str) -> 
 
 
 def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> None:
-    asked = settings.max_model_len
-    if asked is None or asked <= spec.context:
+    wanted = settings.max_model_len
+    if wanted is None or wanted <= spec.context:
         return
     if spec.positions:
         raise ConfigError(
             f"is above the {spec.positions} positions this model has learned",
             "max_model_len",
-            value=asked,
+            value=wanted,
             hint=f"nearest valid: {spec.positions}",
         )
     tell.warn(
-        f"max_model_len = {asked} is above the {spec.context} tokens the model was made for; "
+        f"max_model_len = {wanted} is above the {spec.context} tokens the model was made for; "
         "quality may fall beyond them"
     )
 

@@ -39,7 +39,7 @@ HEADS = {"lm_head.weight", "embed_out.weight"}
 
 
 class LoadListener(Protocol):
-    """Who is told while a model loads; every method may do nothing."""
+    """Receives the progress of a load; every method may do nothing."""
 
     def show_plan(self, plan: "MemoryPlan", found: "ModelDescription") -> None: ...
     def report_progress(self, done: int, total: int) -> None: ...
@@ -77,7 +77,7 @@ class ModelDescription:
 def find(settings: Settings, tell: LoadListener | None = None) -> Path:
     """The path of a model: None or "stories" is the one inside the package; what is a file or a
     folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
-    Raises `ConfigError` where its files are not of the kind asked for.
+    Raises `ConfigError` where its files are not of the requested kind.
     """
     return choose_format(_find_checkpoint(settings, tell or SilentListener()), settings.load_format)
 
@@ -117,7 +117,7 @@ def describe(
     quantization: Mapping[str, Any] = NOTHING,
     read_tokenizer: TokenizerReader = load_tokenizer,
 ) -> ModelDescription:
-    """Opens and checks a model's files, which must have the `quantization` asked for, and loads its
+    """Opens and checks a model's files, which must have the requested `quantization`, and loads its
     tokenizer; reads no weights.
     """
     checkpoint = open_checkpoint(path)
@@ -143,41 +143,41 @@ def check_quality(settings: Settings, quality: Quality) -> None:
     quality.check(QualityLimit(settings.max_kld, model, kv_type, settings.activations))
 
 
-def _check_quantisation(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` where the files are quantised in another way than asked for."""
-    if not asked:
+def _check_quantisation(checkpoint: Checkpoint, requested: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` where the files are quantised in another way than requested."""
+    if not requested:
         return
-    _check_keys(asked)
+    _check_keys(requested)
     method = checkpoint.quantisation or ("gguf" if checkpoint.format == "gguf" else "")
-    if asked["method"] != SAME_METHODS.get(method, method):
+    if requested["method"] != SAME_METHODS.get(method, method):
         held = f"is quantised as {method}" if method else "is not quantised"
         raise ConfigError(
             f", and {checkpoint.path.name} {held}; leave it out, or give a model whose files are "
-            f"{asked['method']}",
+            f"{requested['method']}",
             "quantization",
-            value=asked["method"],
+            value=requested["method"],
         )
-    for key in [key for key in asked if key != "method"]:
+    for key in [key for key in requested if key != "method"]:
         values = list(dict.fromkeys(getattr(one, key) for one in checkpoint.schemes))
-        given, known = f"has {key} = {spell(asked[key])}", [x for x in values if x is not None]
+        given, known = f"has {key} = {spell(requested[key])}", [x for x in values if x is not None]
         if not known:
             raise ConfigError(f"{given}, which means nothing for {method}; leave it out",
                               "quantization")  # fmt: skip
-        if not any(type(x) is type(asked[key]) and x == asked[key] for x in known):
+        if not any(type(x) is type(requested[key]) and x == requested[key] for x in known):
             held = " and ".join(map(spell, known))
             raise ConfigError(f"{given}, and {checkpoint.path.name} has {held}; leave it out",
                               "quantization")  # fmt: skip
 
 
-def _check_keys(asked: Mapping[str, Any]) -> None:
+def _check_keys(requested: Mapping[str, Any]) -> None:
     keys = ("method", *(one.name for one in fields(MatrixScheme)))
-    for key in asked:
+    for key in requested:
         if key not in keys:
             near = nearest(str(key), keys)
             raise ConfigError(
                 f"has {spell(key)}, which is unknown{near}", "quantization", allowed=", ".join(keys)
             )
-    if "method" not in asked:
+    if "method" not in requested:
         raise ConfigError("has no method", "quantization", allowed="gptq, awq, fp8, ...")
 
 

@@ -19,7 +19,7 @@ class TextPrompt(TypedDict):
 
 
 class TokensPrompt(TypedDict):
-    """A prompt as token ids; `prompt` is the text they stand for, where it is known."""
+    """A prompt as token ids; `prompt` is the text they represent, where it is known."""
 
     prompt_token_ids: Sequence[int]
     prompt: NotRequired[str]

@@ -128,9 +128,7 @@ class LLM:
 
     @property
     def effective(self) -> list[dict[str, str]]:
-        """The effective configuration: rows of feature, asked, active and why, for what was decided
-        and for each argument that was given.
-        """
+        """Rows of feature, requested, active and why, for decisions and given arguments."""
         return list_effective(self._chosen, self.loaded)
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -357,7 +355,8 @@ class LLM:
             raise RequestError("cannot be combined with scheduling_policy = 'fcfs'", "priority")
         found = zip(prompts, params, each, strict=True)
         return [
-            self._reader.ask(one, copies[id(own)], add_salt(one, lane)) for one, own, lane in found
+            self._reader.prepare(one, copies[id(own)], add_salt(one, lane))
+            for one, own, lane in found
         ]
 
     def _run_all(

@@ -198,7 +198,7 @@ def read_kv_figures(value: object, where: str) -> dict[str, KVFigures]:
 
 @dataclass(frozen=True, slots=True)
 class QualityLimit:
-    """What is asked of a model before it is loaded: a mean KLD of at most `most`, also for its
+    """What a model must satisfy before it is loaded: a mean KLD of at most `most`, also for its
     type of K/V (`kv_type`, "" where it is not coded).
     """
 

@@ -98,8 +98,8 @@ def prepare_model(
     listener: EvalListener | None = None,
     report: Report | None = None,
 ) -> PreparedJob:
-    """The job and what it needs, before anything is written.  `report` hears how a choice of mixed
-    precision goes.
+    """The job and what it needs, before anything is written.  `report` gets the progress of a
+    choice of mixed precision.
     """
     check_out(out)
     if out.endswith(".gguf") and options.format is None:

@@ -1,4 +1,4 @@
-"""The messages of the engine: what a caller asks and what comes back.  Frozen data, standard
+"""The messages of the engine: requests of a caller and what comes back.  Frozen data, standard
 library only.
 
 Invariant: a `Request` holds tokens, never text.  This
@@ -70,12 +70,12 @@ class RequestWords:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one caller asked, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
+    """One request, as tokens.  `salt` separates tenants in the prefix cache; `stop_ids`
     is the resolved union of the model's end-of-sequence ids (empty when `ignore_eos`) and
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
-    first.  With `pooling` it asks for a vector and no tokens, and `max_tokens` is 0; with `beam`
-    for the answers of a search, which ends as a whole.  `explain` asks what became of its prompt in
-    the prefix cache.  Log-probabilities of the prompt begin with the successor of token
+    first.  With `pooling` it requests a vector and no tokens, and `max_tokens` is 0; with `beam`
+    for the answers of a search, which ends as a whole.  `explain` requests what became of its
+    prompt in the prefix cache.  Log-probabilities of the prompt begin with the successor of token
     `score_from`.  Raises `RequestError`.
     """
 

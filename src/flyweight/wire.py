@@ -86,7 +86,7 @@ class SampleBatch:
     penalties: F32  # [R,3] repetition, presence, frequency
     # [R] how many history tokens are prompt: no presence or frequency penalty for those
     prompt: I32
-    history: I32  # [sum] tokens so far, row after row; empty rows where no penalty is asked
+    history: I32  # [sum] tokens so far, row after row; empty rows without a penalty
     history_starts: I32  # [R+1]
     bias_ids: I32  # [sum]
     bias_values: F32  # [sum]

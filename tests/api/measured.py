@@ -51,7 +51,7 @@ def high_water() -> int:
 
 
 class Planned(Exception):
-    """Leaves as soon as the plan is told, which is before a tensor is read."""
+    """Exits as soon as the plan is printed, which is before a tensor is read."""
 
 
 class OnlyPlan:
@@ -92,10 +92,10 @@ TASKS = {"generate": generate, "embed": embed, "search": search}
 
 def main(model: str, settings: str, prompts: str, tokens: str, task: str = "generate") -> None:
     """No prompts: the plan alone."""
-    asked = json.loads(settings)
+    requested = json.loads(settings)
     watch = Watch()
     try:
-        llm = LLM(model, **asked, notify=None if int(prompts) else OnlyPlan())
+        llm = LLM(model, **requested, notify=None if int(prompts) else OnlyPlan())
     except Planned:
         return
     except ConfigError as error:

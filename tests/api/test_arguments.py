@@ -160,7 +160,7 @@ def test_an_unknown_setting_is_one_short_line() -> None:
     )
 
 
-def test_all_refusals_are_told_at_once() -> None:
+def test_all_refusals_are_reported_at_once() -> None:
     said = refusal(tensor_parallel_size=2, quantization="awk", threads=0, port=80)
     for part in ("tensor_parallel_size = 2", "'awk'", "threads = 0", "unknown setting 'port'"):
         assert part in said
@@ -356,7 +356,7 @@ def test_the_whole_vocabulary_is_listed(llm: LLM) -> None:
 def test_the_whole_vocabulary_needs_max_logprobs(folder: Path) -> None:
     small = LLM(folder, threads=1)
     for name in ("logprobs", "prompt_logprobs"):
-        with pytest.raises(RequestError, match=rf"{name} = -1 asks for all {VOCAB} tokens"):
+        with pytest.raises(RequestError, match=rf"{name} = -1 requests all {VOCAB} tokens"):
             small.generate("hello", SamplingParams(**{name: -1}))
     with pytest.raises(ConfigError, match="memory_limit"):
         LLM(max_logprobs=-1, memory_limit="150MiB", max_model_len=512)

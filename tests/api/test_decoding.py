@@ -175,7 +175,7 @@ def test_best_of_returns_the_likeliest(llm: LLM) -> None:
         o.cumulative_logprob for o in ranked[:2]
     ]
     assert ranked[0].token_ids != drawn.outputs[0].token_ids, "or it proves nothing"
-    assert all(o.logprobs is None for o in best.outputs), "they were not asked for"
+    assert all(o.logprobs is None for o in best.outputs), "they were not requested"
     shown = SamplingParams(n=2, best_of=6, logprobs=1, **common)
     (with_logprobs,) = llm.generate(PROMPT, shown, use_tqdm=False)
     assert with_logprobs.outputs[0].logprobs == ranked[0].logprobs
@@ -218,7 +218,7 @@ def test_a_processor_sees_the_tokens_and_says_what_to_draw_from(llm: LLM) -> Non
 
 
 def test_a_processor_is_its_requests_alone(llm: LLM) -> None:
-    """Beside others, with drafts on and the prompt scored: each text is what it is alone."""
+    """next to others, with drafts on and the prompt scored: each text is what it is alone."""
 
     def no_little(generated, row):
         row[llm.tokenizer.encode(" little", add_special=False)[0]] = -np.inf
@@ -282,7 +282,7 @@ def test_numbers_that_are_none_are_banned(llm: LLM) -> None:
 # --- log-probabilities of listed ids ---
 
 
-def test_listed_ids_are_told_of_in_place_of_the_best(llm: LLM) -> None:
+def test_listed_ids_replace_the_most_likely_ones(llm: LLM) -> None:
     usual = llm.generate(PROMPT, SamplingParams(**GREEDY, logprobs=20), use_tqdm=False)[0]
     known = usual.outputs[0].logprobs
     assert known is not None
@@ -309,7 +309,7 @@ def test_listed_ids_are_told_of_in_place_of_the_best(llm: LLM) -> None:
         ),
     ],
 )
-def test_lists_that_cannot_be_told_of_are_refused(llm: LLM, options, words: str) -> None:
+def test_bad_lists_of_logprob_ids_are_refused(llm: LLM, options, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         text(llm, **options)
     assert caught.value.path == "logprob_token_ids"

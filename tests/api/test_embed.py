@@ -45,8 +45,8 @@ def test_what_the_prefix_cache_may_be_used_for(folder: Path) -> None:
     cached = [llm.embed(prompt, PoolingParams(k))[0].num_cached_tokens for k in ("mean",) * 2]
     assert cached == [0, 0], "every hidden state is in a mean"
     assert llm.embed(prompt, PoolingParams("last"))[0].num_cached_tokens == 192
-    told = llm.generate(prompt, SamplingParams(max_tokens=2))[0]
-    assert told.num_cached_tokens == 192, "a prompt that was embedded is found by others"
+    reported = llm.generate(prompt, SamplingParams(max_tokens=2))[0]
+    assert reported.num_cached_tokens == 192, "a prompt that was embedded is found by others"
 
 
 def test_many_rows_are_summed_a_few_at_a_time(folder: Path) -> None:
@@ -64,7 +64,7 @@ def test_many_rows_are_summed_a_few_at_a_time(folder: Path) -> None:
     assert max(seen) == 256 and sum(seen) == 1500
 
 
-def test_pooled_as_asked(llm: LLM) -> None:
+def test_pooled_as_requested(llm: LLM) -> None:
     (first,) = llm.embed("hello there")
     assert first.prompt == "hello there" and first.finished
     assert first.prompt_token_ids == llm.tokenizer.encode("hello there")

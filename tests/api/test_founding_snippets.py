@@ -65,8 +65,8 @@ def test_the_batch_is_answered(cache: Path) -> None:
     names = ran(WORK["batch"], cache)
     assert [output.prompt for output in names["outputs"]] == names["prompts"]
     assert names["llm"].loaded.limits.max_model_len == 4096
-    asked = {row["feature"]: row["requested"] for row in names["llm"].effective}
-    assert asked["gpu_memory_utilization"] == "gpu_memory_utilization = 0.9"
+    requested = {row["feature"]: row["requested"] for row in names["llm"].effective}
+    assert requested["gpu_memory_utilization"] == "gpu_memory_utilization = 0.9"
 
 
 def test_the_service_answers(cache: Path) -> None:
@@ -83,16 +83,16 @@ def test_the_service_answers(cache: Path) -> None:
             assert thread.is_alive()
         port = server.servers[0].sockets[0].getsockname()[1]
         body = json.dumps({"prompt": "hello there", "max_tokens": 5}).encode()
-        asked = urllib.request.Request(
+        requested = urllib.request.Request(
             f"http://127.0.0.1:{port}/generate", body, {"content-type": "application/json"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            told = json.load(answer)
+        with urllib.request.urlopen(requested, timeout=60) as answer:
+            reported = json.load(answer)
     finally:
         server.should_exit = True
         thread.join()
-    assert told["tokens"] == told["usage"]["completion_tokens"] <= 5
-    assert told["usage"]["prompt_tokens"] > 1 and isinstance(told["text"], str)
+    assert reported["tokens"] == reported["usage"]["completion_tokens"] <= 5
+    assert reported["usage"]["prompt_tokens"] > 1 and isinstance(reported["text"], str)
 
 
 @pytest.mark.parametrize("call", UNBUILT, ids=lambda call: call.split(",", 1)[1].strip(" )"))

@@ -1,4 +1,4 @@
-"""Ctrl-C: what was asked is aborted, the pool is whole, the next request is answered as ever."""
+"""Ctrl-C: what was requested is aborted, the pool is whole, the next request is answered."""
 
 import os
 import signal

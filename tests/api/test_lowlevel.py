@@ -91,5 +91,5 @@ def test_the_batch_example_runs_without_ray() -> None:
     assert [line.split(" -> ")[0] for line in lines] == [
         "'Once upon a time'", "'The cat'", "'Lily and Tom'", "'One day'",
     ]  # fmt: skip
-    told = LLM().generate("The cat", SamplingParams(temperature=0, max_tokens=24))[0].outputs[0]
-    assert lines[1] == f"'The cat' -> {told.text!r}"
+    reported = LLM().generate("The cat", SamplingParams(temperature=0, max_tokens=24))[0].outputs[0]
+    assert lines[1] == f"'The cat' -> {reported.text!r}"

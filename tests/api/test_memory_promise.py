@@ -75,15 +75,15 @@ def test_vectors_and_searches_stay_under_the_limit(flat: Path, task: str) -> Non
 
 
 def test_what_is_suggested_fits(flat: Path) -> None:
-    asked = {"max_model_len": 4096, "max_num_seqs": 2, "max_num_batched_tokens": 256}
-    need = run(flat, {**asked, "memory_limit": "99%"}, 0, 0)
+    requested = {"max_model_len": 4096, "max_num_seqs": 2, "max_num_batched_tokens": 256}
+    need = run(flat, {**requested, "memory_limit": "99%"}, 0, 0)
     least = need["need"] - (need["blocks"] // 2 - 1) * need["K/V, 258 blocks of 32 tokens"] // 258
-    refused = run(flat, {**asked, "memory_limit": round(0.97 * least)}, 0, 0)["refused"]
+    refused = run(flat, {**requested, "memory_limit": round(0.97 * least)}, 0, 0)["refused"]
     ways = suggested(refused)
     assert len(ways) == 3, refused
     for way in ways:
         limit = {"memory_limit": round(0.97 * least)}
-        settings = {**asked, **limit, **way}
+        settings = {**requested, **limit, **way}
         got = run(flat, settings, 2, 64)
         assert got["high_water"] <= got["limit"], way
     shorter, narrower = ways[1], ways[2]

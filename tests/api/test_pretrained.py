@@ -38,7 +38,7 @@ def test_ids_and_text(llm: LLM, tokenizer: PreTrainedTokenizer) -> None:
     assert tokenizer.batch_decode([bare, bare[:1]]) == ["hello there", tokenizer.decode(bare[:1])]
 
 
-def test_special_tokens_are_kept_unless_asked(tokenizer: PreTrainedTokenizer) -> None:
+def test_special_tokens_are_kept_unless_requested(tokenizer: PreTrainedTokenizer) -> None:
     ids = [tokenizer.bos_token_id, *tokenizer.encode("hi", add_special_tokens=False)]
     assert None not in ids
     assert tokenizer.decode(ids) == f"{tokenizer.bos_token}hi"

@@ -1,5 +1,5 @@
 """`LLM` on a folder of GPTQ: its text is that of the same values in float32; the files must be what
-is asked for.
+is requested.
 """
 
 import json
@@ -61,7 +61,7 @@ def test_the_text_is_that_of_the_values(folders: dict[str, Path]) -> None:
     assert texts(folders["gptq"]) == texts(folders["dense"])
 
 
-def test_what_is_asked_for_is_held_to_the_files(folders: dict[str, Path]) -> None:
+def test_files_of_another_method_are_refused(folders: dict[str, Path]) -> None:
     with LLM(str(folders["gptq"]), quantization="gptq_marlin") as llm:
         rows = {row["feature"]: row for row in llm.effective}
         assert rows["quantization"]["effective"] == "gptq"
@@ -78,16 +78,16 @@ def test_what_is_asked_for_is_held_to_the_files(folders: dict[str, Path]) -> Non
         "awq": "quantization = 'awq', and gptq is quantised as gptq; leave it out",
         '{"method": "gptq", "bits": 8}': "has bits = 8, and gptq has 4; leave it out",
     }
-    for asked, says in refused.items():
+    for requested, says in refused.items():
         with pytest.raises(ConfigError, match=says):
-            LLM(str(folders["gptq"]), quantization=asked)
+            LLM(str(folders["gptq"]), quantization=requested)
     with pytest.raises(ConfigError, match="'gptq', and dense is not quantised; leave it out"):
         LLM(str(folders["dense"]), quantization="gptq")
 
 
 def test_inspect_and_check_know_it(folders: dict[str, Path]) -> None:
-    told = CliRunner().invoke(app, ["inspect", str(folders["gptq"])]).stdout
-    assert "gptq: U4_G32_ORDER" in told
+    reported = CliRunner().invoke(app, ["inspect", str(folders["gptq"])]).stdout
+    assert "gptq: U4_G32_ORDER" in reported
     document = json.loads(
         CliRunner().invoke(app, ["inspect", str(folders["gptq"]), "--json"]).stdout
     )
@@ -97,7 +97,7 @@ def test_inspect_and_check_know_it(folders: dict[str, Path]) -> None:
     assert CliRunner().invoke(app, ["check", str(folders["gptq"])]).exit_code == 0
 
 
-def test_matrices_without_a_kernel_are_told(tmp_path: Path) -> None:
+def test_matrices_without_a_kernel_are_reported(tmp_path: Path) -> None:
     made, _ = quantise(tiny_tensors({**CONFIG, **SHAPE}))
     for name, (kind, (groups, n), raw) in [i for i in made.items() if i[0].endswith("scales")]:
         stem = name.removesuffix("scales")
@@ -108,9 +108,9 @@ def test_matrices_without_a_kernel_are_told(tmp_path: Path) -> None:
         made[f"{stem}g_idx"] = "i32", order.shape, order.tobytes()
     config = SHAPE | {"quantization_config": GPTQ | {"group_size": 16}}
     path = tiny_folder(tmp_path / "m", config, made)
-    told = CliRunner().invoke(app, ["inspect", str(path)]).stdout
+    reported = CliRunner().invoke(app, ["inspect", str(path)]).stdout
     says = "no kernel reads the codes of 14 matrices, which are kept as bf16"
-    assert f"gptq: BF16 (and F32); {says}" in " ".join(told.split())
+    assert f"gptq: BF16 (and F32); {says}" in " ".join(reported.split())
     with LLM(str(path)) as llm:
         (row,) = (row for row in llm.effective if row["feature"] == "quantised weights")
         assert (row["effective"], row["reason"]) == ("gptq", says)

@@ -18,7 +18,7 @@ from big_model import qwen_words, write_06b
 
 MEASURED = Path(__file__).parent / "measured.py"
 LOAD = {"max_model_len": 512, "max_num_seqs": 1, "max_num_batched_tokens": 256}
-SPARE = 250 * 10**6  # bytes beside 1.15 times the file, and K/V
+SPARE = 250 * 10**6  # bytes next to 1.15 times the file, and K/V
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def model(tmp_path_factory: pytest.TempPathFactory, data: Callable[[str], Path])
 def start(model: Path, kept: Path, **settings: Any) -> dict[str, Any]:
     """What a process of its own held, that answered one prompt."""
     paths = os.pathsep.join(p for p in sys.path if p)
-    told = json.dumps({**LOAD, **settings})
+    reported = json.dumps({**LOAD, **settings})
     done = subprocess.run(
-        [sys.executable, str(MEASURED), str(model), told, "1", "64"],
+        [sys.executable, str(MEASURED), str(model), reported, "1", "64"],
         capture_output=True,
         text=True,
         env={

@@ -130,7 +130,9 @@ def test_one_at_his_prompt_does_not_end_for_the_error_of_the_next(
 ) -> None:
     """A chunk of which nothing is drawn has no row: the row after it is somebody else's."""
     llm = LLM(folder, long_prefill_token_threshold=2)
-    llm.generate("A", wanted(form={"regex": "abc"}))  # compiled, so that it comes beside the prompt
+    llm.generate(
+        "A", wanted(form={"regex": "abc"})
+    )  # compiled, so that it comes next to the prompt
 
     def broken(*anything: object) -> None:
         raise ZeroDivisionError

@@ -62,7 +62,7 @@ def page(value: Any, status: str = "200 OK") -> list[Step]:
 
 
 def words(body: dict[str, Any]) -> list[Step]:
-    """As many words as were asked for."""
+    """As many words as were requested."""
     count = body["max_tokens"]
     length = len(body["prompt"])
     return stream(*[text(" w")] * count, usage(length, count), DONE)
@@ -70,17 +70,17 @@ def words(body: dict[str, Any]) -> list[Step]:
 
 @dataclass
 class Fake:
-    """What it was asked, how many at once, and how many connections there were."""
+    """Its requests, how many at once, and how many connections there were."""
 
     port: int = 0
-    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+    requested: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
     connections: int = 0
     active: int = 0
     most: int = 0
 
     @property
     def bodies(self) -> list[Any]:
-        return [body for path, _, body in self.asked if body is not None]
+        return [body for path, _, body in self.requested if body is not None]
 
     @property
     def url(self) -> str:
@@ -116,7 +116,7 @@ def serving(
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, _ = lines[0].split(" ")
         body = json.loads(raw) if raw else None
-        fake.asked.append((path, headers, body))
+        fake.requested.append((path, headers, body))
         if path == mute:
             raise ConnectionResetError
         steps = page(models, status) if method == "GET" else plan(body)

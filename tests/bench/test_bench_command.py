@@ -108,7 +108,7 @@ def test_at_a_terminal_the_bar_leaves_stdout_alone(tmp_path: Path) -> None:
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=side)
     os.close(side)
     drawn = b""
-    with suppress(OSError):  # how the end of a terminal is told
+    with suppress(OSError):  # how the end of a terminal is reported
         while part := os.read(terminal, 4096):
             drawn += part
     assert process.stdout is not None

@@ -28,14 +28,14 @@ def labels(text: str) -> dict[str, str]:
 def test_a_load_is_shown_as_vllm_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     with serving() as fake:
         assert run(fake, "--max-concurrency", "2", "--seed", "4", "--ignore-eos") == 0
-    told = capsys.readouterr()
-    got = labels(told.out)
-    assert told.out.startswith("============ Serving Benchmark Result ============\n")
+    reported = capsys.readouterr()
+    got = labels(reported.out)
+    assert reported.out.startswith("============ Serving Benchmark Result ============\n")
     assert (got["Successful requests"], got["Failed requests"]) == ("6", "0")
     assert (got["Total input tokens"], got["Total generated tokens"]) == ("72", "30")
     assert got["Maximum request concurrency"] == "2" and "Mean E2EL (ms)" not in got
     assert fake.most <= 2 and all(len(body["prompt"]) == 12 for body in fake.bodies)
-    assert told.err == "the vocabulary's size is not known; prompts are of ids below 1000\n"
+    assert reported.err == "the vocabulary's size is not known; prompts are of ids below 1000\n"
     body = {k: v for k, v in fake.bodies[0].items() if k != "prompt"}
     assert body == {
         "model": "fake", "max_tokens": 5, "stream": True, "temperature": 0.0,
@@ -52,7 +52,7 @@ def test_options_reach_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
             "--lora-modules", "a", "b", "--lora-assignment", "round-robin", "--endpoint", "/other",
             "--num-warmups", "2", "--random-range-ratio", '{"input": 0.5}', "--max-concurrency=1",
         )  # fmt: skip
-    posts = [(path, headers, body) for path, headers, body in fake.asked if body]
+    posts = [(path, headers, body) for path, headers, body in fake.requested if body]
     assert code == 0 and len(posts) == 8 and {path for path, _, _ in posts} == {"/other"}
     headers = posts[0][1]
     assert (headers["x-a"], headers["x-b"], headers["authorization"]) == ("1", "2=3", "bearer k1")
@@ -89,21 +89,21 @@ def test_figures_go_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(first)["output_lens"] == [5] * 6 and "itls" not in json.loads(second)
 
 
-def test_failures_are_counted_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_counted_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     def half(body: dict[str, Any]) -> list[Step]:
         full = page({"error": {"message": "the queue is full"}}, "429 Too Many Requests")
         return [*full] if body["prompt"][0] % 2 else [*words(body)]
 
     with serving(half) as fake:
         assert run(fake, "--num-prompts", "40") == 0
-    told = capsys.readouterr()
-    failed = int(labels(told.out)["Failed requests"])
+    reported = capsys.readouterr()
+    failed = int(labels(reported.out)["Failed requests"])
     assert 0 < failed < 40
-    assert f"{failed} failed: HTTP 429: the queue is full\n" in told.err
+    assert f"{failed} failed: HTTP 429: the queue is full\n" in reported.err
     with serving(lambda body: page(b"no", "500 Oops")) as fake:
         assert run(fake, "--json") == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out)["failures"] == {"HTTP 500: no": 6}
+    reported = capsys.readouterr()
+    assert json.loads(reported.out)["failures"] == {"HTTP 500: no": 6}
 
 
 def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,10 +174,10 @@ def test_wrong_words_are_one_line(
 ) -> None:
     with serving() as fake:
         assert run(fake, *words) == 2
-    told = capsys.readouterr()
-    assert said in told.err and "Traceback" not in told.err and told.out == ""
-    assert [line for line in told.err.splitlines() if line.startswith("error: ")] == [
-        told.err.splitlines()[-1]
+    reported = capsys.readouterr()
+    assert said in reported.err and "Traceback" not in reported.err and reported.out == ""
+    assert [line for line in reported.err.splitlines() if line.startswith("error: ")] == [
+        reported.err.splitlines()[-1]
     ]
     assert fake.bodies == []
 
@@ -232,18 +232,18 @@ def test_an_answer_that_takes_too_long_is_a_failure(capsys: pytest.CaptureFixtur
 
 
 def test_adapters_by_chance_and_lengths_that_are_kept() -> None:
-    asked = []
+    requested = []
     with serving() as fake:
         for _ in range(2):
             assert run(fake, "--lora-modules", "a", "b", "--num-prompts", "20",
                        "--max-concurrency", "1") == 0  # fmt: skip
-            asked.append([body["model"] for body in fake.bodies])
+            requested.append([body["model"] for body in fake.bodies])
             assert all(body["ignore_eos"] for body in fake.bodies)
-            fake.asked.clear()
-    assert asked[0] == asked[1] and {*asked[0]} == {"a", "b"} != asked[0][:2] * 10
+            fake.requested.clear()
+    assert requested[0] == requested[1] and {*requested[0]} == {"a", "b"} != requested[0][:2] * 10
 
 
-def test_a_result_is_the_models_where_adapters_are_asked(
+def test_a_result_is_the_models_where_adapters_are_requested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with serving() as fake:
@@ -276,9 +276,9 @@ def test_a_trace_has_times_of_its_own(
         assert run(fake, *trace, "--speed", "2") == 0
         assert run(fake, *trace, "--request-rate", "3") == 2
     assert [len(body["prompt"]) for body in fake.bodies] == [30, 20]  # it takes 4,096
-    told = capsys.readouterr()
-    assert float(labels(told.out)["Benchmark duration (s)"]) >= 0.1
-    assert "a trace sets the times" in told.err
+    reported = capsys.readouterr()
+    assert float(labels(reported.out)["Benchmark duration (s)"]) >= 0.1
+    assert "a trace sets the times" in reported.err
 
 
 def test_a_list_goes_on_until_the_next_option() -> None:
@@ -314,9 +314,9 @@ def test_our_own_server(capsys: pytest.CaptureFixture[str]) -> None:
                 "ttft,tpot,itl,e2el", "--random-prefix-len", "40",
             ]  # fmt: skip
             assert main(words) == 0
-            told = capsys.readouterr()
-            got = labels(told.out)
-            assert told.err == "", "the server counted a prompt differently"
+            reported = capsys.readouterr()
+            got = labels(reported.out)
+            assert reported.err == "", "the server counted a prompt differently"
             assert (got["Successful requests"], got["Failed requests"]) == ("6", "0")
             assert got["Total input tokens"] == str(6 * 52)
             assert got["Total generated tokens"] == str(6 * 5)

@@ -46,11 +46,11 @@ def stand_in(folder: Path, answer: str, hello: str = '{"version": "peer 1"}') ->
 
 
 class Heard(RunListener):
-    """Keeps what it is told."""
+    """Keeps its messages."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-        self.told: list[BenchRow] = []
+        self.reported: list[BenchRow] = []
         self.rounds: list[tuple[str, int, int]] = []
 
     def warn(self, message: str) -> None:
@@ -60,10 +60,10 @@ class Heard(RunListener):
         self.rounds.append((test, done, total))
 
     def rows(self, rows: Sequence[BenchRow]) -> None:
-        self.told += rows
+        self.reported += rows
 
 
-def asked(
+def requested(
     means: PeerMethod | None = None, tests: Sequence[Workload] = TESTS, rounds: int = 2
 ) -> KernelRun:
     peers = [PeerArgument.of("openvino")] if means else []
@@ -72,9 +72,9 @@ def asked(
 
 def test_every_test_has_a_row_with_its_figures() -> None:
     heard = Heard()
-    rows = run(asked(), (), heard)
+    rows = run(requested(), (), heard)
     assert [row.test for row in rows] == ["pp24", "tg3", "tg2 b2"]
-    assert heard.told == rows and heard.warnings == []
+    assert heard.reported == rows and heard.warnings == []
     begun = list(dict.fromkeys(heard.rounds))
     assert begun == [(t.name, 2 * i + r, 6) for i, t in enumerate(TESTS) for r in (0, 1)]
     for row, test in zip(rows, TESTS, strict=True):
@@ -87,7 +87,7 @@ def test_every_test_has_a_row_with_its_figures() -> None:
 
 def test_a_peer_takes_its_turn_and_the_ratio_is_a_rounds(tmp_path: Path) -> None:
     means = stand_in(tmp_path, '{"seconds": 100.0}')
-    ours, theirs = run(asked(means, [Workload(gen=3)]))
+    ours, theirs = run(requested(means, [Workload(gen=3)]))
     assert (theirs.engine, theirs.version, theirs.isa) == ("openvino", "peer 1", ours.isa)
     assert theirs.avg_ts == pytest.approx(0.03)
     assert theirs.ratio is not None
@@ -99,7 +99,7 @@ def test_a_peer_takes_its_turn_and_the_ratio_is_a_rounds(tmp_path: Path) -> None
 def test_a_peer_is_given_the_same_tokens(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     note = f'open({str(seen)!r}, "a").write(line) and {{"seconds": 1.0}}'
-    run(asked(stand_in(tmp_path, note), [*TESTS, Workload(prompt=8, depth=32)], rounds=1))
+    run(requested(stand_in(tmp_path, note), [*TESTS, Workload(prompt=8, depth=32)], rounds=1))
     lines = [json.loads(line) for line in seen.read_text().splitlines()]
     assert len(lines) == 8  # before each a short one that is not timed
     first, second, third, fourth = lines[1::2]
@@ -119,7 +119,7 @@ def test_a_peer_is_given_the_same_tokens(tmp_path: Path) -> None:
 )
 def test_a_peer_that_fails_is_named_and_left_out(tmp_path: Path, answer: str, said: str) -> None:
     heard = Heard()
-    rows = run(asked(stand_in(tmp_path, answer), TESTS[:1]), (), heard)
+    rows = run(requested(stand_in(tmp_path, answer), TESTS[:1]), (), heard)
     assert [row.engine for row in rows] == ["flyweight"]
     assert len(heard.warnings) == 1 and said in heard.warnings[0]
     assert heard.warnings[0].endswith("left out")
@@ -128,7 +128,7 @@ def test_a_peer_that_fails_is_named_and_left_out(tmp_path: Path, answer: str, sa
 def test_a_peer_that_cannot_read_the_file_is_left_out(tmp_path: Path) -> None:
     heard = Heard()
     means = stand_in(tmp_path, "None", '{"error": "Unsupported quantization type"}')
-    rows = run(asked(means, TESTS[:1]), (), heard)
+    rows = run(requested(means, TESTS[:1]), (), heard)
     assert [row.engine for row in rows] == ["flyweight"]
     assert heard.warnings == ["openvino: Unsupported quantization type; it is left out"]
 
@@ -192,10 +192,10 @@ def test_a_peer_may_have_flags_and_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_finished_tests_are_passed_over() -> None:
     heard = Heard()
-    done = run(asked(tests=TESTS[:2], rounds=1))
-    assert run(asked(rounds=1), done, heard)[0].test == "tg2 b2"
+    done = run(requested(tests=TESTS[:2], rounds=1))
+    assert run(requested(rounds=1), done, heard)[0].test == "tg2 b2"
     assert {name for name, _, _ in heard.rounds} == {"tg2 b2"}
-    assert run(asked(tests=TESTS[:2], rounds=1), done) == []
+    assert run(requested(tests=TESTS[:2], rounds=1), done) == []
     with_peer = KernelRun("stories", TESTS[:2], peers=[PeerArgument("openvino")])
     known = {row.key for row in done}
     assert (

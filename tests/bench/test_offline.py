@@ -55,8 +55,8 @@ def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
 def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> None:
     seen, heard = tmp_path / "seen", Heard()
     note = f'open({str(seen)!r}, "a").write(line) and {{"seconds": 50.0}}'
-    asked = OfflineRequests(3, 8, 4, 2)
-    serving = OfflineRun("stories", asked, heard)
+    requested = OfflineRequests(3, 8, 4, 2)
+    serving = OfflineRun("stories", requested, heard)
     with serving.open_peers([PeerArgument("openvino")], stand_in(tmp_path, note)):
         outcome = measure(serving, rounds=2, warm=1)
     assert [name for name, _, _ in heard.rounds] == ["warm-up", "round 1", "round 2"]
@@ -67,7 +67,7 @@ def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> Non
     assert (peer.ratio.least, peer.ratio.most) == (ratios[0], ratios[1])
     commands = [json.loads(line) for line in seen.read_text().splitlines()]
     assert [command["prompts"] for command in commands] == [
-        asked.make_prompts(serving.vocab, round) for round in range(3)
+        requested.make_prompts(serving.vocab, round) for round in range(3)
     ]
     assert all(command["gen"] == 4 for command in commands)
 
@@ -134,12 +134,12 @@ def test_wrong_sizes_are_refused(
 
 
 def test_a_start_ends_with_a_token(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     starts = measure_startup(
         "stories", ("--threads", "1"), 2, [PeerArgument("openvino")],
-        stand_in(tmp_path, '{"seconds": 0.5}'), lambda *step: told.append(step),
+        stand_in(tmp_path, '{"seconds": 0.5}'), lambda *step: reported.append(step),
     )  # fmt: skip
-    assert told == [("first start", 0, 3), ("start 1", 1, 3), ("start 2", 2, 3)]
+    assert reported == [("first start", 0, 3), ("start 1", 1, 3), ("start 2", 2, 3)]
     for one in (starts.cold, *starts.warm):
         assert 0 < one.first <= one.whole and one.peak > 10 << 20
     assert len(starts.warm) == len(starts.peers["openvino"]) == 2

@@ -56,11 +56,11 @@ def row(test: str, kind: str = "q4_0", **more: object) -> BenchRow:
     ],
 )
 def test_floors(tables: ModuleType, test: str, kind: str, ratio: float, share: float) -> None:
-    asked = tables.floor(row(test, kind))
-    assert (asked.ratio, asked.share) == (ratio, share)
+    requested = tables.floor(row(test, kind))
+    assert (requested.ratio, requested.share) == (ratio, share)
 
 
-def test_more_is_asked_where_memory_is_fast(tables: ModuleType) -> None:
+def test_more_is_requested_where_memory_is_fast(tables: ModuleType) -> None:
     assert tables.floor(row("tg128", limit_read=51.0)).ratio == 1.8
 
 
@@ -112,7 +112,7 @@ def test_a_busy_core_is_held_to_the_quiet_figure(tables: ModuleType) -> None:
     assert "tg128 @ d2048 + 1 busy" in text and "keeps 60 % of its quiet figure: met" in text
 
 
-def test_time_beside_the_model_is_told(tables: ModuleType) -> None:
+def test_time_beside_the_model_is_reported(tables: ModuleType) -> None:
     quick = replace(row("tg128"), outside_us=61.4)
     assert "61 us a step outside the model |" in "\n".join(tables.tables([quick]))
 

@@ -111,13 +111,13 @@ def test_a_step_adds_up_its_ops_each_at_its_own_limit() -> None:
 
 def test_the_shape_of_the_model_inside_is_its_files() -> None:
     found = describe(ASSETS / "stories.gguf")
-    asked = make_shape(found.checkpoint, found.plan, found.spec, "int8", "f16")
-    read = sum(matrix.nbytes * n for matrix, n in asked.matrices)
+    requested = make_shape(found.checkpoint, found.plan, found.spec, "int8", "f16")
+    read = sum(matrix.nbytes * n for matrix, n in requested.matrices)
     size = (ASSETS / "stories.gguf").stat().st_size
     assert 0.9 * size < read < size  # the rest: vocabulary, norms, padding
-    weights = sum(matrix.rows * matrix.columns * n for matrix, n in asked.matrices)
+    weights = sum(matrix.rows * matrix.columns * n for matrix, n in requested.matrices)
     assert read == weights * 34 // 32  # Q8_0
-    assert {matrix.unit for matrix, _ in asked.matrices} == {"int8"}
-    heads = [matrix for matrix, _ in asked.matrices if matrix.head]
+    assert {matrix.unit for matrix, _ in requested.matrices} == {"int8"}
+    heads = [matrix for matrix, _ in requested.matrices if matrix.head]
     assert [(m.rows, m.columns) for m in heads] == [(found.spec.vocab, found.spec.hidden)]
-    assert sum(n for _, n in asked.layers) == len(found.spec.layers)
+    assert sum(n for _, n in requested.layers) == len(found.spec.layers)

@@ -141,7 +141,7 @@ def test_the_block_has_vllms_labels_in_order() -> None:
     assert "Output token throughput (tok/s):         1.50      " in got
 
 
-def test_what_was_not_asked_for_is_not_in_the_block() -> None:
+def test_what_was_not_requested_is_not_in_the_block() -> None:
     got = "\n".join(write_block(summary(), header(), ["ttft"]))
     for absent in ("goodput", "RPS", "Maximum request", "ITL", "E2EL"):
         assert absent not in got
@@ -187,9 +187,9 @@ def test_what_became_of_guesses_meanwhile() -> None:
     drafts = pages[1].subtract(pages[0])
     assert drafts is not None and drafts.rates == [0.8, 0.4]
     assert (drafts.rate, drafts.length) == (60.0, 2.2)
-    told = [*write_block(summary(), header(), [], drafts)]
-    at = told.index("---------------Speculative Decoding---------------")
-    assert told[at + 1 :] == [
+    reported = [*write_block(summary(), header(), [], drafts)]
+    at = reported.index("---------------Speculative Decoding---------------")
+    assert reported[at + 1 :] == [
         "Acceptance rate (%):                     60.00     ",
         "Acceptance length:                       2.20      ",
         "Drafts:                                  10        ",
@@ -213,11 +213,11 @@ def test_when_a_ramp_reached_which_rate() -> None:
         and ArrivalRate(2.0).list_growth(7) == []
     )
     load = RequestSchedule(ASKS, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    told = make_document(
+    reported = make_document(
         summary(), header(pace=ramp), [], replace(PLAYED, load=load, began=86400.0), detailed=False
     )["rps_change_events"]
-    assert [one["rps"] for one in told] == [1, 2, 3, 4]
-    moments = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in told]
+    assert [one["rps"] for one in reported] == [1, 2, 3, 4]
+    moments = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in reported]
     assert [moment - 86400.0 for moment in moments] == [0.0, 2.0, 4.0, 5.0]
 
 
@@ -247,7 +247,7 @@ def test_reasons_are_shown_once_each_and_not_all() -> None:
     assert len(got) == 6 and got[-1] == "... and 2 other reasons"
 
 
-def test_a_servers_other_count_of_a_prompt_is_told() -> None:
+def test_a_servers_other_count_of_a_prompt_is_reported() -> None:
     right, wrong = answer(0, 1.0), answer(0, 1.0)
     right.prompt_counted, wrong.prompt_counted = 10, 21
     assert [*find_miscounts(LoadResult(RequestSchedule(ASKS[:1], [0.0]), [right], 1.0, 0.0))] == []

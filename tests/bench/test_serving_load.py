@@ -59,7 +59,7 @@ def drawn(data: Any, words: PromptMaker, count: int, seed: int = 0) -> list[Load
 
 
 @pytest.mark.parametrize("name", ["", "tokenizer-llama2", "tokenizer-llama3"])
-def test_texts_have_the_length_asked_for(name: str, data: Callable[[str], Path]) -> None:
+def test_texts_have_the_length_requested(name: str, data: Callable[[str], Path]) -> None:
     tokenizer = tokenizer_of(str(data(name)) if name else None)
     words, rng = TextPrompts(tokenizer), random.Random(3)
     marks = len(tokenizer.encode(""))
@@ -80,7 +80,7 @@ def test_ids_are_ordinary_ones(tokenizer: Tokenizer) -> None:
         IdPrompts(2000).count("a text")
 
 
-def test_random_lengths_vary_as_much_as_asked() -> None:
+def test_random_lengths_vary_as_much_as_requested() -> None:
     asks = drawn(Random(320, 96, (0.6, 1 / 3)), IdPrompts(5000), 3000)
     lengths, outputs = [a.length for a in asks], [a.output for a in asks]
     assert (min(lengths), max(lengths)) == (128, 512)
@@ -263,7 +263,7 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
         Trace(tmp_path, 0)
 
 
-def test_all_at_once_and_the_rate_asked_for() -> None:
+def test_all_at_once_and_the_rate_requested() -> None:
     rng = random.Random(0)
     assert ArrivalRate().draw_times(3, rng) == [0.0] * 3
     times = ArrivalRate(4.0).draw_times(1000, rng)

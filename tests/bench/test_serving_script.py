@@ -52,8 +52,8 @@ def test_both_are_measured_in_turn(
     for row in (mine, other):
         assert (row["completed"], row["failed"], row["max_concurrency"]) == (3, 0, 2)
         assert (row["total_input_tokens"], row["total_output_tokens"]) == (150, 12)
-    told = capsys.readouterr()
-    lines = told.out.splitlines()
+    reported = capsys.readouterr()
+    lines = reported.out.splitlines()
     assert lines[0] == "tiny: 3 requests, 2 at once; 1 rounds"
     assert lines[1].split() == ["flyweight", "llama.cpp", "better"]
     rate = next(line for line in lines if "output tokens/s" in line).split()
@@ -61,7 +61,7 @@ def test_both_are_measured_in_turn(
     assert rate[-1] == f"x{ratio:.2f}"
 
 
-def test_a_server_that_does_not_start_is_told_with_its_last_words(
+def test_a_server_that_does_not_start_is_reported_with_its_last_words(
     bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -164,9 +164,9 @@ def test_times_are_from_sending_to_arriving() -> None:
     assert got.end >= got.times[-1]
 
 
-def test_connections_are_kept_and_no_more_are_asked_than_allowed() -> None:
+def test_connections_are_kept_within_the_limit() -> None:
     with serving(
-        lambda body: [Until(3), *words(body)] if len(fake.asked) <= 3 else words(body)
+        lambda body: [Until(3), *words(body)] if len(fake.requested) <= 3 else words(body)
     ) as fake:
         got = played(fake, [ASK] * 12, most=3)
     assert all(answer.ok for answer in got.answers)
@@ -176,7 +176,7 @@ def test_connections_are_kept_and_no_more_are_asked_than_allowed() -> None:
 
 def test_a_burst_is_there_at_once() -> None:
     """None is answered before all have come."""
-    with serving(lambda body: [Until(8), *words(body)] if len(fake.asked) <= 8 else []) as fake:
+    with serving(lambda body: [Until(8), *words(body)] if len(fake.requested) <= 8 else []) as fake:
         got = played(fake, [ASK] * 8)
     assert fake.most == 8 and all(answer.ok for answer in got.answers)
 
@@ -190,7 +190,7 @@ def test_requests_go_out_in_the_order_of_their_times() -> None:
     assert starts == sorted(starts) and got.seconds > 0.095  # clocks of loops tick milliseconds
 
 
-def test_a_server_that_closes_after_each_answer_is_asked_again() -> None:
+def test_a_server_that_closes_after_each_answer_is_requested_again() -> None:
     def closing(body: dict[str, Any]) -> list[Step]:
         steps = words(body)
         head = steps[0]
@@ -203,7 +203,7 @@ def test_a_server_that_closes_after_each_answer_is_asked_again() -> None:
 
 
 def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
-    """Some servers close without a word before; a new connection is asked then."""
+    """Some servers close without a word before; a new connection is opened then."""
     with serving(lambda body: [*words(body), DROP]) as fake:
         got = played(fake, [ASK] * 6, most=1)
     assert all(answer.ok for answer in got.answers) and len(fake.bodies) == 6
@@ -226,7 +226,7 @@ def look(fake: Fake, seconds: float = 0) -> list[dict[str, Any]]:
 def test_a_server_that_is_ready_lists_its_models() -> None:
     with serving() as fake:
         assert look(fake) == [{"id": "fake", "max_model_len": 4096}]
-    assert fake.asked[0][1]["x-key"] == "k"
+    assert fake.requested[0][1]["x-key"] == "k"
     with serving(models={"detail": "not found"}, status="404 Not Found") as fake:
         assert look(fake) == []
 
@@ -244,7 +244,7 @@ def test_a_server_that_is_not_ready(status: str, seconds: float, said: str) -> N
     with serving(models=loading, status=status) as fake, pytest.raises(ConfigError, match=said):
         look(fake, seconds)
     fewest = {9: 2, 2: 2, 0: 1}[seconds]  # a key is missed at either page
-    assert len(fake.asked) >= fewest and (seconds == 2 or len(fake.asked) == fewest)
+    assert len(fake.requested) >= fewest and (seconds == 2 or len(fake.requested) == fewest)
 
 
 def test_bodies_are_what_each_api_wants() -> None:
@@ -295,7 +295,7 @@ def test_reasons_are_one_line() -> None:
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_certificates_are_looked_at_unless_told_otherwise(verified: bool) -> None:
+def test_certificates_are_checked_by_default(verified: bool) -> None:
     tls = ConnectionPool(ServerAddress.of("https://a.b", verified=verified))._tls
     assert tls is not None and tls.check_hostname is verified
     assert tls.verify_mode is (ssl.CERT_REQUIRED if verified else ssl.CERT_NONE)

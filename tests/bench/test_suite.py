@@ -47,7 +47,7 @@ def test_the_short_plan_is_q4_0_and_bf16_up_to_2k(suite: ModuleType) -> None:
     assert not {p for p in parts if p in rest}, "bench-all is the rest"
 
 
-def test_peers_that_are_not_here_are_not_asked_for(
+def test_peers_that_are_not_here_are_not_requested(
     suite: ModuleType, args: argparse.Namespace
 ) -> None:
     (part, *_) = suite.short()
@@ -85,7 +85,7 @@ def test_the_smallest_model_is_measured_where_it_is(
     assert str(file) in suite.command(part, args, set())
 
 
-def test_a_comparison_that_is_left_out_is_told(
+def test_a_comparison_that_is_left_out_is_reported(
     suite: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite.peers_here()

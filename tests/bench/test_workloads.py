@@ -30,7 +30,7 @@ def test_lists_become_tests_in_order() -> None:
     "depth, batch, said",
     [(0, 1, "shared_prefix = 64 is for batches"), (32, 2, "shared_prefix = 64 with n_depth = 32")],
 )
-def test_nothing_asked_for_is_dropped(depth: int, batch: int, said: str) -> None:
+def test_nothing_requested_is_dropped(depth: int, batch: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         list(WorkloadPlan((), (), (0, depth), (batch,), 32, (64,)).list_tests())
 

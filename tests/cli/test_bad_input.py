@@ -118,7 +118,7 @@ def test_the_bar_goes_when_a_load_fails(command, tmp_path, monkeypatch) -> None:
         raise CheckpointError("torn")
 
     monkeypatch.setattr("flyweight.build.load", torn)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # stands for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # represents a terminal
     monkeypatch.setenv("TERM", "xterm")
     got = command("run", folder, "hi")
     hidden, shown = "\x1b[?25l", "\x1b[?25h"  # the cursor

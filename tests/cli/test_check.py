@@ -45,7 +45,7 @@ def test_a_model_without_fault(command, report, speaking) -> None:
     assert "none: the model continues text" in shown.out
 
 
-def test_every_problem_is_told_at_once(command, report, tmp_path) -> None:
+def test_every_problem_is_reported_at_once(command, report, tmp_path) -> None:
     tensors = tiny_tensors()
     del tensors["model.norm.weight"]
     odd = np.zeros((64, 32), np.float32)

@@ -77,7 +77,7 @@ def test_the_load_must_fit(command, kept: Path) -> None:
         assert command("compile", "stories", *more).code == 0, more
 
 
-def test_a_context_beyond_the_models_own_is_told(command, kept: Path) -> None:
+def test_a_context_beyond_the_models_own_is_reported(command, kept: Path) -> None:
     got = command("compile", "stories")
     assert got.code == 0
     assert "max_model_len = 2560 is above the 512 tokens the model was made for" in got.err

@@ -1,4 +1,4 @@
-"""Shell completion: installed into a home of its own, and asked by a real bash; `version`."""
+"""Shell completion: installed into a home of its own, and called by a real bash; `version`."""
 
 import os
 import re
@@ -54,8 +54,8 @@ def bash(environment, tmp_path_factory):
 )
 def test_bash_completes(bash, line: str, wanted: str) -> None:
     *words, last = line.split()
-    asked = bash(ASK.format(words=" ".join(words), last=last, at=len(words)))
-    assert asked.strip() == wanted
+    requested = bash(ASK.format(words=" ".join(words), last=last, at=len(words)))
+    assert requested.strip() == wanted
 
 
 def test_the_script_can_be_shown(bash) -> None:

@@ -55,10 +55,10 @@ def test_every_help_has_one_style(helped, name: str) -> None:
     assert verb and not verb[1].endswith("s"), "a sentence in the imperative"
     rows = options(text)
     assert rows["-h, --help"] == "Show this message and exit."
-    for option, told in rows.items():
-        sentence, *values = re.split(r" +\[(?:default: |required)", told)
+    for option, reported in rows.items():
+        sentence, *values = re.split(r" +\[(?:default: |required)", reported)
         assert sentence.endswith(".") and re.match(r"[A-Z/a-z]", sentence), option
-        assert len(values) <= 1 and told.count("[") == len(values), f"{option}: {told}"
+        assert len(values) <= 1 and reported.count("[") == len(values), f"{option}: {reported}"
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -81,13 +81,13 @@ def test_summaries_of_commands_are_whole(helped, monkeypatch) -> None:
 def test_serve_shows_the_default_of_every_setting(helped) -> None:
     rows = options(helped("serve"))
     for flag in [flag for group in GROUPS.values() for flag in group]:
-        told = next(
+        reported = next(
             t for spelt, t in rows.items() if re.match(rf"(-\w, )?--{flag.name}\b(?!-)", spelt)
         )
         room, _, field = flag.sets.partition(".")
         value = getattr(ServerSettings() if room == "server" else Settings(), field, None)
         if value not in (None, False, (), "", {}):
-            assert f"[default: {flag.default}]" in told, flag.name
+            assert f"[default: {flag.default}]" in reported, flag.name
     assert (
         "[default: 8000]" in rows["--port PORT"] and "[default: 80%]" in rows["--memory-limit SIZE"]
     )

@@ -59,12 +59,12 @@ def test_a_model_runs_by_its_name(client, hub, words, folder) -> None:
     assert got.code == 0 and got.out == local.out, got.err
     assert "tiny/words: safetensors of " in got.err
     assert sorted(set(hub.bodies())) == sorted(words)
-    to_cdn = [a for a in hub.asked if a.path.startswith("/cdn/")]
+    to_cdn = [a for a in hub.requested if a.path.startswith("/cdn/")]
     assert to_cdn and not any(a.token for a in to_cdn)
-    assert any(a.token == "Bearer secret" for a in hub.asked)
-    hub.asked.clear()
+    assert any(a.token == "Bearer secret" for a in hub.requested)
+    hub.requested.clear()
     again = client("run", "tiny/words", "hello there", *GREEDY)
-    assert again.out == local.out and not hub.asked
+    assert again.out == local.out and not hub.requested
 
 
 def test_the_python_interface_takes_names(client, hub, words) -> None:
@@ -141,7 +141,7 @@ def test_revisions_and_what_has_changed(client, hub, words) -> None:
     hub.repos["tiny/words"] = Repo(words, ("main", "v1"))
     first = client("pull", "tiny/words@v1")
     assert first.code == 0 and client("pull", "tiny/words", "--revision", "v1").out == first.out
-    hub.asked.clear()
+    hub.requested.clear()
     hub.repos["tiny/words"] = Repo(words | {"generation_config.json": b'{"top_k": 7}'})
     second = client("pull", "tiny/words")
     assert second.code == 0 and second.out != first.out
@@ -152,7 +152,7 @@ def test_revisions_and_what_has_changed(client, hub, words) -> None:
 
 def test_a_bar_at_a_terminal(client, hub) -> None:
     hub.repos["tiny/g"] = Repo({"g-Q8_0.gguf": STORIES + os.urandom(25_000_000)})
-    got = client("pull", "tiny/g", FORCE_COLOR="1")  # stands for a terminal
+    got = client("pull", "tiny/g", FORCE_COLOR="1")  # represents a terminal
     assert got.code == 0 and "fetching g-Q8_0.gguf" in got.err and "MiB" in got.err
     assert "fetching" not in client("pull", "tiny/g").err
 
@@ -171,8 +171,8 @@ def test_pytorchs_file_is_fetched_where_there_is_nothing_else(client, hub, words
     assert got.code == 0 and got.out == local.out, got.err
     assert "tiny/old: pytorch_model.bin of " in got.err
     assert sorted(set(hub.bodies())) == sorted([*old, "pytorch_model.bin"])
-    hub.asked.clear()
-    assert client("run", "tiny/old", "hello there", *GREEDY).out == local.out and not hub.asked
+    hub.requested.clear()
+    assert client("run", "tiny/old", "hello there", *GREEDY).out == local.out and not hub.requested
     listed = client("models").out
     assert "tiny/old " in listed and "pytorch_model.bin" in listed
 
@@ -246,7 +246,7 @@ def test_a_rate_limit_is_waited_for(client, hub) -> None:
     hub.faults = {"/revision/main": ["429"], "g-Q8_0.gguf": ["", "429"]}
     got = client("pull", "tiny/g")
     assert got.code == 0, got.err
-    assert "the Hub asks us to wait (429); trying again in 1 s" in got.err
+    assert "the Hub is busy (429); trying again in 1 s" in got.err
     hub.retry_after = "3600"
     hub.faults = {"/revision/main": ["429"]}
     refused(client("pull", "tiny/h"), "too many requests from here (429)", "HF_TOKEN")
@@ -260,7 +260,7 @@ def test_a_body_cut_short_is_gone_on_with(client, hub) -> None:
     got = client("pull", "tiny/g")
     assert got.code == 0, got.err
     assert Path(got.out.strip()).read_bytes() == big
-    first, rest = [a for a in hub.asked if a.path.startswith("/cdn/")]
+    first, rest = [a for a in hub.requested if a.path.startswith("/cdn/")]
     assert first.range == "" and first.sent == 12_000_000
     begun = int(rest.range.removeprefix("bytes=").removesuffix("-"))
     assert begun >= 10_000_000 and rest.sent == len(big) - begun
@@ -281,11 +281,11 @@ def test_killed_and_run_again_it_asks_for_the_rest(client, hub, home) -> None:
     assert process.wait() == -signal.SIGKILL
     process.communicate()
     begun = partial.stat().st_size
-    hub.asked.clear()
+    hub.requested.clear()
     got = client("pull", "tiny/big")
     assert got.code == 0 and f"going on from {begun} of {len(big)} bytes" in got.err, got.err
     assert Path(got.out.strip()).read_bytes() == big
-    (rest,) = [a for a in hub.asked if a.path.startswith("/cdn/")]
+    (rest,) = [a for a in hub.requested if a.path.startswith("/cdn/")]
     assert rest.range == f"bytes={begun}-" and rest.sent == len(big) - begun
     assert [p.name for p in blobs(home)] == [digest(big)]
 
@@ -314,7 +314,7 @@ def test_what_arrives_damaged_is_not_kept(client, hub, home) -> None:
 
 
 def test_a_full_disk(client, hub) -> None:
-    """A limit on the size of files stands for it; what has come is kept."""
+    """A limit on the size of files takes its place; what has come is kept."""
     big = STORIES + os.urandom(20_000_000)
     hub.repos["tiny/big"] = Repo({"b-Q8_0.gguf": big})
     code = """
@@ -340,7 +340,7 @@ def test_without_a_network(client, hub, words, folder) -> None:
     hub.repos["tiny/words"] = Repo(words)
     local = client("run", folder, "hello there", *GREEDY)
     assert client("pull", "tiny/words").code == 0
-    hub.asked.clear()
+    hub.requested.clear()
     for more in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
         got = client("run", "tiny/words", "hello there", *GREEDY, **more)
         assert got.code == 0 and got.out == local.out and "network" not in got.err
@@ -354,7 +354,7 @@ def test_without_a_network(client, hub, words, folder) -> None:
         client("run", "tiny/new", "hi", HF_HUB_OFFLINE="1"),
     ):
         refused(got, "tiny/new is not in the cache", "flyweight pull tiny/new")
-    assert hub.asked == []
+    assert hub.requested == []
 
 
 def test_something_that_is_no_hub(client, hub) -> None:

@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_refused(command, folder) -> None:
     assert got.code == 2 and "nearest settings that fit: memory_limit = " in got.err
 
 
-def test_what_sets_a_family_apart_is_told(command, tmp_path) -> None:
+def test_features_of_a_family_are_reported(command, tmp_path) -> None:
     """Experts and heads share a row of the plan; windows and latents are said."""
     for name, words in {
         "gpt-oss": ("5 of inner 64, 2 a token, in 3 layers", "2 layers see 41 positions"),

@@ -47,7 +47,7 @@ def test_short_loads_say_only_the_plan(clock: list[float]) -> None:
     assert out.getvalue() == "model.gguf: 1.0 MiB of 2.0 MiB allowed\n"
 
 
-def test_long_loads_are_told_of_now_and_then(clock: list[float]) -> None:
+def test_long_loads_report_their_progress(clock: list[float]) -> None:
     out = io.StringIO()
     made = shown(out)
     for done in range(100):

@@ -20,7 +20,7 @@ from flyweight.server.observability.effective_config import FeatureRow
 FEATURES = (
     FeatureRow("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),
     FeatureRow("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
-    FeatureRow("LoRA", DEFAULT, "off", "not asked for"),
+    FeatureRow("LoRA", DEFAULT, "off", "not requested"),
     FeatureRow("tool calls", DEFAULT, "JSON", "as the chat template shows"),
     FeatureRow("K/V cache", DEFAULT, "8 blocks", "as many as fit"),
     FeatureRow("--enforce-eager", "--enforce-eager", "always", "there are no graphs"),
@@ -29,7 +29,7 @@ FEATURES = (
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
-def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
+def test_requested_and_decided_features_have_a_row_others_a_word() -> None:
     rows, lines = sort_features(FEATURES)
     assert rows == [
         ConfigRow("speculation", "--speculative-config {}", "ngram", "up to 4 guesses a step"),
@@ -41,12 +41,12 @@ def test_what_was_asked_or_decided_has_a_row_and_the_rest_a_word() -> None:
 
 
 def test_columns_of_a_log_are_aligned() -> None:
-    head, *told = write_table(*sort_features(FEATURES))
+    head, *reported = write_table(*sort_features(FEATURES))
     places = [head.index(name) for name in ("requested", "effective", "reason")]
-    assert told[0][places[0] :].startswith("--speculative-config {}")
-    assert told[0][places[1] :].startswith("ngram")
-    assert told[0][places[2] :] == "up to 4 guesses a step"
-    assert told[-2:] == [
+    assert reported[0][places[0] :].startswith("--speculative-config {}")
+    assert reported[0][places[1] :].startswith("ngram")
+    assert reported[0][places[2] :] == "up to 4 guesses a step"
+    assert reported[-2:] == [
         "on by default: prefix caching, tool calls (JSON)", "off by default: LoRA"
     ]  # fmt: skip
 

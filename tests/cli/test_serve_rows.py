@@ -46,9 +46,9 @@ def rows(choice: ServeChoice) -> dict[str, dict[str, Any]]:
         choice.settings, choice.server, choice.requests, FACTS, PORTRAIT
     )
     ledger.speaks(ChatFormat(None, None, {}))
-    told = ledger.document(ServerCounters(512))["features"]
-    assert len({row["feature"] for row in told}) == len(told)
-    return {row["feature"]: row for row in told}
+    reported = ledger.document(ServerCounters(512))["features"]
+    assert len({row["feature"] for row in reported}) == len(reported)
+    return {row["feature"]: row for row in reported}
 
 
 def values(flag: Flag, tmp_path: Path) -> list[str]:
@@ -68,7 +68,7 @@ def values(flag: Flag, tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
-    """Or is refused by name, or is among those that are told elsewhere, with the place."""
+    """Or is refused by name, or is among those that are reported elsewhere, with the place."""
     flag = OPTIONS[name]
     if name in ELSEWHERE:
         return
@@ -81,10 +81,10 @@ def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
         assert support is not None and not support.accepted
         assert f"--{name}" in str(error) and "is not supported" in str(error)
         return
-    asked = f", {choice.requests.given[name]}, "
-    told = [row for row in rows(choice).values() if asked in f", {row['requested']}, "]
-    assert told and "secret" not in str(told)
-    assert all(row["effective"] and row["reason"] for row in told)
+    requested = f", {choice.requests.given[name]}, "
+    reported = [row for row in rows(choice).values() if requested in f", {row['requested']}, "]
+    assert reported and "secret" not in str(reported)
+    assert all(row["effective"] and row["reason"] for row in reported)
 
 
 def test_a_row_has_what_is_active_and_why() -> None:
@@ -103,7 +103,7 @@ def test_a_row_has_what_is_active_and_why() -> None:
     assert found["--port"]["effective"] == "any free port" and found["--seed"]["effective"] == "7"
 
 
-def test_a_key_is_told_of_and_not_told() -> None:
+def test_a_key_is_mentioned_but_never_shown() -> None:
     row = rows(choose(read(["--api-key", "hidden"])))["API key"]
     assert row["requested"] == "--api-key" and row["effective"] == "required"
 
@@ -112,5 +112,5 @@ def test_nothing_given_has_no_rows_of_options() -> None:
     assert not [name for name in rows(choose(read([]))) if name.startswith("--")]
 
 
-def test_what_is_told_elsewhere_exists() -> None:
+def test_what_is_reported_elsewhere_exists() -> None:
     assert ELSEWHERE.keys() <= OPTIONS.keys() and all(ELSEWHERE.values())

@@ -82,8 +82,8 @@ def test_every_setting_has_an_option() -> None:
 def test_every_option_is_in_the_page_about_serving() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     rows = [flag for group in GROUPS.values() for flag in group]
-    told = set(re.findall(r"--[a-z][a-z-]*", page))
-    assert {flag.spellings[0] for flag in rows} - told == set()
+    reported = set(re.findall(r"--[a-z][a-z-]*", page))
+    assert {flag.spellings[0] for flag in rows} - reported == set()
     tables = set(re.findall(r"--[a-z][a-z-]*", page.split("## Options")[1].split("**Refused")[0]))
     known = {s for flag in OPTIONS.values() for s in flag.spellings}
     assert {name.replace("--no-", "--") for name in tables} <= known
@@ -91,9 +91,9 @@ def test_every_option_is_in_the_page_about_serving() -> None:
 
 def test_the_table_of_limits_says_what_is_so() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `--([a-z-]+)`.*? \| (.*? \| .*?) \|", page, re.MULTILINE))
+    reported = dict(re.findall(r"^\| `--([a-z-]+)`.*? \| (.*? \| .*?) \|", page, re.MULTILINE))
     for flag in GROUPS["Limits"]:
-        value, allowed = told[flag.name].replace(",", "").split(" | ")
+        value, allowed = reported[flag.name].replace(",", "").split(" | ")
         assert value == f"{flag.default}{' s' * (flag.kind == 'number')}", flag.name
         found = find_setting(ServerSettings.__dataclass_fields__[flag.sets.removeprefix("server.")])
         low, high = found.low, found.high
@@ -118,16 +118,16 @@ def test_lengths_and_shares() -> None:
     assert chosen("--max-body-bytes", "2MiB").server.max_body_bytes == 2 << 20
 
 
-@pytest.mark.parametrize("asked, computed", [
+@pytest.mark.parametrize("requested, computed", [
     ("auto", "int8"), ("half", "bf16"), ("float16", "bf16"), ("bfloat16", "bf16"),
     ("float", "f32"), ("float32", "f32"),
 ])  # fmt: skip
-def test_dtypes_of_vllm(asked: str, computed: str) -> None:
-    choice = chosen("--dtype", asked)
+def test_dtypes_of_vllm(requested: str, computed: str) -> None:
+    choice = chosen("--dtype", requested)
     assert choice.settings.activations == computed
     (note,) = choice.requests.noted
     assert note.feature == "--dtype" and note.effective in ("auto", f"activations {computed}")
-    assert ("float16 is computed as bfloat16" in note.reason) == (asked in ("half", "float16"))
+    assert ("float16 is computed as bfloat16" in note.reason) == (requested in ("half", "float16"))
 
 
 def test_what_changes_no_answer_is_taken() -> None:
@@ -252,13 +252,13 @@ def test_refusals_name_the_option_and_the_way_out(words, says: str, way_out: str
     assert says in said and way_out in said and "\n" not in said
 
 
-def test_all_refusals_are_told_at_once() -> None:
+def test_all_refusals_are_reported_at_once() -> None:
     said = refusal("-tp", "2", "--quantization", "fp7", "--port", "x")
     for name in ("--tensor-parallel-size", "--quantization", "--port"):
         assert name in said
 
 
-def test_all_that_cannot_be_is_told_a_line_each(command, tmp_path: Path) -> None:
+def test_each_refusal_is_a_line(command, tmp_path: Path) -> None:
     file = written(tmp_path / "bad.yaml", "prot: 1\nseed: 3\nignore-unknown-fields: 1\n")
     got = command(
         "serve", "--foo", "3", "--max-modl-len", "5", "stories", "-tp", "2", "--port",
@@ -299,7 +299,7 @@ def test_values_that_look_like_options() -> None:
 def test_a_tokenizer_that_is_the_models_own_is_taken(words: list[str]) -> None:
     (note,) = chosen(*words).requests.noted
     assert (note.feature, note.effective) == ("--tokenizer", "the model's own")
-    assert "some" not in note.requested, "no folder is told to clients"
+    assert "some" not in note.requested, "clients learn no folder"
     assert "--tokenizer = other is not" in refusal("some/model", "--tokenizer", "other")
 
 

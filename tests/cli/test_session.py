@@ -105,7 +105,7 @@ def test_what_cannot_be_answered_leaves_the_conversation(terminal, folder) -> No
     assert "error" not in session.say("ok")
 
 
-def test_ctrl_c_while_an_answer_was_asked_for_leaves(environment, folder) -> None:
+def test_ctrl_c_while_an_answer_was_requested_leaves(environment, folder) -> None:
     words = ["hello", "--ignore-eos", "--max-model-len", "200000"]
     one = Terminal(environment, folder, *words)
     one.until("allowed (weights")

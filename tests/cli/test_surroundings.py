@@ -66,7 +66,7 @@ def test_a_terminal_without_box_characters(shell, folder) -> None:
     assert done.returncode == 0 and "2, 32 wide" in done.stdout and "64?32" in done.stdout
 
 
-# --- a pipe beside a prompt ---
+# --- a pipe next to a prompt ---
 
 
 def test_text_beside_a_prompt_is_not_lost(shell, folder, tmp_path) -> None:

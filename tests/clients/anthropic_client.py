@@ -74,7 +74,7 @@ def tools(client: Anthropic, model: str) -> None:
 
 
 def tool_results(client: Anthropic, model: str) -> None:
-    """What came of a call is told in turn, and counted."""
+    """The result of a call is sent in turn, and counted."""
     choice = {"type": "any", "disable_parallel_tool_use": True}
     given = {"model": model, "messages": TALK, "max_tokens": 100, "tools": [TOOL],
              "tool_choice": choice, "extra_body": {"temperature": 0}}  # fmt: skip
@@ -84,8 +84,8 @@ def tool_results(client: Anthropic, model: str) -> None:
     came = {"type": "tool_result", "tool_use_id": call.id, "content": "Sun."}
     said = {"role": "assistant", "content": [call.model_dump(exclude_none=True)]}
     after = [*TALK, said, {"role": "user", "content": [came]}]
-    told = {**given, "messages": after, "tool_choice": {"type": "none"}, "max_tokens": 4}
-    assert client.messages.create(**told).content[0].text
+    reported = {**given, "messages": after, "tool_choice": {"type": "none"}, "max_tokens": 4}
+    assert client.messages.create(**reported).content[0].text
     counted = client.messages.count_tokens(model=model, messages=TALK, tools=[TOOL])
     bare = client.messages.count_tokens(model=model, messages=TALK)
     assert counted.input_tokens > bare.input_tokens

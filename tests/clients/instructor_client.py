@@ -22,23 +22,23 @@ class Cat(BaseModel):
 def main() -> None:
     url, model, key = sys.argv[1:]
     given = {"base_url": f"{url}/v1", "api_key": key, "max_retries": 0}
-    asked = {"model": model, "messages": TALK, "temperature": 0, "max_tokens": 400}
+    requested = {"model": model, "messages": TALK, "temperature": 0, "max_tokens": 400}
     modes = (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA)
     for mode in modes:
         client = instructor.from_openai(OpenAI(**given), mode=mode)
-        found = client.chat.completions.create(response_model=Cat, max_retries=1, **asked)
+        found = client.chat.completions.create(response_model=Cat, max_retries=1, **requested)
         assert isinstance(found, Cat), mode
-        *_, last = client.chat.completions.create_partial(response_model=Cat, **asked)
+        *_, last = client.chat.completions.create_partial(response_model=Cat, **requested)
         assert last.legs in (3, 4), mode
-        cat, raw = client.chat.completions.create_with_completion(response_model=Cat, **asked)
+        cat, raw = client.chat.completions.create_with_completion(response_model=Cat, **requested)
         assert cat.model_dump() == found.model_dump() and raw.usage.completion_tokens > 0
 
     several = instructor.from_openai(OpenAI(**given), mode=instructor.Mode.TOOLS)
-    cats = several.chat.completions.create(response_model=Iterable[Cat], **asked)
+    cats = several.chat.completions.create(response_model=Iterable[Cat], **requested)
     assert all(isinstance(one, Cat) for one in cats)
 
     waiting = instructor.from_openai(AsyncOpenAI(**given), mode=instructor.Mode.JSON_SCHEMA)
-    assert isinstance(asyncio.run(waiting.create(response_model=Cat, **asked)), Cat)
+    assert isinstance(asyncio.run(waiting.create(response_model=Cat, **requested)), Cat)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,15 @@ class Cat(BaseModel):
 
 
 def chat(given: dict[str, str]) -> None:
-    told = {**given, "messages": TALK, "temperature": 0, "max_tokens": 12}
-    whole = litellm.completion(**told).choices[0].message.content
+    reported = {**given, "messages": TALK, "temperature": 0, "max_tokens": 12}
+    whole = litellm.completion(**reported).choices[0].message.content
     parts = [
-        part.choices[0].delta.content or "" for part in litellm.completion(**told, stream=True)
+        part.choices[0].delta.content or "" for part in litellm.completion(**reported, stream=True)
     ]
     assert whole and "".join(parts) == whole
 
     async def one() -> str:
-        return (await litellm.acompletion(**told)).choices[0].message.content
+        return (await litellm.acompletion(**reported)).choices[0].message.content
 
     async def several() -> list[str]:
         return await asyncio.gather(*(one() for _ in range(4)))
@@ -42,26 +42,26 @@ def chat(given: dict[str, str]) -> None:
 
 
 def structured(given: dict[str, str]) -> None:
-    told = {**given, "messages": TALK, "temperature": 0, "max_tokens": 300}
-    found = litellm.completion(**told, response_format=Cat).choices[0].message.content
+    reported = {**given, "messages": TALK, "temperature": 0, "max_tokens": 300}
+    found = litellm.completion(**reported, response_format=Cat).choices[0].message.content
     assert Cat.model_validate_json(found)
 
 
 def tools(given: dict[str, str]) -> None:
-    told = {**given, "temperature": 0, "max_tokens": 100, "tools": [TOOL]}
-    said = litellm.completion(**told, messages=TALK, tool_choice=NAMED).choices[0].message
+    reported = {**given, "temperature": 0, "max_tokens": 100, "tools": [TOOL]}
+    said = litellm.completion(**reported, messages=TALK, tool_choice=NAMED).choices[0].message
     (call,) = said.tool_calls
     assert call.function.name == "weather"
     assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
     result = {"role": "tool", "tool_call_id": call.id, "content": "Sun."}
-    after = litellm.completion(**told, messages=[*TALK, said, result], tool_choice="none")
+    after = litellm.completion(**reported, messages=[*TALK, said, result], tool_choice="none")
     assert after.choices[0].message.content
 
 
 def completions(given: dict[str, str]) -> None:
-    told = {**given, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 12}
-    whole = litellm.text_completion(**told).choices[0].text
-    parts = [part.choices[0].text for part in litellm.text_completion(**told, stream=True)]
+    reported = {**given, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 12}
+    whole = litellm.text_completion(**reported).choices[0].text
+    parts = [part.choices[0].text for part in litellm.text_completion(**reported, stream=True)]
     assert whole and "".join(part or "" for part in parts) == whole
 
 
@@ -76,14 +76,14 @@ def responses(given: dict[str, str]) -> None:
 
 
 def errors(given: dict[str, str], name: str) -> None:
-    told = {**given, "messages": TALK, "max_retries": 0}
+    reported = {**given, "messages": TALK, "max_retries": 0}
     for kind, wrong in (
         (litellm.NotFoundError, {"model": name}),
         (litellm.AuthenticationError, {"api_key": "wrong"}),
         (litellm.BadRequestError, {"temperature": -1}),
     ):
         try:
-            litellm.completion(**{**told, **wrong})
+            litellm.completion(**{**reported, **wrong})
         except kind:
             continue
         raise AssertionError(f"no {kind.__name__}")

@@ -41,10 +41,10 @@ OFFLINE = """
 import json, sys
 from flyweight import LLM, SamplingParams
 llm = LLM(sys.argv[1])
-asked = json.load(sys.stdin)
+requested = json.load(sys.stdin)
 tokenizer = llm.get_tokenizer()
-wholes = [tokenizer.encode(a + b, add_special_tokens=False) for a, b in asked]
-starts = [len(tokenizer.encode(a, add_special_tokens=False)) for a, _ in asked]
+wholes = [tokenizer.encode(a + b, add_special_tokens=False) for a, b in requested]
+starts = [len(tokenizer.encode(a, add_special_tokens=False)) for a, _ in requested]
 params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
 found = []
 for ids, start in zip(wholes, starts):

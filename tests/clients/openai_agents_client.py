@@ -31,13 +31,13 @@ class Cat(BaseModel):
     legs: Literal[3, 4]
 
 
-asked: list[str] = []
+requested: list[str] = []
 
 
 @function_tool
 def weather(city: Literal["Rome", "Oslo"]) -> str:
     """Report the weather."""
-    asked.append(city)
+    requested.append(city)
     return f"Sun over {city}."
 
 
@@ -53,14 +53,14 @@ async def chat(model: Model) -> None:
 
 async def tools(model: Model) -> None:
     """A call is demanded, its result is given back, and the next turn answers."""
-    asked.clear()
+    requested.clear()
     agent = Agent(name="Cat", model=model, tools=[weather], model_settings=DEMANDED)
     found = await Runner.run(agent, "A cat sat.", max_turns=4)
-    assert found.final_output and asked and set(asked) <= {"Rome", "Oslo"}
-    asked.clear()
+    assert found.final_output and requested and set(requested) <= {"Rome", "Oslo"}
+    requested.clear()
     stream = Runner.run_streamed(agent, "A cat sat.", max_turns=4)
     kinds = [e.item.type async for e in stream.stream_events() if e.type == "run_item_stream_event"]
-    assert kinds[-1] == "message_output_item" and "tool_call_output_item" in kinds and asked
+    assert kinds[-1] == "message_output_item" and "tool_call_output_item" in kinds and requested
 
 
 async def structured(model: Model) -> None:

@@ -131,12 +131,12 @@ def responses(client: OpenAI, model: str) -> None:
     known = client.responses.create(**scored).output[0].content[0].logprobs
     assert len(known) == 12 and all(len(one.top_logprobs) == 2 for one in known)
     assert "".join(one.token for one in known) == whole.output_text
-    told = list(client.responses.create(**scored, stream=True))
-    assert told[-1].response.output[0].content[0].logprobs == known
-    told = [e.logprobs for e in told if e.type == "response.output_text.delta"]
-    assert [one.logprob for many in told for one in many] == [one.logprob for one in known]
+    reported = list(client.responses.create(**scored, stream=True))
+    assert reported[-1].response.output[0].content[0].logprobs == known
+    reported = [e.logprobs for e in reported if e.type == "response.output_text.delta"]
+    assert [one.logprob for many in reported for one in many] == [one.logprob for one in known]
     with client.responses.stream(**scored) as stream:
-        assert [e.logprobs for e in stream if e.type == "response.output_text.delta"] == told
+        assert [e.logprobs for e in stream if e.type == "response.output_text.delta"] == reported
     with client.responses.stream(**given, text={"format": {"type": "text"}}) as stream:
         for _ in stream:
             pass
@@ -180,8 +180,8 @@ def structured(client: OpenAI, model: str) -> None:
         for _ in stream:
             pass
         assert stream.get_final_completion().choices[0].message.parsed == found
-    asked = {"model": model, "input": "A cat sat.", "temperature": 0, "max_output_tokens": 100}
-    response = client.responses.parse(**asked, text_format=Cat)
+    requested = {"model": model, "input": "A cat sat.", "temperature": 0, "max_output_tokens": 100}
+    response = client.responses.parse(**requested, text_format=Cat)
     assert isinstance(response.output_parsed, Cat)
     loose = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": {"a": 1}}}}
     said = client.chat.completions.create(**given, response_format=loose)
@@ -189,7 +189,7 @@ def structured(client: OpenAI, model: str) -> None:
 
 
 def tools(client: OpenAI, model: str) -> None:
-    """Named and required, whole, parsed and streamed; what came of a call is told in turn."""
+    """Named and required, whole, parsed and streamed; the result of a call is sent in turn."""
     room = parsing(client)
     given = {"model": model, "messages": TALK, "temperature": 0, "max_tokens": 100, "tools": [TOOL]}
     whole = client.chat.completions.create(**given, tool_choice=NAMED, parallel_tool_calls=False)
@@ -208,12 +208,12 @@ def tools(client: OpenAI, model: str) -> None:
     assert isinstance(found.tool_calls[0].function.parsed_arguments, Weather)
     came = {"role": "tool", "tool_call_id": call.id, "content": "Sun."}
     after = [*TALK, whole.choices[0].message.model_dump(exclude_none=True), came]
-    told = {**given, "messages": after, "tool_choice": "none", "max_tokens": 4}
-    assert client.chat.completions.create(**told).choices[0].message.content
+    reported = {**given, "messages": after, "tool_choice": "none", "max_tokens": 4}
+    assert client.chat.completions.create(**reported).choices[0].message.content
 
 
 def response_tools(client: OpenAI, model: str) -> None:
-    """What came of a call is told in turn."""
+    """The result of a call is sent in turn."""
     function = {"type": "function", "name": "weather", "parameters": Weather.model_json_schema(),
                 "strict": True}  # fmt: skip
     given = {"model": model, "input": "A cat sat.", "temperature": 0, "max_output_tokens": 100,
@@ -224,8 +224,8 @@ def response_tools(client: OpenAI, model: str) -> None:
     assert call.type == "function_call" and call.name == "weather"
     came = {"type": "function_call_output", "call_id": call.call_id, "output": "Sun."}
     talk = [*TALK, call.model_dump(exclude_none=True), came]
-    told = {**given, "input": talk, "tool_choice": "none", "max_output_tokens": 4}
-    assert client.responses.create(**told).output_text
+    reported = {**given, "input": talk, "tool_choice": "none", "max_output_tokens": 4}
+    assert client.responses.create(**reported).output_text
 
 
 def errors(client: OpenAI, model: str) -> None:
@@ -254,8 +254,10 @@ def errors(client: OpenAI, model: str) -> None:
 
 def waiting(client: OpenAI) -> int:
     """Choices that wait to be computed."""
-    asked = Request(f"{sys.argv[1]}/metrics", headers={"authorization": f"Bearer {client.api_key}"})
-    with urlopen(asked) as answer:
+    requested = Request(
+        f"{sys.argv[1]}/metrics", headers={"authorization": f"Bearer {client.api_key}"}
+    )
+    with urlopen(requested) as answer:
         rows = answer.read().decode().splitlines()
     (row,) = [row for row in rows if row.startswith("vllm:num_requests_waiting{")]
     return int(float(row.rsplit(" ", 1)[1]))

@@ -52,18 +52,18 @@ async def structured(model: OpenAIChatModel | OpenAIResponsesModel) -> None:
 
 async def tools(model: OpenAIChatModel) -> None:
     """One call a request is demanded: of the tool, or of what ends the run."""
-    asked: list[str] = []
+    requested: list[str] = []
     agent = Agent(model, output_type=ToolOutput(Cat), model_settings=ONE_CALL)
 
     @agent.tool_plain
     def weather(city: Literal["Rome", "Oslo"]) -> str:
         """Report the weather."""
-        asked.append(city)
+        requested.append(city)
         return f"Sun over {city}."
 
     with suppress(UsageLimitExceeded):  # this model may never call what ends the run
         await agent.run("A cat sat.", usage_limits=UsageLimits(request_limit=3))
-    assert asked and set(asked) <= {"Rome", "Oslo"}
+    assert requested and set(requested) <= {"Rome", "Oslo"}
 
 
 async def errors(url: str, key: str) -> None:

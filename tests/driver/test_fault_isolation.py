@@ -88,7 +88,7 @@ PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_verify", "sche
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_told_stays_true_wherever_a_step_raises(
+def test_events_stay_true_wherever_a_step_raises(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, place: str, after: bool
 ) -> None:
     engine = loaded.engine
@@ -114,7 +114,7 @@ def test_what_is_told_stays_true_wherever_a_step_raises(
         monkeypatch.undo()
 
 
-def test_what_was_never_told_is_ended_with_an_error(loaded: LoadedModel) -> None:
+def test_what_was_never_reported_is_ended_with_an_error(loaded: LoadedModel) -> None:
     """A choice that ended in a step whose news are lost must not be waited for."""
     engine = loaded.engine
     driver = Driver(engine, lambda error: None)

@@ -98,7 +98,7 @@ class MockRunner:
         return view
 
     def _best(self, batch: Batch, r: int, seen: list[int]) -> tuple[list[int], list[float]]:
-        """Candidates of a row as far as they are asked for, padded."""
+        """Candidates of a row as far as they are requested, padded."""
         ids, values = odds(tuple([self.kv[slot] for slot in seen]))
         count = max(0, int(batch.sampling.logprobs[r]))
         rest = VOCAB - min(count, VOCAB)
@@ -179,8 +179,8 @@ def goes_round(text: Sequence[int], circles: RepetitionDetectionParams) -> bool:
 
 
 def due(text: Sequence[int], budget: int, spent: int | None) -> int | None:
-    """What closes a thought that has its budget, told token by token: 0 opens one at the beginning
-    of an answer, 1 and 2 in a row end it.
+    """What closes a thought that has its budget, reported token by token: 0 opens one at the
+    beginning of an answer, 1 and 2 in a row end it.
     """
     within, used, closing = spent is not None, spent or 0, 0
     for i, token in enumerate(text):

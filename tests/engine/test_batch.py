@@ -58,7 +58,7 @@ def test_arrays_of_a_mixed_plan():
         assert got.tolist() == values, name
 
 
-def test_every_row_is_told_its_place_and_its_past():
+def test_every_row_gets_its_position_and_history():
     s = build(plan_of_three(), 2).sampling
     assert s.position.tolist() == [4, 3, 4, 5]
     assert s.choice.tolist() == [1, 0, 0, 0]

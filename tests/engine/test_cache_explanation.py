@@ -47,11 +47,11 @@ class World:
         return id
 
     def finish(self) -> dict[str, list[Reuse | None]]:
-        told: dict[str, list[Reuse | None]] = {}
+        reported: dict[str, list[Reuse | None]] = {}
         while self.engine.busy:
             for event in self.engine.step():
-                told.setdefault(event.id, []).append(event.reuse)
-        return told
+                reported.setdefault(event.id, []).append(event.reuse)
+        return reported
 
     def ask(self, tokens: Sequence[int], salt: str = "", **more: Any) -> Reuse:
         id = self.add(tokens, salt, **more)
@@ -66,7 +66,7 @@ def test_nothing_like_it_was_seen_then_all_of_it() -> None:
     assert world.ask(LONG) == Reuse(16, "", None)
 
 
-def test_where_prompts_part_is_told_to_the_token() -> None:
+def test_where_prompts_part_is_reported_to_the_token() -> None:
     world = World()
     world.ask(LONG)
     other = (*LONG[:10], 9, *LONG[11:])
@@ -74,7 +74,7 @@ def test_where_prompts_part_is_told_to_the_token() -> None:
     assert world.ask(other[:11] + LONG[:7]) == Reuse(8, "never_seen", 11)
 
 
-def test_who_does_not_ask_is_told_nothing() -> None:
+def test_requests_without_explain_get_no_explanation() -> None:
     world = World()
     id = world.add(LONG, explain=False)
     assert set(world.finish()[id]) == {None}
@@ -102,8 +102,8 @@ def test_a_new_salt_and_a_known_one() -> None:
     assert world.ask(LONG[::-1], "mine").reason == "never_seen"
 
 
-def test_another_salts_prompts_are_never_told_of() -> None:
-    """The answer is the same whether another tenant has asked the very same, or nothing."""
+def test_prompts_of_another_salt_are_never_explained() -> None:
+    """The answer is the same whether another tenant has sent the same, or nothing."""
     first = LONG[:12] + (7,) * 6
     answers = []
     for theirs in (LONG, LONG[::-1], None):
@@ -171,10 +171,10 @@ def test_a_preempted_request_keeps_its_first_explanation() -> None:
     world = World(blocks=8)
     world.ask(LONG[:9])
     ids = [world.add(LONG[:9], max_tokens=20), world.add(LONG[:9][::-1], max_tokens=20)]
-    told = world.finish()
+    reported = world.finish()
     assert world.engine.metrics.preempted
-    assert {one for one in told[ids[0]] if one} == {Reuse(8, "", None)}
-    assert {one.reason for one in told[ids[1]] if one} == {"never_seen"}
+    assert {one for one in reported[ids[0]] if one} == {Reuse(8, "", None)}
+    assert {one.reason for one in reported[ids[1]] if one} == {"never_seen"}
 
 
 @pytest.mark.parametrize("same", [0, 1, 2, 3, 7, 8])

@@ -1,4 +1,4 @@
-"""Grammars beside the loop: compiling, keeping, aborting, and what goes wrong with one."""
+"""Grammars next to the loop: compiling, keeping, aborting, and what goes wrong with one."""
 
 import itertools
 import random
@@ -76,7 +76,7 @@ class Spells:
         return Spelling(int(outputs.regex) if str(outputs.regex).isdigit() else None)
 
 
-def asked(id: str, regex: str = "x", **params: Any) -> Request:
+def requested(id: str, regex: str = "x", **params: Any) -> Request:
     form = StructuredOutputs(regex=regex)
     return Request(id, (1, 2), SamplingParams(structured_outputs=form, **params))
 
@@ -110,19 +110,19 @@ def marked(grammars: Grammars, plan: Plan, seconds: float = inf) -> RowMarks:
 
 def test_nothing_is_compiled_without_a_vocabulary() -> None:
     with pytest.raises(RequestError, match="no vocabulary"):
-        Grammars().begin(asked("a"))
+        Grammars().begin(requested("a"))
 
 
 def test_requests_are_ready_once_compiled_or_refused() -> None:
     spells = Spells()
     grammars = Grammars(lambda: spells)
     spells.go.clear()
-    grammars.begin(asked("a"))
+    grammars.begin(requested("a"))
     assert grammars.busy and grammars.take_ready() == []
     with pytest.raises(RequestError, match="in use"):
-        grammars.begin(asked("a"))
-    grammars.begin(asked("b", "bad"))
-    grammars.begin(asked("c"))
+        grammars.begin(requested("a"))
+    grammars.begin(requested("b", "bad"))
+    grammars.begin(requested("c"))
     spells.go.set()
     assert all_ready(grammars) == [("a", ""), ("b", "structured_outputs.regex: no"), ("c", "")]
     assert spells.count <= 3 and not grammars.busy
@@ -132,7 +132,7 @@ def test_one_that_is_aborted_while_it_compiles_is_forgotten() -> None:
     spells = Spells()
     grammars = Grammars(lambda: spells)
     spells.go.clear()
-    grammars.begin(asked("a", n=2))
+    grammars.begin(requested("a", n=2))
     assert grammars.cancel("a", 1) == [] == grammars.cancel("b", None)
     ended = grammars.cancel("a", None)
     assert [(event.index, event.finish) for event in ended] == [
@@ -148,7 +148,7 @@ def test_grammars_of_unfinished_requests_keep_within_their_bytes() -> None:
     spells = Spells()
     grammars = Grammars(lambda: spells, most=3 * LEAST_BYTES)
     for id, regex in (("a", "x"), ("b", "bad"), ("c", "x"), ("d", "x" * 2000), ("e", "x")):
-        grammars.begin(asked(id, regex))
+        grammars.begin(requested(id, regex))
     found = []
     while len(found) < 3:
         found += grammars.take_ready()
@@ -169,7 +169,7 @@ def test_grammars_of_unfinished_requests_keep_within_their_bytes() -> None:
 def test_one_grammar_is_let_in_whatever_its_bytes() -> None:
     grammars = Grammars(Spells, most=1)
     for id in "ab":
-        grammars.begin(asked(id))
+        grammars.begin(requested(id))
     while not grammars.take_ready():
         grammars.wait()
     assert grammars.is_compiling("b")
@@ -186,7 +186,7 @@ def test_a_text_that_outgrows_its_grammar_costs_nobody_else(
     """
     monkeypatch.setattr(compiled, "STATES", 600)
     grammars = Grammars(lambda: Compiler(byte_vocabulary()))
-    requests = {id: asked(id, "(a|b)*a(a|b){12}", n=2) for id in "abc"}
+    requests = {id: requested(id, "(a|b)*a(a|b){12}", n=2) for id in "abc"}
     for id in "ab":
         grammars.begin(requests[id])
         assert all_ready(grammars) == [(id, "")]
@@ -224,7 +224,7 @@ def test_a_judge_is_none_the_worse_for_what_it_refused() -> None:
 
 def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:
     grammars = Grammars(Spells)
-    request = asked("a")
+    request = requested("a")
     grammars.begin(request)
     all_ready(grammars)
     seq = sequence(request, "ab")
@@ -241,7 +241,7 @@ def test_a_matcher_follows_its_sequence_whatever_becomes_of_it() -> None:
 
 def test_drafts_are_cut_and_every_row_has_its_mask() -> None:
     grammars = Grammars(Spells)
-    request = asked("a")
+    request = requested("a")
     grammars.begin(request)
     all_ready(grammars)
     seq = sequence(request, "ab")
@@ -253,12 +253,15 @@ def test_drafts_are_cut_and_every_row_has_its_mask() -> None:
     assert grammars.take(seq, list(b"cde")) == (None, False)
 
 
-def test_a_fault_of_one_matcher_is_told_of_its_own_row() -> None:
+def test_a_failing_matcher_ends_its_own_row_only() -> None:
     grammars = Grammars(Spells)
     for id, regex in (("a", "2"), ("b", "x")):
-        grammars.begin(asked(id, regex))
+        grammars.begin(requested(id, regex))
     all_ready(grammars)
-    chunks = [(sequence(asked("a", "2"), "ab"), 3, 1, 1), (sequence(asked("b"), "ab"), 3, 1, 1)]
+    chunks = [
+        (sequence(requested("a", "2"), "ab"), 3, 1, 1),
+        (sequence(requested("b"), "ab"), 3, 1, 1),
+    ]
     marks = marked(grammars, plan_of(*chunks))
     assert list(marks.errors) == [0] and "ZeroDivisionError" in str(marks.errors[0])
     assert marks.masks[1].tolist() == [2]
@@ -268,12 +271,12 @@ def test_masks_of_a_step_that_take_too_long_are_made_in_turn() -> None:
     """Each costs twice what all may: one a step, and what the others draw does not count."""
     grammars, now = Grammars(Spells), itertools.count()
     grammars.budget.clock = lambda: float(next(now))
-    requests = [asked(id) for id in "abc"]
+    requests = [requested(id) for id in "abc"]
     for request in requests:
         grammars.begin(request)
     all_ready(grammars)
     seqs = [sequence(request, "ab") for request in requests]
-    plan = plan_of((sequence(asked("d")), 0, 1, 0), *((s, 3, 1, 1) for s in seqs))
+    plan = plan_of((sequence(requested("d")), 0, 1, 0), *((s, 3, 1, 1) for s in seqs))
     served = []
     for _ in range(6):
         marks = marked(grammars, plan, seconds=0.5)
@@ -295,7 +298,7 @@ def test_the_compiler_is_built_ahead_of_the_first_grammar() -> None:
     grammars.prepare()
     grammars.prepare()
     assert grammars.prepared and not grammars.busy, "nobody waits for it"
-    grammars.begin(asked("a"))
+    grammars.begin(requested("a"))
     assert all_ready(grammars) == [("a", "")]
     assert len(built) == 1 and built[0].count == 1
 
@@ -311,5 +314,5 @@ def test_a_compiler_that_could_not_be_built_ahead_is_built_again() -> None:
 
     grammars = Grammars(make)
     grammars.prepare()
-    grammars.begin(asked("a"))
+    grammars.begin(requested("a"))
     assert all_ready(grammars) == [("a", "")] and len(made) == 2

@@ -67,7 +67,7 @@ def test_a_share_of_the_blocks_is_watched_and_no_more_is_kept_than_most() -> Non
         assert least <= len(residency.take()) <= most
 
 
-def test_what_is_dropped_at_once_is_not_told() -> None:
+def test_what_is_dropped_at_once_is_not_reported() -> None:
     pool, residency, clock = watched(blocks=1)
     pool.release(used(pool, [1, 2]))
     pool.forget()

@@ -101,18 +101,18 @@ def test_company_and_memory_pressure_change_no_token(model):
 
 
 def test_features_are_counted_where_they_have_an_effect(model) -> None:
-    def asked(id: str, length: int) -> Request:
+    def requested(id: str, length: int) -> Request:
         tokens = tuple(i % 7 for i in range(length))
         return Request(id, tokens, SamplingParams(temperature=0), max_tokens=3)
 
     engine = engine_of(model, LIMITS)
-    drain(engine, [asked("short", 8)])
+    drain(engine, [requested("short", 8)])
     assert (engine.metrics.chunked, engine.metrics.shared) == (0, 0)
-    drain(engine, [asked("long", 40)])
+    drain(engine, [requested("long", 40)])
     assert (engine.metrics.chunked, engine.metrics.shared) == (1, 0)
-    drain(engine, [asked("one", 3), asked("two", 3)])
+    drain(engine, [requested("one", 3), requested("two", 3)])
     assert engine.metrics.chunked == 1 and engine.metrics.shared > 0
     assert (engine.metrics.adapted, engine.metrics.constrained) == (0, 0)
     narrow = engine_of(model, replace(LIMITS, max_chunk=4))
-    drain(narrow, [asked("short", 8)])
+    drain(narrow, [requested("short", 8)])
     assert narrow.metrics.chunked == 1

@@ -61,9 +61,9 @@ def test_batches_change_nothing(folder: Path, text: EvalText) -> None:
 
 def test_progress_is_reported_to_the_end(folder: Path, text: EvalText) -> None:
     session = EvalSession(str(folder), text, WindowPlan(64, None, 150), EXACT)
-    told: list[tuple[int, int]] = []
-    session.score(lambda done, total: told.append((done, total)))
-    assert told[0] == (0, 150) and told[-1] == (150, 150) and told == sorted(told)
+    reported: list[tuple[int, int]] = []
+    session.score(lambda done, total: reported.append((done, total)))
+    assert reported[0] == (0, 150) and reported[-1] == (150, 150) and reported == sorted(reported)
 
 
 @given(st.data())

@@ -37,7 +37,7 @@ TOOL = {
 
 
 class Silent:
-    """Who is told nothing."""
+    """A listener without effect."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None

@@ -101,11 +101,11 @@ def make_needles(count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.nd
     """
     rng = np.random.default_rng(7)
     names = rng.permutation(VOCAB)
-    asked, told, others = names[:count], names[count : 2 * count], names[2 * count :]
+    requested, reported, others = names[:count], names[count : 2 * count], names[2 * count :]
     text = rng.choice(others, length)
     places = np.linspace(2, length - 2, count).astype(int) // 2 * 2
-    text[places], text[places + 1] = asked, told
+    text[places], text[places + 1] = requested, reported
     tokens = np.concatenate(
-        [text, np.stack([asked, rng.choice(others, count)], axis=1).reshape(-1)]
+        [text, np.stack([requested, rng.choice(others, count)], axis=1).reshape(-1)]
     )
-    return tokens, length + 2 * np.arange(count), told
+    return tokens, length + 2 * np.arange(count), reported

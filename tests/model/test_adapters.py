@@ -69,7 +69,7 @@ def test_an_adapter_on_a_gguf_base(native: Ops, tmp_path: Path) -> None:
 NAMES = ("everything", "queries", "own-alpha")
 
 
-def asked() -> list[Request]:
+def requested() -> list[Request]:
     """Prompts with one beginning, by every adapter and none."""
     rng = np.random.default_rng(5)
     begin = rng.integers(3, 320, 70).tolist()
@@ -91,17 +91,17 @@ def test_several_in_one_batch_answer_as_alone(native: Ops) -> None:
         return found
 
     alone: dict[tuple[str, int], Answer] = {}
-    for r in asked():
+    for r in requested():
         alone |= run([r])
-    assert run(asked()) == alone
-    assert run(asked(), max_num_batched_tokens=19, blocks=24) == alone
+    assert run(requested()) == alone
+    assert run(requested(), max_num_batched_tokens=19, blocks=24) == alone
     assert len({answer.tokens for answer in alone.values()}) == len(alone)
 
 
 def test_prefixes_are_kept_apart(native: Ops) -> None:
     folders = [ADAPTERS / "llama3" / name for name in NAMES]
     made = engine(decoder(MODELS / "llama3", native, adapters=folders), "f32", adapters=NAMES)
-    first, *others = asked()[:4]
+    first, *others = requested()[:4]
     answers(made, [first])
     assert made.metrics.cached == 0
     answers(made, others)
@@ -113,7 +113,7 @@ def test_prefixes_are_kept_apart(native: Ops) -> None:
 def test_an_unknown_adapter_is_refused(native: Ops) -> None:
     made = engine(decoder(MODELS / "llama3", native))
     with pytest.raises(RequestError, match="adapter = 'poet' is not loaded; known: none"):
-        made.add(replace(asked()[0], adapter="poet"))
+        made.add(replace(requested()[0], adapter="poet"))
     assert not made.busy
 
 
@@ -224,7 +224,7 @@ def test_matrices_that_are_none(tmp_path: Path) -> None:
 
 
 def test_single_experts_cannot_be_adapted(tmp_path: Path) -> None:
-    """Their matrices are in the plan, but no adapter would run beside them."""
+    """Their matrices are in the plan, but no adapter would run next to them."""
     folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
     config = read_json(MODELS / "mixtral" / "config.json")
     kind = find_family(config)

@@ -74,8 +74,8 @@ def test_prompt_logprobs(name: str, file: str, native: Ops) -> None:
     expected = np.load(MODELS / name / file)
     prompt = expected["prompt"].tolist()
     model = decoder(MODELS / name, native, length=int(expected["length"]))
-    asked = request("a", prompt, 1, prompt_logprobs=5)
-    found = answers(engine(model, "f32"), [asked])["a", 0].prompt
+    requested = request("a", prompt, 1, prompt_logprobs=5)
+    found = answers(engine(model, "f32"), [requested])["a", 0].prompt
     compared = 0
     for row, theirs in zip(expected["rows"].tolist(), expected["logits"], strict=True):
         if row + 1 < len(prompt):

@@ -52,7 +52,9 @@ def test_both_speak_the_same_tokens(stories, draft) -> None:
 def test_stories_end() -> None:
     """By themselves and with a whole sentence; one of five may run into the context's end."""
     params = [SamplingParams(temperature=0.7, max_tokens=512, seed=seed) for seed in SEEDS]
-    told = LLM().generate(["Once upon a time"] * len(params), params, use_tqdm=False)
-    ended = [one.outputs[0].text.rstrip() for one in told if one.outputs[0].finish_reason == "stop"]
+    reported = LLM().generate(["Once upon a time"] * len(params), params, use_tqdm=False)
+    ended = [
+        one.outputs[0].text.rstrip() for one in reported if one.outputs[0].finish_reason == "stop"
+    ]
     whole = [text for text in ended if text.endswith((".", "!", "?", '"', "'"))]
-    assert len(whole) >= len(params) - 1, [one.outputs[0].text[-80:] for one in told]
+    assert len(whole) >= len(params) - 1, [one.outputs[0].text[-80:] for one in reported]

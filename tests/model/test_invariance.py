@@ -144,22 +144,22 @@ def test_every_way_of_decoding_is_invariant() -> None:
     decided the same.
     """
     likely = {3: 4.0, 4: 4.0, 5: 4.0}  # so that there are repetitions, and guesses
-    asked = [
+    requested = [
         request(f"d{i}", [i, 7] * 40, 60, seed=i, logit_bias=likely, **options)
         for i, options in enumerate(DECODING)
     ]
     words = RequestWords(bad=((3, 4), (5, 5, 5)), breakers=frozenset({6}))
-    asked = [replace(r, words=words) for r in asked]
+    requested = [replace(r, words=words) for r in requested]
     model = random_model(CpuOps(2, None, "int8"), "q8_0")
     wanted: dict[tuple[str, int], Answer] = {}
-    for r in asked:
+    for r in requested:
         wanted |= answers(engine(model, prefix_caching=False), [r])
-    assert answers(engine(model, max_num_batched_tokens=23), asked) == wanted
+    assert answers(engine(model, max_num_batched_tokens=23), requested) == wanted
     tight = engine(model, blocks=20)
-    assert answers(tight, asked) == wanted and tight.metrics.preempted > 1
+    assert answers(tight, requested) == wanted and tight.metrics.preempted > 1
     guessing = engine(model, draft_tokens=4)
     guessing.drafts.drafter = NgramDrafter(2, 1)
-    assert answers(guessing, asked) == wanted and guessing.metrics.accepted > 0
+    assert answers(guessing, requested) == wanted and guessing.metrics.accepted > 0
     for answer in wanted.values():
         pairs = zip(answer.tokens, answer.tokens[1:], strict=False)
         assert (3, 4) not in set(pairs), "a bad word"
@@ -172,28 +172,28 @@ def test_a_prompts_logprobs_are_invariant(kind: str, activations: str) -> None:
     """
     model = random_model(CpuOps(2, None, activations), kind)
     rng = np.random.default_rng(8)
-    asked = [
+    requested = [
         request(
             f"p{n}", rng.integers(0, 331, n).tolist(), 5, prompt_logprobs=4, seed=n, n=1 + n % 2
         )
         for n in (1, 2, 17, 70, 301, 600)
     ]
     wanted: dict[tuple[str, int], Answer] = {}
-    for r in asked:
+    for r in requested:
         whole = engine(model, max_num_batched_tokens=1024, scored=1024, prefix_caching=False)
         wanted |= answers(whole, [r])
-    counts = [len(wanted[r.id, 0].prompt) for r in asked]
-    assert counts == [len(r.tokens) - 1 for r in asked]
+    counts = [len(wanted[r.id, 0].prompt) for r in requested]
+    assert counts == [len(r.tokens) - 1 for r in requested]
     for budget, scored in ((1024, 256), (64, 256), (33, 7), (1024, 1)):
         shared = engine(model, max_num_batched_tokens=budget, scored=scored)
-        assert answers(shared, asked) == wanted, (budget, scored)
-        assert answers(shared, asked) == wanted, (budget, scored)
-        plain = replace(asked[-1], params=replace(asked[-1].params, prompt_logprobs=None))
+        assert answers(shared, requested) == wanted, (budget, scored)
+        assert answers(shared, requested) == wanted, (budget, scored)
+        plain = replace(requested[-1], params=replace(requested[-1].params, prompt_logprobs=None))
         known = answers(shared, [replace(plain, id="again")])
         assert known["again", 0].tokens == wanted["p600", 0].tokens
         assert shared.metrics.cached >= 592
     tight = engine(model, blocks=42, max_num_batched_tokens=100)
-    assert answers(tight, asked) == wanted
+    assert answers(tight, requested) == wanted
 
 
 def test_a_prompts_logprobs_are_the_dense_ones() -> None:

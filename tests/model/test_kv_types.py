@@ -1,5 +1,5 @@
-"""What each type of K/V cache costs in quality: distributions beside a float32 cache at the longest
-context, and a model built by hand that copies from 8k back.
+"""What each type of K/V cache costs in quality: distributions next to a float32 cache at the
+longest context, and a model built by hand that copies from 8k back.
 
 Figures are loose; docs/kv-and-scheduling.md has what was measured:
 
@@ -96,13 +96,13 @@ def test_fine_differences_of_position_need_8_bits() -> None:
 
 
 def find_needles(kv: str, pairs: int) -> float:
-    """The share of 64 needles in 8192 tokens that are found, by a model that tells positions by so
-    many pairs of rope.
+    """The share of 64 needles in 8192 tokens that are found, by a model that distinguishes
+    positions by so many pairs of rope.
     """
     model = make_model(CpuOps(2, None, "f32"), pairs)
-    tokens, rows, told = make_needles(64, 8192)
+    tokens, rows, reported = make_needles(64, 8192)
     found = logits(model, tokens, rows, kv, chunk=512).argmax(axis=1)
-    return float((found == told).mean())
+    return float((found == reported).mean())
 
 
 def main() -> None:

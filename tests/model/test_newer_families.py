@@ -246,7 +246,7 @@ def test_glm_with_q_k_and_v_in_one_matrix(native: Ops, tmp_path: Path) -> None:
 
 
 def test_phi4_multimodal_as_published(native: Ops, tmp_path: Path) -> None:
-    """Adapters lie beside the matrices; they and the encoders are left alone."""
+    """Adapters lie next to the matrices; they and the encoders are left alone."""
     tensors = {}
     for key, x in tensors_of("phi4-multimodal").items():
         if ".layers." in key and "_proj." in key and "embed_tokens_extend" not in key:

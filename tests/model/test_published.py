@@ -26,7 +26,7 @@ def sizes(hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocab
 
 
 def llama_like(*shape: int, **others: Any) -> dict[str, Any]:
-    """What transformers 4 wrote beside the sizes."""
+    """What transformers 4 wrote next to the sizes."""
     usual = {"hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_dropout": 0.0}
     usual |= {"bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02, "use_cache": True}
     usual |= {"rope_theta": 1e4, "rope_scaling": None, "torch_dtype": "bfloat16"}

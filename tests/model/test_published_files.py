@@ -1,4 +1,4 @@
-"""Tensors and keys that published files hold beside what a model needs, in files of fixtures."""
+"""Tensors and keys that published files hold next to what a model needs, in files of fixtures."""
 
 from pathlib import Path
 from typing import Any

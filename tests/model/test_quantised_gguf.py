@@ -1,5 +1,5 @@
-"""A small model in every quantised type of GGUF, embedding and head too, beside the same model with
-its dequantised weights in float32.
+"""A small model in every quantised type of GGUF, embedding and head too, next to the same model
+with its dequantised weights in float32.
 """
 
 from pathlib import Path

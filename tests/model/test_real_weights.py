@@ -63,14 +63,18 @@ def stories3m_q8(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 def test_260k_writes_its_200_public_tokens_from_gguf(data: Data, kv: str) -> None:
     """The metadata says 128 tokens; 512 are allowed on request, with a warning."""
-    told = Warnings()
+    reported = Warnings()
     path = str(data("stories260k/stories260K-f32.gguf"))
-    llm = LLM(path, max_model_len=CONTEXT, activations="f32", kv_cache_dtype=kv, notify=told)
+    llm = LLM(path, max_model_len=CONTEXT, activations="f32", kv_cache_dtype=kv, notify=reported)
     out = llm.generate("", SamplingParams(max_tokens=200, **GREEDY), use_tqdm=False)[0]
     assert out.prompt_token_ids == [1]
     assert out.outputs[0].text.encode() == STORY_260K.encode()
     assert len(out.outputs[0].token_ids) == 200
-    assert len(told.warnings) == 1 and "128" in told.warnings[0] and "512" in told.warnings[0]
+    assert (
+        len(reported.warnings) == 1
+        and "128" in reported.warnings[0]
+        and "512" in reported.warnings[0]
+    )
 
 
 def test_260k_writes_them_from_safetensors(stories260k: Path) -> None:

@@ -1,4 +1,4 @@
-"""A stack in one native call beside the same layers in the finer ops: the same bits, for every
+"""A stack in one native call next to the same layers in the finer ops: the same bits, for every
 family, in every mix of chunks; and what each family's layers are run by.
 """
 

@@ -184,7 +184,7 @@ def test_a_row_depends_on_nothing_else(isa: str, data: st.DataObject, at_length:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_threads_and_company(isa: str) -> None:
-    """A long decode alone is cut at the splits and merged, beside others not: the same bits."""
+    """A long decode alone is cut at the splits and merged, next to others not: the same bits."""
     contexts = [1500, 700, 90, 513, 64, 1]
     case = Case(contexts, KVGroup(2, 64, 64), 2)
     last = [(c - 1, 1) for c in contexts]
@@ -309,7 +309,7 @@ def test_untouched_blocks_cost_nothing() -> None:
 
 
 def populates() -> bool:
-    """Whether memory that is asked for is there before it is written; qemu passes over it."""
+    """Whether memory that is requested is there before it is written; qemu passes over it."""
     advice = 23  # MADV_POPULATE_WRITE, of Linux 5.14
     with mmap.mmap(-1, 16 << 20) as room:
         before = measure_resident()
@@ -318,7 +318,7 @@ def populates() -> bool:
         return measure_resident() - before >= 15 << 20
 
 
-def test_memory_asked_for_is_there_and_what_was_written_stays() -> None:
+def test_memory_requested_is_there_and_what_was_written_stays() -> None:
     ops, kv = Ops(ISAS[-1]), make_kv_layer(KVGroup(8, 128, 128), 1 << 12, 16, "f16")
     able = populates()
     kv.k[: 1 << 20] = 7

@@ -28,7 +28,7 @@ slow_ok = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 
 @dataclass(frozen=True)
 class Kind:
-    """How attention scores: what `attend` takes beside q, K and V."""
+    """How attention scores: what `attend` takes next to q, K and V."""
 
     window: int = 0
     softcap: float = 0.0
@@ -207,7 +207,7 @@ def test_a_row_depends_on_nothing_else(
 @pytest.mark.parametrize("dtype", ["f16", "pairs"])
 @pytest.mark.parametrize("window", [3, 64, 600])
 def test_a_long_windowed_decode_alone_or_in_company(native: Make, window: int, dtype: str) -> None:
-    """Alone it is cut at the splits it sees and merged, beside others not."""
+    """Alone it is cut at the splits it sees and merged, next to others not."""
     some = case(KVGroup(2, 16, 16), 2, (2000, 700, 513, 64, 1))
     last, results = [(c - 1, 1) for c in some.contexts], []
     for threads in (1, 2, 7):
@@ -273,7 +273,7 @@ def test_all_targets_give_the_same_bits() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("k_dim", "v_dim"), [(576, 512), (40, 40), (24, 7)])
 def test_v_inside_k(native: Make, k_dim: int, v_dim: int, dtype: str) -> None:
-    """MLA: one KV head, many query heads; the same as V stored beside K, in fewer bytes."""
+    """MLA: one KV head, many query heads; the same as V stored next to K, in fewer bytes."""
     for block in (16, 24):
         some = case(KVGroup(1, k_dim, v_dim, v_in_k=True), 20, (90, 150), block)
         chunks, ops, truth = [(58, 12), (145, 5)], native(mode(dtype)), ReferenceOps(mode(dtype))
@@ -284,7 +284,7 @@ def test_v_inside_k(native: Make, k_dim: int, v_dim: int, dtype: str) -> None:
         twice = np.concatenate([some.qkv, some.qkv[:, -v_dim:]], axis=1)
         apart = replace(some, group=KVGroup(1, k_dim, v_dim), qkv=twice)
         beside = apart.store(ops, dtype)
-        if dtype != "pairs" or v_dim % 2 == 0:  # else only V beside K can go in pairs
+        if dtype != "pairs" or v_dim % 2 == 0:  # else only V next to K can go in pairs
             assert (apart.attend(ops, beside, chunks, Kind(), 0.05) == got).all()
         element = 4 if dtype == "f32" else 2
         slots = some.pages.blocks * block

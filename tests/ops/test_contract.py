@@ -100,9 +100,9 @@ def _embed(
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize(("kind", "n", "k"), CASES)
 def test_linear(native: Make, kind: str, n: int, k: int, mode: str) -> None:
-    ops, (parts, bias, asked) = native(mode), linear_cases(kind, n, k, mode)
+    ops, (parts, bias, requested) = native(mode), linear_cases(kind, n, k, mode)
     mine, bare = ops.pack((n, k), parts, bias), ops.pack((n, k), parts)
-    for x, want, bound in asked:
+    for x, want, bound in requested:
         kept = x.copy()
         got = ops.linear(x, mine)
         within(got, want, bound)
@@ -119,14 +119,14 @@ def linear_cases(
     """
     rng, ref = np.random.default_rng(11), ReferenceOps(mode)
     parts, bias = pieces(rng, kind, n, k), normal(rng, n)
-    truth, asked = ref.pack((n, k), parts, bias), []
+    truth, requested = ref.pack((n, k), parts, bias), []
     for rows in ROWS:
         x = normal(rng, rows, k) * np.float32(10) ** rng.integers(-3, 3, (rows, 1))
         x[:, : k // 2][rng.random(rows) < 0.2] = 0  # whole groups of nothing
         x = x.astype(np.float32)
         bound = linear_bound(seen_by(x, truth, mode), parts, bias)
-        asked.append((x, ref.linear(x, truth), bound))
-    return parts, bias, asked
+        requested.append((x, ref.linear(x, truth), bound))
+    return parts, bias, requested
 
 
 def seen_by(x: F32, w: Weight, mode: str) -> Array:
@@ -373,7 +373,7 @@ def test_move_kv_copies_slots(make: Make, rng: np.random.Generator) -> None:
         assert (ops.attend(q, kv, first, 0.3) == ops.attend(q, kv, second, 0.3)).all()
 
 
-def test_memory_asked_for_ahead_changes_nothing(make: Make, rng: np.random.Generator) -> None:
+def test_memory_requested_ahead_changes_nothing(make: Make, rng: np.random.Generator) -> None:
     ops, pages = make(), paged(rng, [(0, 16)], 8)
     batch = pages.step([(0, 16)])
     kv = poisoned(ops, KVGroup(2, 8, 8), pages, "f32")

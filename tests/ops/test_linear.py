@@ -166,7 +166,7 @@ def test_rows_do_not_know_each_other(
         for t in (70,) if threads != 2 else (*range(1, 16), 31, 48, 69, 70):
             assert np.array_equal(g.linear(x[:t], w), want[:t]), (threads, t)
             assert np.array_equal(g.linear(x[70 - t :], w), want[70 - t :]), (threads, t)
-    for edge in (1, 15, 16, 17, n - 20):  # the same rows elsewhere in a tile, beside others
+    for edge in (1, 15, 16, 17, n - 20):  # the same rows elsewhere in a tile, next to others
         moved = packed(alone, rows(part, edge, n))
         assert np.array_equal(alone.linear(x[:9], moved), want[:9, edge:])
 

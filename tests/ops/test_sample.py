@@ -152,13 +152,13 @@ def test_listed_ids_have_their_log_probabilities(make: Make) -> None:
     got = make(threads=2).sample(logits, columns(rows))
     for r, row in enumerate(rows):
         ids = list(row.options.params.logprob_token_ids)
-        told, values = got.top_ids[r], got.top_logprobs[r]
-        assert (told[row.options.best or 0 :] == -1).all()
+        reported, values = got.top_ids[r], got.top_logprobs[r]
+        assert (reported[row.options.best or 0 :] == -1).all()
         if not ids:
             alone = make(threads=1).sample(logits[r : r + 1], columns([row]))
-            np.testing.assert_array_equal(alone.top_ids[0], told[: alone.top_ids.shape[1]])
+            np.testing.assert_array_equal(alone.top_ids[0], reported[: alone.top_ids.shape[1]])
             continue
-        assert told[: len(ids)].tolist() == ids
+        assert reported[: len(ids)].tolist() == ids
         want = log_softmax(logits[r])[ids]
         np.testing.assert_allclose(values[: len(ids)], want, rtol=2.0**-21)
         if got.tokens[r] in ids:

@@ -52,7 +52,7 @@ def softmax(logits: F32, temperature: float = 1.0) -> dict[int, float]:
     return {i: weights[i] / total for i in order if weights[i] > 0}
 
 
-# --- beside transformers ---
+# --- next to transformers ---
 
 
 @pytest.mark.parametrize("name", [n for n in WARPERS if n.split("=")[0] in (
@@ -113,7 +113,7 @@ def test_xtc_drops_the_top_choices_but_one(threshold: float) -> None:
         assert left(logits, row(xtc_probability=0.0, xtc_threshold=threshold)) == list(p)
 
 
-def test_xtc_strikes_as_often_as_told_and_apart_from_the_draw() -> None:
+def test_xtc_has_its_probability_independent_of_the_draw() -> None:
     """Its chance is a number of its own, or it would strike the low draws only."""
     logits = np.zeros(2, np.float32)
     logits[0] = 0.5
@@ -149,12 +149,12 @@ def test_mirostat_1_fits_the_tail_as_the_paper_does(mu: float) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_mirostat_holds_the_surprise_it_is_told(version: int) -> None:
+def test_mirostat_keeps_its_target_surprise(version: int) -> None:
     """Over a hundred draws from one distribution the mean surprise comes to tau."""
     rng = np.random.default_rng(0)
     logits = (rng.standard_normal(3000) * 2).astype(np.float32)
     for tau in (2.0, 4.0):
-        mu, told = 2 * tau, []
+        mu, reported = 2 * tau, []
         for i in range(400):
             options = {"mirostat": version, "mirostat_tau": tau, "mirostat_eta": 0.2}
             s = columns([row(i, mu, **options)])
@@ -163,8 +163,8 @@ def test_mirostat_holds_the_surprise_it_is_told(version: int) -> None:
             surprise = -math.log2(p[ids.tolist().index(token)] / p.sum())
             assert after == pytest.approx(mu - 0.2 * (surprise - tau), abs=1e-12)
             mu = after
-            told.append(surprise)
-        assert np.mean(told[100:]) == pytest.approx(tau, abs=0.3)
+            reported.append(surprise)
+        assert np.mean(reported[100:]) == pytest.approx(tau, abs=0.3)
 
 
 def test_the_cuts_act_in_the_order_of_the_contract() -> None:

@@ -32,11 +32,11 @@ def event(tokens, finish=None, stop=None, index=0, **more) -> Event:
     st.sampled_from([(), ("Lily",), ("☃",)]),
     st.lists(st.booleans(), min_size=9, max_size=9),
 )
-def test_neither_grouping_nor_when_it_is_read_changes_anything(cuts, stop, asked) -> None:
+def test_neither_grouping_nor_when_it_is_read_changes_anything(cuts, stop, requested) -> None:
     edges = sorted({0, len(IDS), *cuts})
     gathered = collector(stop=stop)
     deltas = ""
-    for (begin, end), now in zip(pairwise(edges), asked, strict=False):
+    for (begin, end), now in zip(pairwise(edges), requested, strict=False):
         last = end == len(IDS)
         gathered.feed(event(IDS[begin:end], Finish.LENGTH if last else None))
         if now:
@@ -53,9 +53,9 @@ def test_neither_grouping_nor_when_it_is_read_changes_anything(cuts, stop, asked
 
 def test_feed_tells_when_the_engine_must_stop() -> None:
     early = collector(stop="Lily")
-    told = [early.feed(event([i])) for i in IDS]
-    assert told.count(True) == 1
-    count = told.index(True) + 1
+    reported = [early.feed(event([i])) for i in IDS]
+    assert reported.count(True) == 1
+    count = reported.index(True) + 1
     assert len(early.output().outputs[0].token_ids) == count, "later events change nothing"
     at_the_end = collector(stop="Lily")
     assert not at_the_end.feed(event(IDS[:count], Finish.LENGTH)), "it has stopped by itself"

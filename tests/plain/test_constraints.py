@@ -133,7 +133,7 @@ def test_hostile_sources_are_read_once(text: str) -> None:
         translate_pattern(text + "(?=", "/pattern")
 
 
-def test_white_space_is_as_asked() -> None:
+def test_white_space_is_as_requested() -> None:
     closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
     tight = make_acceptor(StructuredOutputs(json=closed, disable_any_whitespace=True))
     assert tight('{"a":null}') and not tight('{"a": null}')
@@ -188,10 +188,10 @@ def test_an_end_may_follow_what_is_complete_and_only_that() -> None:
 
 
 def test_a_judge_remembers() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def special() -> list[bytes]:
-        asked.append(1)
+        requested.append(1)
         return [b"<x>"]
 
     judge = TrialCompiler(special)
@@ -199,4 +199,4 @@ def test_a_judge_remembers() -> None:
     for _ in range(2):
         with pytest.raises(RequestError, match="nowhere"):
             judge(StructuredOutputs(grammar="start: nowhere"))
-    assert asked == [1]
+    assert requested == [1]

@@ -81,7 +81,7 @@ def test_long_texts_cost_no_more() -> None:
     drafter, tokens = NgramDrafter(), [3, 4] * 100_000
     drafter.propose([DraftRequest("a", tokens, (), 4)])
     batches = []
-    for _ in range(5):  # of processor time, the least: whoever is beside us takes some of a core's
+    for _ in range(5):  # of processor time, the least: whoever is next to us takes some of a core's
         start = time.thread_time()
         for _ in range(20):
             tokens.append(5)

@@ -175,7 +175,10 @@ def test_every_short_text_is_judged_as_a_listing_says(
         found = judged(text, letters)
     except RequestError as error:
         # A text may be longer than those that are listed; the engine has bounds of its own.
-        assert "no text satisfies" in str(error) or "possible continuations" in str(error), (text, error)
+        assert "no text satisfies" in str(error) or "possible continuations" in str(error), (
+            text,
+            error,
+        )
         assert not texts or "possible continuations" in str(error), text
         return
     assert found == texts, text

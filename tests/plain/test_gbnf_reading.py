@@ -156,7 +156,7 @@ def test_what_is_no_gbnf_is_refused_with_its_line(grammar: str, words: str) -> N
     assert refusal.value.path == "structured_outputs.grammar"
 
 
-def test_lark_is_told_from_gbnf() -> None:
+def test_lark_is_distinguished_from_gbnf() -> None:
     for text in (
         'root ::= "a"',
         "# x\n\n  a-b\t::= c",

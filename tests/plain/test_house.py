@@ -88,8 +88,8 @@ def test_every_module_opens_with_a_docstring() -> None:
 
 def test_every_native_file_opens_with_a_comment() -> None:
     """Its own, or its header's."""
-    told = [p for p in NATIVE if not (p.suffix == ".cpp" and p.with_suffix(".h").exists())]
-    assert [name(p) for p in told if not p.read_text(encoding="utf-8").startswith("//")] == []
+    reported = [p for p in NATIVE if not (p.suffix == ".cpp" and p.with_suffix(".h").exists())]
+    assert [name(p) for p in reported if not p.read_text(encoding="utf-8").startswith("//")] == []
 
 
 def test_files_are_short() -> None:

@@ -1,4 +1,4 @@
-"""Memory asked for ahead of its first write: which blocks, when, and never twice."""
+"""Memory requested ahead of its first write: which blocks, when, and never twice."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ class Layer:
 
 @dataclass
 class Heard:
-    """Stands for a backend: hears of what is asked for."""
+    """Takes the place of a backend: records what is requested."""
 
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ def test_idle_asks_for_all_layers_of_a_run_then_the_next_and_stops_at_the_spare(
     assert ahead.wanted
 
 
-def test_a_small_pool_is_asked_for_whole_and_once() -> None:
+def test_a_small_pool_is_requested_whole_and_once() -> None:
     ahead, _, ops = made(21, 2, RUN // 8)
     while ahead.wanted:
         ahead.run_idle()

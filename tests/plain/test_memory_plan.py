@@ -138,7 +138,7 @@ def test_need_grows_with_every_setting(change) -> None:
     )
 
 
-def test_grammars_are_counted_where_they_may_be_asked_for() -> None:
+def test_grammars_are_counted_where_they_may_be_requested() -> None:
     without, room = plan(), 110 * MIB
     counted = plan(replace(SIZING, grammars=room))
     assert counted.need == without.need + room and counted.blocks == without.blocks

@@ -311,7 +311,7 @@ def test_columns_step_after_step_are_those_laid_out_anew() -> None:
 
 
 def test_weights_are_exponentials() -> None:
-    """Within 3 ulp from 0 to -87, and nothing beside 1 below."""
+    """Within 3 ulp from 0 to -87, and nothing next to 1 below."""
     x = np.concatenate([-np.geomspace(1e-8, 87, 20_001), [0.0]]).astype(np.float32)
     near = np.exp(x.astype(np.float64))
     assert (np.abs(compute_exp32(x) - near) <= 3 * np.spacing(near.astype(np.float32))).all()

@@ -80,11 +80,11 @@ def test_what_leads_too_deep_is_refused(name: str) -> None:
     ],
 )
 def test_what_is_within_the_bounds_ends_no_process(given: dict[str, Any]) -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", SMALL_STACK], input=json.dumps(given), capture_output=True,
         text=True, check=False,
     )  # fmt: skip
-    assert told.returncode == 0 and told.stdout == "1\n", told.stderr[-500:]
+    assert reported.returncode == 0 and reported.stdout == "1\n", reported.stderr[-500:]
 
 
 def test_wide_grammars_are_not_deep() -> None:

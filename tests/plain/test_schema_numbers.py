@@ -43,7 +43,7 @@ def valid(schema: dict[str, Any], text: str) -> bool:
 
 
 def spelled(ends: list[Decimal], draw: random.Random) -> list[str]:
-    """Numbers at the ends, beside them, between them, in several spellings."""
+    """Numbers at the ends, next to them, between them, in several spellings."""
     values = [Decimal(0), *(Decimal(draw.randint(-2000, 2000)).scaleb(-draw.randint(0, 3))
                             for _ in range(10))]  # fmt: skip
     for end in ends:
@@ -92,7 +92,7 @@ def test_whatever_number_passes_is_valid(at_length: bool) -> None:
 
 
 def test_whatever_number_passes_several_ranges_is_valid(at_length: bool) -> None:
-    """Ranges that meet (`allOf`), lie beside each other (`anyOf`), or must not meet (`oneOf`)."""
+    """Ranges that meet (`allOf`), lie next to each other (`anyOf`), or must not meet (`oneOf`)."""
     count = 150 * (20 if at_length else 1)
     draw, compiler = random.Random(7), Compiler(byte_vocabulary())
     accepted = 0

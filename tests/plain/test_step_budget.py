@@ -63,7 +63,7 @@ def prefill_only(controller: BudgetController, startable: int, started: int) -> 
 def drive(
     controller: BudgetController, machine: Machine, decodes: int, steps: int
 ) -> list[tuple[int, float]]:
-    """Steps full of prompt tokens beside `decodes` sequences: (prompt tokens, seconds)."""
+    """Steps full of prompt tokens next to `decodes` sequences: (prompt tokens, seconds)."""
     found = []
     for _ in range(steps):
         prompt = tokens(controller, decodes, decoding=decodes > 0) - decodes
@@ -275,8 +275,8 @@ def test_few_decodes_skip_no_step_however_long_prompts_wait(decoded: bool) -> No
 
 
 def test_what_decodes_cost_is_known_though_no_step_was_theirs_alone() -> None:
-    """A burst of prompts: ever more sequences decode beside the rest.  What the first step without
-    prompts then tells of them is not counted once more.
+    """A burst of prompts: ever more sequences decode next to the rest.  What the first step without
+    prompts then reports of them is not counted once more.
     """
     machine = Machine(0.016, 0.0023, 0.004, opening=0.015, noise=0.03)
     controller = BudgetController(TARGET, MOST, 3.0)
@@ -299,7 +299,7 @@ def test_a_first_step_that_finds_everything_cold_is_soon_forgotten() -> None:
 
 
 def test_where_decodes_leave_hardly_anything_what_has_begun_counts_too() -> None:
-    """A newcomer beside them would otherwise come in sixteen tokens a step."""
+    """A newcomer next to them would otherwise come in sixteen tokens a step."""
     controller = BudgetController(TARGET, MOST, 4.0)
     machine = Machine(0.001, 0.001, 0.0038)
     drive(controller, machine, 0, 40)

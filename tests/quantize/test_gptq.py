@@ -75,7 +75,7 @@ def sweep_plainly(rows: F32, factor: F32, grid: GroupGrid) -> tuple[F32, F32, F3
 
 
 def restore(found: tuple[F32, F32, F32], group: int) -> F32:
-    """The weights that codes stand for."""
+    """The weights that codes represent."""
     codes, scales, zeros = (part.astype(np.float32) for part in found)
     spread = np.repeat(scales, group, axis=1), np.repeat(zeros, group, axis=1)
     return spread[0] * (codes - spread[1])

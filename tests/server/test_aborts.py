@@ -33,7 +33,7 @@ class Ends:
         self.frames = pipe.PipeFrames(pipe.ToFront)
         self.worker = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
 
-    def told(self) -> list[Any]:
+    def reported(self) -> list[Any]:
         return self.frames.push(self.ours.recv(READ))
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class Ends:
             if not self.worker.engine.busy:
                 break
             self.worker._step()
-            for message in self.told():
+            for message in self.reported():
                 news = message.news if isinstance(message, pipe.StepReport) else ()
                 for one in (n.to_event() for n in news if n.id == STAYS):
                     tokens += one.tokens
@@ -100,7 +100,7 @@ def test_an_end_that_raises_harms_nobody_else(
     ends.worker.take(pipe.Abort(GONE, 0 if stopped else None, stopped))
     assert list(scheduler.by_id) == [STAYS]
     scheduler.pool.check_integrity(s.table for group in scheduler.by_id.values() for s in group)
-    assert ends.told() and GONE not in ends.worker.arrived
+    assert ends.reported() and GONE not in ends.worker.arrived
     assert kept and kept + ends.finished() == expected
     said = capfd.readouterr().err
     assert "ZeroDivisionError" in said and SECRET not in said
@@ -111,8 +111,8 @@ def test_a_question_that_cannot_be_answered_ends_nothing(
 ) -> None:
     breaks(monkeypatch, ends.worker.engine, "stats", after=False)
     ends.worker.take(pipe.EngineQuestion(7, "kv"))
-    (answer,) = ends.told()
+    (answer,) = ends.reported()
     assert isinstance(answer, pipe.EngineAnswer) and answer.number == 7 and not answer.value
     ends.worker.take(pipe.EngineQuestion(8, "kv"))
-    (answer,) = ends.told()
+    (answer,) = ends.reported()
     assert answer.number == 8 and answer.value["sequences"] == []

@@ -110,7 +110,7 @@ def test_the_window_of_penalties(server: Running) -> None:
     """64 tokens where llama-server and Ollama have 64, all elsewhere; equal windows, equal text."""
     drawn = {"temperature": 0, "seed": 1}
     prompt = "He saw a big tree and ran to the park. " * 4 + "The sun was hot in my day. " * 9
-    told: dict[Any, list[str]] = {}
+    reported: dict[Any, list[str]] = {}
     for n in (None, -1, 0, 64, 8):
         more = {} if n is None else {"repeat_last_n": n}
         own = {**drawn, "repeat_penalty": 4.0, **more}
@@ -123,12 +123,12 @@ def test_the_window_of_penalties(server: Running) -> None:
         ollama = server.post("/api/generate", {**body, "options": options}).json["response"]
         body = {"prompt": prompt, "max_tokens": 20, "repetition_penalty": 4.0, **drawn, **more}
         ours = server.post("/v1/completions", body).json["choices"][0]["text"]
-        told[n] = [got["content"], ollama, ours]
-    assert told[None] == [told[64][0], told[64][1], told[-1][2]]
-    assert all(len(set(told[n])) == 1 for n in (-1, 0, 64, 8))
-    assert len({told[n][0] for n in (-1, 0, 64, 8)}) == 4
+        reported[n] = [got["content"], ollama, ours]
+    assert reported[None] == [reported[64][0], reported[64][1], reported[-1][2]]
+    assert all(len(set(reported[n])) == 1 for n in (-1, 0, 64, 8))
+    assert len({reported[n][0] for n in (-1, 0, 64, 8)}) == 4
     plain = {"prompt": prompt, "max_tokens": 20, **drawn}
-    assert server.post("/v1/completions", plain).json["choices"][0]["text"] == told[0][0]
+    assert server.post("/v1/completions", plain).json["choices"][0]["text"] == reported[0][0]
 
 
 def test_what_would_be_shifted_is_refused(server: Running) -> None:

@@ -41,7 +41,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
         yield running, path
 
 
-def asked(
+def requested(
     line: http.client.HTTPConnection, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[http.client.HTTPResponse, bytes]:
     raw = None if body is None else json.dumps(body)
@@ -69,7 +69,7 @@ KEY = {"authorization": "Bearer k"}
 def test_a_server_with_a_certificate_speaks_https(secure: Running) -> None:
     assert f"https://127.0.0.1:{secure.port}" in secure.said[-1]
     body = {"prompt": "Once", "max_tokens": 3, "stream": True}
-    got, raw = asked(over_tls(secure), "POST", "/v1/completions", body, **KEY)
+    got, raw = requested(over_tls(secure), "POST", "/v1/completions", body, **KEY)
     assert got.status == 200 and raw.endswith(b"data: [DONE]\n\n")
     with pytest.raises((http.client.HTTPException, OSError)):
         secure.get("/health")
@@ -78,22 +78,22 @@ def test_a_server_with_a_certificate_speaks_https(secure: Running) -> None:
 def test_paths_are_those_behind_the_prefix(secure: Running) -> None:
     """Which a proxy takes off; what is open, and how errors are written, goes by the rest."""
     line = over_tls(secure)
-    assert asked(line, "GET", "/health")[0].status == 200
-    assert asked(line, "GET", "/v1/models")[0].status == 401
-    got, raw = asked(line, "POST", "/api/chat", {})
+    assert requested(line, "GET", "/health")[0].status == 200
+    assert requested(line, "GET", "/v1/models")[0].status == 401
+    got, raw = requested(line, "POST", "/api/chat", {})
     assert got.status == 401 and list(json.loads(raw)) == ["error"]
-    got, raw = asked(line, "GET", "/v1/messages", **KEY)
+    got, raw = requested(line, "GET", "/v1/messages", **KEY)
     assert got.status == 405 and "'/v1/messages' does not take GET" in raw.decode()
-    got, raw = asked(line, "GET", "/openapi.json", **KEY)
+    got, raw = requested(line, "GET", "/openapi.json", **KEY)
     assert json.loads(raw)["servers"] == [{"url": PREFIX}]
-    page = asked(line, "GET", "/docs")[1].decode()
+    page = requested(line, "GET", "/docs")[1].decode()
     assert 'src="docs/page.js"' in page and 'fetch("openapi.json"' in (
-        asked(line, "GET", "/docs/page.js")[1].decode()
+        requested(line, "GET", "/docs/page.js")[1].decode()
     )
 
 
-def test_clients_are_told_no_folder_of_these_files(secure: Running) -> None:
-    raw = asked(over_tls(secure), "GET", "/v1/engine/effective", **KEY)[1].decode()
+def test_replies_name_no_folder_of_the_files(secure: Running) -> None:
+    raw = requested(over_tls(secure), "GET", "/v1/engine/effective", **KEY)[1].decode()
     assert "key.pem" in raw and str(TLS) not in raw
 
 
@@ -101,9 +101,9 @@ def test_a_unix_socket_is_served(local: tuple[Running, Path]) -> None:
     server, path = local
     assert server.said[-1].endswith(f" on unix:{path}\n")
     body = {"prompt": "Once", "max_tokens": 3}
-    got, raw = asked(over_socket(path), "POST", "/v1/completions", body)
+    got, raw = requested(over_socket(path), "POST", "/v1/completions", body)
     assert got.status == 200 and json.loads(raw)["usage"]["completion_tokens"] == 3
-    got, _ = asked(over_socket(path), "GET", "/health", host="elsewhere.example")
+    got, _ = requested(over_socket(path), "GET", "/health", host="elsewhere.example")
     assert got.status == 403
     assert stat.S_ISSOCK(path.stat().st_mode)
     with pytest.raises(ConfigError, match="exists"):
@@ -160,7 +160,7 @@ def test_metrics_are_packed_for_who_can_unpack(server: Running) -> None:
     assert len(packed.body) < len(plain.body) / 3
 
 
-def test_metrics_are_open_metrics_where_asked_for(server: Running) -> None:
+def test_metrics_are_open_metrics_where_requested(server: Running) -> None:
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
     got = server.get("/metrics", accept=accept)
     assert got.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")

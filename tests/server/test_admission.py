@@ -1,4 +1,4 @@
-"""Who may come in: what a client is told to wait, and what it costs to let thousands in."""
+"""Admission: the Retry-After of a client, and what it costs to let thousands in."""
 
 import time
 
@@ -28,7 +28,7 @@ def test_leaving_the_queue_costs_as_much_among_thousands() -> None:
     assert min(spent(16000) for _ in range(3)) < 48 * few, "16 times as much, and noise"
 
 
-def test_clients_are_told_to_wait_as_long_as_half_of_the_queue_will_take() -> None:
+def test_retry_after_is_the_time_of_half_the_queue() -> None:
     now = [1000.0]
     door = AdmissionQueue(WIDE, clock=lambda: now[0])
     assert door.estimate_wait() == 5, "nothing is known yet"

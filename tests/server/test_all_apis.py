@@ -25,7 +25,7 @@ HOSTNAME = {"type": "string", "minLength": 9, "maxLength": 2}  # nothing is
 TALK = [{"role": "user", "content": "A cat sat."}]
 
 
-def asked(name: str, path: str, schema: dict[str, Any]) -> dict[str, Any]:
+def requested(name: str, path: str, schema: dict[str, Any]) -> dict[str, Any]:
     """A request for JSON of `schema` in the dialect of `path`."""
     typed = {"type": "json_schema", "name": "cat", "schema": schema}
     return {
@@ -62,7 +62,7 @@ def name_of(talker: Running) -> str:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_schema_is_kept_to(talker: Running, path: str) -> None:
-    got = talker.post(path, asked(name_of(talker), path, SCHEMA))
+    got = talker.post(path, requested(name_of(talker), path, SCHEMA))
     assert got.status == 200, got.body
     found = json.loads(said(path, got.json))
     assert sorted(found) == ["cat", "legs"] and found["legs"] in (3, 4)
@@ -72,7 +72,7 @@ def test_a_schema_is_kept_to(talker: Running, path: str) -> None:
 def test_a_schema_nothing_satisfies_is_refused_by_the_dialects_name(
     talker: Running, path: str
 ) -> None:
-    got = talker.post(path, asked(name_of(talker), path, HOSTNAME))
+    got = talker.post(path, requested(name_of(talker), path, HOSTNAME))
     assert got.status == 400, got.body
     words = got.body.decode()
     place = {"/v1/messages": "output_config.format", "/v1/responses": "text.format"}
@@ -88,7 +88,7 @@ def test_the_raw_prompt_of_ollama_keeps_to_json_too(talker: Running) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_strangers_are_refused_by_name(talker: Running, path: str) -> None:
-    body = {**asked(name_of(talker), path, SCHEMA), "no_such_field": 1}
+    body = {**requested(name_of(talker), path, SCHEMA), "no_such_field": 1}
     got = talker.post(path, body)
     assert got.status == 400 and "no_such_field" in got.body.decode()
 
@@ -164,7 +164,7 @@ def test_tools_are_shown_in_ollamas_dialect(caller: Running) -> None:
 def test_a_call_in_ollamas_dialect_has_a_line_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """Arguments are objects there, so a call is told whole, as soon as it is.  It is called, as
+    """Arguments are objects there, so a call is sent whole.  It is called, as
     the form that might come instead begins with a letter the model has hardly seen.
     """
     path = chat_model.write(tmp_path / "bare.gguf", TOOLED)
@@ -178,19 +178,19 @@ def test_a_call_in_ollamas_dialect_has_a_line_of_its_own(
     }  # fmt: skip
     words = ("--tool-call-parser", "llama3_json", "--served-model-name", "bare")
     with started(str(path), *words) as running:
-        told = [json.loads(line) for line in running.post("/api/chat", body).body.splitlines()]
+        reported = [json.loads(line) for line in running.post("/api/chat", body).body.splitlines()]
         whole = running.post("/api/chat", {**body, "stream": False}).json["message"]
         body["options"]["num_predict"] = 12
         cut = running.post("/api/chat", {**body, "stream": False}).json
     weather = [{"function": {"name": "weather", "arguments": {"city": "Rome"}}}]
-    assert [one["message"].get("tool_calls") for one in told] == [weather, None]
-    assert [one["done"] for one in told] == [False, True]
+    assert [one["message"].get("tool_calls") for one in reported] == [weather, None]
+    assert [one["done"] for one in reported] == [False, True]
     assert whole["tool_calls"] == weather and whole["content"] == ""
     assert cut["done_reason"] == "length" and "tool_calls" not in cut["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_is_cut_off_is_told_so(caller: Running, stream: bool) -> None:
+def test_a_call_that_is_cut_off_has_its_finish_reason(caller: Running, stream: bool) -> None:
     tools = [{"name": "weather", "input_schema": CITY}]
     choice = {"type": "tool", "name": "weather"}
     body = {"model": "caller", "messages": TALK, "max_tokens": 30, "tools": tools,
@@ -207,12 +207,12 @@ def test_a_call_that_is_cut_off_is_told_so(caller: Running, stream: bool) -> Non
     else:
         assert got.json["stop_reason"] == "max_tokens"
         assert [block["input"] for block in got.json["content"]] == [{}]
-    asked = {
+    requested = {
         "input": "Hi", "max_output_tokens": 30, "stream": stream,
         "tools": [{"type": "function", "name": "weather", "parameters": schema}],
         "tool_choice": {"type": "function", "name": "weather"},
     }  # fmt: skip
-    got = caller.post("/v1/responses", asked)
+    got = caller.post("/v1/responses", requested)
     response = got.events[-1]["response"] if stream else got.json
     assert response["status"] == "incomplete"
     assert [item["status"] for item in response["output"]] == ["incomplete"]

@@ -48,7 +48,7 @@ class Under:
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0),
             preparer=SimpleNamespace(
-                make_collector=lambda asked, id: own,
+                make_collector=lambda requested, id: own,
                 make_id=lambda: "r",
                 attempts=lambda *given: None,
             ),
@@ -57,11 +57,11 @@ class Under:
         )
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
-        asked: Any = SimpleNamespace(pooling=None, beam=None, params=own.requested, tokens=(1,))
+        requested: Any = SimpleNamespace(pooling=None, beam=None, params=own.requested, tokens=(1,))
         server: Any = SimpleNamespace(_writers=ThreadPoolExecutor(1))
         server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
         self.server, now = server, asyncio.get_running_loop().time()
-        self.group = RequestGroup(model, queue, set(), [asked], place, now)
+        self.group = RequestGroup(model, queue, set(), [requested], place, now)
 
 
 class Told:
@@ -92,18 +92,18 @@ async def parts(under: Under, writer: Any) -> list[bytes]:
     return [one async for one in answers._write_parts(under.server, under.group, writer, "")]
 
 
-def test_what_comes_while_something_is_written_is_told_as_well() -> None:
-    """A slow reader, a thread that writes and others' turns all hold up who tells."""
+def test_tokens_that_arrive_during_a_write_are_sent_too() -> None:
+    """A slow reader, a thread that writes and others' turns all delay the writer."""
 
     async def work() -> None:
         under = Under(collector())
         feed(under.stream, Event("r", 0, (5,), (SCORED,)))
-        told: list[int] = []
+        reported: list[int] = []
         async for found in under.group.read_pieces():
-            told += [token for _, piece in found for token in piece.tokens]
-            if len(told) == 1:
+            reported += [token for _, piece in found for token in piece.tokens]
+            if len(reported) == 1:
                 feed(under.stream, Event("r", 0, (6, 7), (SCORED,) * 2, finish=Finish.LENGTH))
-        assert told == [5, 6, 7]
+        assert reported == [5, 6, 7]
 
     asyncio.run(work())
 
@@ -187,9 +187,9 @@ def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatc
     own = collector(n=8, prompt=300, prompt_logprobs=2, echo=True)
     own.feed(Event("r", 0, (5,), (SCORED,), prompt_logprobs=(SCORED,) * 299))
     prompt = scores.PromptScores(own, 2, scores.TokenSpelling(LLM().tokenizer))
-    told = [scores.TextScores(own, prompt).write([]) for _ in range(8)]
-    assert len({bytes(one["top_logprobs"]) for one in told}) == 1 and len(made) == 1
-    assert len(json.loads(bytes(told[0]["tokens"]))) == 300
+    reported = [scores.TextScores(own, prompt).write([]) for _ in range(8)]
+    assert len({bytes(one["top_logprobs"]) for one in reported}) == 1 and len(made) == 1
+    assert len(json.loads(bytes(reported[0]["tokens"]))) == 300
     assert (
         len(json.loads(bytes(prompt.prompt_logprobs))) == 300
         and prompt.prompt_logprobs is prompt.prompt_logprobs
@@ -200,23 +200,23 @@ def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatc
 def test_streams_tell_what_whole_replies_do(server: Running, more: dict[str, Any]) -> None:
     body = {"prompt": [LONG, "Once"], "n": 6, "max_tokens": 3, "seed": 4, **more}
     whole = server.post("/v1/completions", body).json["choices"]
-    told: dict[int, dict[str, Any]] = {}
+    reported: dict[int, dict[str, Any]] = {}
     for event in server.post("/v1/completions", {**body, "stream": True}).events:
         for one in event["choices"]:
-            known = told.setdefault(one["index"], {"text": "", "tokens": [], "top": []})
+            known = reported.setdefault(one["index"], {"text": "", "tokens": [], "top": []})
             known["text"] += one["text"]
             known["tokens"] += (one["logprobs"] or {}).get("tokens", [])
             known["top"] += (one["logprobs"] or {}).get("top_logprobs", [])
             known |= {"own": one["prompt_logprobs"]} if "prompt_logprobs" in one else {}
-    assert sorted(told) == list(range(12))
+    assert sorted(reported) == list(range(12))
     for choice in whole:
-        one, found = told[choice["index"]], choice["logprobs"] or {}
+        one, found = reported[choice["index"]], choice["logprobs"] or {}
         assert one["text"] == choice["text"] and one["tokens"] == found.get("tokens", [])
         assert one["top"] == found.get("top_logprobs", [])
         assert one.get("own") == choice.get("prompt_logprobs")
 
 
-def test_what_is_told_of_prompts_is_bounded() -> None:
+def test_prompt_logprobs_of_a_response_are_bounded() -> None:
     with served({}, {"max_response_prompt_logprobs": 2000}) as server:
         tokens = server.post("/tokenize", {"prompt": LONG}).json["count"]
         body = {"prompt": LONG, "max_tokens": 1}
@@ -236,5 +236,5 @@ def test_what_is_told_of_prompts_is_bounded() -> None:
             twice = {**more, "prompt_logprobs": 2, "echo": True, "logprobs": 2}
             assert server.post("/v1/completions", {**body, **twice, "n": fits}).status == 400
         talk = {"messages": [{"role": "user", "content": LONG}], "n": fits + 1, "max_tokens": 1}
-        told_once = server.post("/v1/chat/completions", {**talk, "prompt_logprobs": 2})
-        assert told_once.status == 200, told_once.body
+        reported_once = server.post("/v1/chat/completions", {**talk, "prompt_logprobs": 2})
+        assert reported_once.status == 200, reported_once.body

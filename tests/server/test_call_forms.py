@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_tool_calls import TALK, TEMPLATE, TOOLS, asked, joined, named
+from test_tool_calls import TALK, TEMPLATE, TOOLS, joined, named, requested
 
 import chat_model
 from http_server import Running, started
@@ -28,7 +28,7 @@ def test_demanded_calls_in_other_forms(parser: Running) -> None:
     """In tags and in Python's spelling: held to the schema, whole and streamed."""
     body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 3,
             "tool_choice": named("get_weather")}  # fmt: skip
-    (call,) = asked(parser, **body)["message"]["tool_calls"]
+    (call,) = requested(parser, **body)["message"]["tool_calls"]
     events = parser.post("/v1/chat/completions", {**body, "stream": True}).events
     arguments = json.loads(call["function"]["arguments"])
     assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
@@ -40,7 +40,7 @@ def test_demanded_calls_in_other_forms(parser: Running) -> None:
 def test_templates_of_mistral_get_short_ids(tmp_path: Path) -> None:
     path = chat_model.write(tmp_path / "mistral.gguf", "{# [TOOL_CALLS] #}" + TEMPLATE)
     with started(str(path), "--max-model-len", "512") as running:
-        (call, *_) = asked(running, tool_choice="required")["message"]["tool_calls"]
+        (call, *_) = requested(running, tool_choice="required")["message"]["tool_calls"]
     assert len(call["id"]) == 9 and call["id"].isalnum()
 
 
@@ -50,7 +50,7 @@ def test_a_demanded_call_comes_after_bounded_reasoning(tmp_path: Path) -> None:
     path = chat_model.write(tmp_path / "opened.gguf", template)
     with started(str(path), "--max-model-len", "512", "--thinking-percent", "30") as running:
         more = {"tool_choice": named("get_weather"), "max_tokens": 250}
-        found = [asked(running, **more, seed=seed) for seed in range(3)]
+        found = [requested(running, **more, seed=seed) for seed in range(3)]
     for choice in found:
         assert choice["finish_reason"] == "tool_calls"
         assert 0 < len(choice["message"]["reasoning"]) <= 250 * 3 * 30 // 100

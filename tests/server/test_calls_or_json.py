@@ -1,5 +1,6 @@
-"""Tools beside a form of JSON: an answer is calls or the form, whichever the model begins, in every
-dialect; where the two look alike, that is refused.  And calls that a stop of the caller's ends.
+"""Tools next to a form of JSON: an answer is calls or the form, whichever the model begins, in
+every dialect; where the two look alike, that is refused.  And calls that a stop of the caller's
+ends.
 """
 
 import json
@@ -46,7 +47,7 @@ def beginning(server: Running, text: str) -> dict[str, Any]:
     return {"logit_bias": {str(ids[-1]): 100}, "max_tokens": 200, "temperature": 0}
 
 
-def asked(server: Running, **more: Any) -> dict[str, Any]:
+def requested(server: Running, **more: Any) -> dict[str, Any]:
     got = server.post(CHAT, {"messages": TALK, "tools": [STRICT], "response_format": FORM, **more})
     assert got.status == 200, got.body
     found: dict[str, Any] = got.json["choices"][0]
@@ -65,7 +66,7 @@ def weather(arguments: Any) -> None:
 @pytest.mark.parametrize("choice", [None, "auto", allowed("auto", "get_weather")])
 def test_a_model_that_begins_a_call_makes_one(caller: Running, choice: Any) -> None:
     more = {**beginning(caller, "<"), "parallel_tool_calls": False, "tool_choice": choice}
-    found = asked(caller, **more)
+    found = requested(caller, **more)
     (call,) = found["message"]["tool_calls"]
     weather(json.loads(call["function"]["arguments"]))
     assert found["message"]["content"] is None and found["finish_reason"] == "tool_calls"
@@ -81,14 +82,14 @@ def test_a_model_that_begins_the_form_keeps_to_it(caller: Running, choice: Any) 
     mark = caller.post("/tokenize", {"prompt": "<", "add_special_tokens": False}).json["tokens"]
     bias = {**beginning(caller, "{")["logit_bias"], str(mark[-1]): 50}
     more = {"max_tokens": 200, "temperature": 0, "logit_bias": bias, "tool_choice": choice}
-    found = asked(caller, **more)
+    found = requested(caller, **more)
     assert found["finish_reason"] == "stop" and "tool_calls" not in found["message"]
     pet(found["message"]["content"])
     assert "<tool_call>" in found["message"]["content"]
 
 
 def test_without_a_call_to_be_read_there_is_the_form(caller: Running) -> None:
-    found = asked(caller, **beginning(caller, "<"), tool_choice="none")
+    found = requested(caller, **beginning(caller, "<"), tool_choice="none")
     pet(found["message"]["content"])
     assert "tool_calls" not in found["message"]
 
@@ -121,7 +122,7 @@ def test_a_demanded_call_comes_although_there_is_a_form(caller: Running, choice:
     assert got.status == 200, got.body
     (item,) = got.json["output"]
     weather(json.loads(item["arguments"]))
-    (call,) = asked(caller, tool_choice="required", parallel_tool_calls=False, max_tokens=200)[
+    (call,) = requested(caller, tool_choice="required", parallel_tool_calls=False, max_tokens=200)[
         "message"
     ]["tool_calls"]
     weather(json.loads(call["function"]["arguments"]))
@@ -134,19 +135,19 @@ def test_a_demanded_call_comes_although_there_is_a_form(caller: Running, choice:
 
 
 def test_calls_without_a_mark(bare: Running) -> None:
-    """A schema that requires what no call has is told from one by its first key."""
+    """A schema that requires what no call has is distinguished from one by its first key."""
     more = {**beginning(bare, "name"), "parallel_tool_calls": False}
-    (call,) = asked(bare, **more)["message"]["tool_calls"]
+    (call,) = requested(bare, **more)["message"]["tool_calls"]
     weather(json.loads(call["function"]["arguments"]))
     more = {**beginning(bare, "k"), "tools": [WEATHER]}
-    found = asked(bare, **more)
+    found = requested(bare, **more)
     assert "tool_calls" not in found["message"]
     pet(found["message"]["content"])
 
 
 def test_any_object_has_calls_without_a_mark_in_it(bare: Running) -> None:
     more = {"tools": [WEATHER], "response_format": {"type": "json_object"}, "max_tokens": 40}
-    content = asked(bare, **more)["message"]["content"]
+    content = requested(bare, **more)["message"]["content"]
     assert content is None or content.startswith("{")
 
 
@@ -187,7 +188,7 @@ def test_a_tool_that_is_wrong_is_to_blame(caller: Running) -> None:
 
 
 def test_a_form_that_spells_calls_has_them(caller: Running) -> None:
-    found = asked(caller, response_format=None, structured_outputs={"choice": [CALL]})
+    found = requested(caller, response_format=None, structured_outputs={"choice": [CALL]})
     assert len(found["message"]["tool_calls"]) == 1
 
 
@@ -195,7 +196,7 @@ def test_a_form_that_spells_calls_has_them(caller: Running) -> None:
 def test_a_stop_within_a_call_cuts_it_off(caller: Running, stop: dict[str, Any]) -> None:
     """What there is of it is a call still, and the answer ends with calls where it is whole."""
     given = {"structured_outputs": {"choice": [CALL]}, "tools": [WEATHER], **stop}
-    found = asked(caller, response_format=None, **given)
+    found = requested(caller, response_format=None, **given)
     (call,) = found["message"]["tool_calls"]
     whole = stop["stop"] != "ome"
     assert call["function"]["arguments"] == ('{"city": "Rome"}' if whole else '{"city": "R')

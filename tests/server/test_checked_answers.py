@@ -26,13 +26,13 @@ ONCE = "Once upon a time"
 
 
 def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    asked = {"name": "digits", "schema": schema, "strictness": "validate"}
-    return {"type": "json_schema", "json_schema": asked}
+    requested = {"name": "digits", "schema": schema, "strictness": "validate"}
+    return {"type": "json_schema", "json_schema": requested}
 
 
 def completed(server: Running, **body: Any) -> Reply:
-    asked = {"prompt": ONCE, "max_tokens": 200, "temperature": 1, "seed": 3, **body}
-    return server.post("/v1/completions", asked)
+    requested = {"prompt": ONCE, "max_tokens": 200, "temperature": 1, "seed": 3, **body}
+    return server.post("/v1/completions", requested)
 
 
 def test_answers_are_valid_and_attempts_are_counted(server: Running) -> None:
@@ -90,8 +90,13 @@ def test_chat_and_responses_say_the_same(talker: Running) -> None:
     last = [event["choices"][0] for event in events if event["choices"]][-1]
     assert last["structured_output"] == choice["structured_output"]
     form = {"type": "json_schema", **strict(DIGITS)["json_schema"]}
-    asked = {"input": "Hello", "max_output_tokens": 200, "temperature": 1, "text": {"format": form}}
-    got = talker.post("/v1/responses", asked)
+    requested = {
+        "input": "Hello",
+        "max_output_tokens": 200,
+        "temperature": 1,
+        "text": {"format": form},
+    }
+    got = talker.post("/v1/responses", requested)
     assert got.status == 200, got.body
     assert got.json["structured_output"]["valid"] is True
     jsonschema.validate(json.loads(got.json["output"][0]["content"][0]["text"]), DIGITS)

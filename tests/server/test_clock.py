@@ -100,7 +100,7 @@ def test_a_jump_of_an_hour_changes_no_waiting(clock: Clock) -> None:
 
 # --- and nothing else that waits asks that clock ---
 
-SHOWN = {  # where it is asked, to be shown to somebody
+SHOWN = {  # where it is printed for a person
     "cli/hub.py",
     "cli/serve/detach.py",
     "eval/passports.py",

@@ -44,7 +44,7 @@ def test_a_start_that_is_given_up_leaves_no_traceback(turns: int) -> None:
     assert said == []
 
 
-def test_who_waits_is_told_why() -> None:
+def test_waiting_requests_have_a_reason() -> None:
     async def work() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

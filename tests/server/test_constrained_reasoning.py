@@ -80,8 +80,8 @@ def test_responses(opened: Running) -> None:
              {"grammar": 'start: "a" | "b"'}]
 )  # fmt: skip
 def test_other_forms(opened: Running, form: dict[str, Any]) -> None:
-    asked = {"messages": TALK, "structured_outputs": form, "max_tokens": 8}
-    message = ok(opened, CHAT, **asked)["choices"][0]["message"]
+    requested = {"messages": TALK, "structured_outputs": form, "max_tokens": 8}
+    message = ok(opened, CHAT, **requested)["choices"][0]["message"]
     assert message["content"] and not message.get("reasoning")
 
 

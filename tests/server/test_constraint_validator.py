@@ -1,4 +1,6 @@
-"""The processes that try grammars: killed where they take too long, replaced, asked once."""
+"""The processes that try grammars: killed where they take too long, replaced, used once per
+question.
+"""
 
 import asyncio
 import os
@@ -114,10 +116,10 @@ def test_a_question_nobody_waits_for_is_dropped() -> None:
     async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(regex="a"))  # a process is there now
         (process,) = judges.idle
-        asked = [asyncio.create_task(judges.check(SLOW)) for _ in range(3)]
+        requested = [asyncio.create_task(judges.check(SLOW)) for _ in range(3)]
         while judges.idle:
             await asyncio.sleep(0)
-        for task in asked:
+        for task in requested:
             task.cancel()
         assert await process.wait() == -9
         assert judges._questions == {}
@@ -126,7 +128,7 @@ def test_a_question_nobody_waits_for_is_dropped() -> None:
     judged(work)
 
 
-def test_one_question_is_asked_once_and_outlives_who_asked() -> None:
+def test_equal_questions_are_checked_once_and_outlive_the_client() -> None:
     async def work(judges: ConstraintValidator) -> None:
         same = [asyncio.create_task(judges.check(StructuredOutputs(regex="a"))) for _ in range(9)]
         await asyncio.sleep(0)

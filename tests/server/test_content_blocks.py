@@ -1,5 +1,5 @@
-"""Answers as blocks, for the dialects that have them: one open at a time, each ended, calls told as
-they come.
+"""Answers as blocks, for the dialects that have them: one open at a time, each ended, calls
+reported as they come.
 """
 
 import json
@@ -35,7 +35,7 @@ def steps(
 
 
 def blocks(found: list[BlockEvent]) -> list[tuple[DeltaKind, str, bool]]:
-    """What was told, each block checked: opened once, and its deltas are what it ends with."""
+    """What was reported, each block checked: opened once, and its deltas are what it ends with."""
     made: list[tuple[DeltaKind, str, bool]] = []
     open_kind, said = None, ""
     for step in found:
@@ -104,15 +104,15 @@ def test_a_stop_behind_a_call_leaves_it_whole() -> None:
     ],
     ids=["half", "halves", "huge", "long", "longer", "lines", "raw half", "none"],
 )  # fmt: skip
-def test_arguments_are_told_in_the_models_words(words: str) -> None:
+def test_arguments_keep_the_models_text(words: str) -> None:
     """Whatever stands in them, a reply with them can be written and is one line of JSON."""
     said = ParsedAnswer(calls=[ParsedCall("look", words)])
     for given in (encode(make_blocks(said)), encode(make_message(said))):
         assert b"\n" not in given and b"null" not in given
     (block,) = json.loads(encode(make_blocks(said)), parse_int=str, parse_float=str)
     assert block["input"] == json.loads(words, parse_int=str, parse_float=str)
-    told = json.loads(encode(make_message(said)), parse_int=str, parse_float=str)["message"]
-    assert told["tool_calls"][0]["function"]["arguments"] == block["input"]
+    reported = json.loads(encode(make_message(said)), parse_int=str, parse_float=str)["message"]
+    assert reported["tool_calls"][0]["function"]["arguments"] == block["input"]
 
 
 @pytest.mark.parametrize("words", ['{"at": "c', "[1]", '{"at": NaN}', "[" * 100_000, ""])

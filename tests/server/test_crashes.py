@@ -142,7 +142,7 @@ def words_of(pid: int) -> bytes:
 
 
 def test_a_process_that_tries_grammars_and_is_killed_is_replaced(own: Running) -> None:
-    """Idle or asked: the next question, and the one that was asked, are answered."""
+    """Idle or busy: the next question, and the current one, are answered."""
     with ThreadPoolExecutor(1) as pool:
         assert own.post("/v1/completions", bound(0)).status == 200
         (first,) = judges(own)
@@ -151,10 +151,10 @@ def test_a_process_that_tries_grammars_and_is_killed_is_replaced(own: Running) -
         (second,) = judges(own)
         assert second != first
         os.kill(second, signal.SIGSTOP)
-        asked = pool.submit(own.post, "/v1/completions", bound(2))
-        time.sleep(0.2)  # it may be asked by now, or not: either will do
+        requested = pool.submit(own.post, "/v1/completions", bound(2))
+        time.sleep(0.2)  # it may have begun by now, or not: both are fine
         os.kill(second, signal.SIGKILL)
-        assert asked.result().status == 200
+        assert requested.result().status == 200
         assert own.get("/health").status == 200
 
 

@@ -7,9 +7,9 @@ def test_steps_tell_who_was_computed_and_how_long_it_took() -> None:
     with started("--disable-log-requests") as server:
         body = {"prompt": "Once upon a time there was a dog", "max_tokens": 6, "ignore_eos": True}
         used = server.post("/v1/completions", body).json["usage"]
-        told = server.get("/debug/steps").json
-        assert told["chunk"] == ["request", "choice", "start", "count"]
-        steps = told["steps"]
+        reported = server.get("/debug/steps").json
+        assert reported["chunk"] == ["request", "choice", "start", "count"]
+        steps = reported["steps"]
         assert [step["step"] for step in steps] == list(range(len(steps)))
         assert sum(step["prompt_tokens"] for step in steps) == used["prompt_tokens"]
         assert sum(step["decode_tokens"] for step in steps) == used["completion_tokens"] - 1
@@ -27,13 +27,13 @@ def test_kv_tells_who_holds_which_blocks(server: Running) -> None:
     raw = b'{"prompt": "One day", "n": 32, "max_tokens": 400, "ignore_eos": true, "stream": true}'
     line.request("POST", "/v1/completions", raw, {"content-type": "application/json"})
     line.getresponse().read(100)
-    told = server.get("/debug/kv").json
+    reported = server.get("/debug/kv").json
     line.close()
-    assert 1 <= len(told["sequences"]) <= 32
+    assert 1 <= len(reported["sequences"]) <= 32
     held = set()
-    for one in told["sequences"]:
+    for one in reported["sequences"]:
         assert one["computed"] <= one["tokens"]
-        assert len(one["blocks"]) == -(-one["computed"] // told["block_size"])
+        assert len(one["blocks"]) == -(-one["computed"] // reported["block_size"])
         assert one["state"] == ("running" if one["blocks"] else "waiting")
         held.update(one["blocks"])
-    assert told["free_blocks"] + len(held) == told["blocks"] >= told["cached_blocks"]
+    assert reported["free_blocks"] + len(held) == reported["blocks"] >= reported["cached_blocks"]

@@ -44,7 +44,7 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def write_in_thread(work: Any) -> Any:
         return await asyncio.to_thread(work)
 
-    async def asked() -> list[bytes]:
+    async def requested() -> list[bytes]:
         model = SimpleNamespace(client=SimpleNamespace(facts={"vocab": 5, "width": 3}))
         server: Any = SimpleNamespace(
             find=lambda: model, settings="s", write_in_thread=write_in_thread, document=None
@@ -52,7 +52,7 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         found = await asyncio.gather(*(openapi(server, request) for _ in range(3)))
         return [bytes(one.body) for one in (*found, await openapi(server, request))]
 
-    got = asyncio.run(asked())
+    got = asyncio.run(requested())
     assert len(made) == 1 and set(got) == {b'{"openapi":"{} 5 3 s"}'}
 
 

@@ -1,4 +1,4 @@
-"""The ledger by itself, and what /proc tells: no server."""
+"""The effective configuration by itself, and what /proc reports: no server."""
 
 import os
 import socket
@@ -56,7 +56,7 @@ def test_a_warning_comes_once_and_goes_with_the_first_effect() -> None:
     assert made.document(counted(finished=PATIENCE, cached=1))["warnings"] == []
 
 
-def test_what_was_not_asked_for_is_not_warned_of() -> None:
+def test_unrequested_features_cause_no_warning() -> None:
     off = Settings(enable_prefix_caching=False)
     facts = FACTS | {"prefix_caching": False}
     made = EffectiveConfiguration(off, ServerSettings(), SettingRequests(), facts, PORTRAIT)
@@ -72,7 +72,7 @@ def test_what_was_not_asked_for_is_not_warned_of() -> None:
         ({"enable-chunked-prefill": "--enable-chunked-prefill"}, {}, "chunked", "chunked prefill"),
     ],
 )  # fmt: skip
-def test_what_was_asked_for_is(given, settings, counter: str, name: str) -> None:
+def test_requested_features_cause_a_warning(given, settings, counter: str, name: str) -> None:
     made = ledger(given, **settings)
     used = {"finished": PATIENCE, "cached": 1}
     (warning,) = made.note(counted(**used))
@@ -96,24 +96,24 @@ def test_an_engine_that_starts_over_takes_nothing_back() -> None:
 
 
 def test_a_wish_that_a_feature_tells_of_has_no_row_of_its_own() -> None:
-    asked = {"enable-chunked-prefill": "--enable-chunked-prefill", "dtype": "--dtype auto"}
+    requested = {"enable-chunked-prefill": "--enable-chunked-prefill", "dtype": "--dtype auto"}
     notes = (
         SettingRequest(
-            "--enable-chunked-prefill", asked["enable-chunked-prefill"], "always", "so it is"
+            "--enable-chunked-prefill", requested["enable-chunked-prefill"], "always", "so it is"
         ),
-        SettingRequest("--dtype", asked["dtype"], "auto", "as in the file"),
+        SettingRequest("--dtype", requested["dtype"], "auto", "as in the file"),
     )
     made = EffectiveConfiguration(
-        Settings(), ServerSettings(), SettingRequests(asked, notes), FACTS, PORTRAIT
+        Settings(), ServerSettings(), SettingRequests(requested, notes), FACTS, PORTRAIT
     )
     assert [feature.name for feature in made.noted] == ["--dtype"]
 
 
-def test_a_shorter_context_is_told_as_what_memory_has_room_for() -> None:
+def test_a_shorter_context_names_memory_as_its_reason() -> None:
     rows = {r["feature"]: r for r in ledger().document(counted())["features"]}
     assert rows["context"]["reason"] == "of 1024, as memory allows"
-    asked = ledger(max_model_len=512).document(counted())["features"]
-    assert {r["feature"]: r for r in asked}["context"]["reason"] == "requested"
+    requested = ledger(max_model_len=512).document(counted())["features"]
+    assert {r["feature"]: r for r in requested}["context"]["reason"] == "requested"
 
 
 def test_a_portrait_in_words() -> None:
@@ -159,7 +159,7 @@ def test_options_of_a_command_line_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("opened", "says"), [(0, "of every matrix"), (3, "of 3 matrices, which are")]
 )
-def test_what_no_kernel_reads_is_told(opened: int, says: str) -> None:
+def test_formats_without_a_kernel_are_reported(opened: int, says: str) -> None:
     portrait = replace(PORTRAIT, method="gptq", opened=opened)
     made = EffectiveConfiguration(Settings(), ServerSettings(), SettingRequests(), FACTS, portrait)
     (row,) = (f for f in made.features if f.name == "quantised weights")

@@ -72,7 +72,7 @@ def test_nothing_to_do_costs_nothing(server: Running) -> None:
 
 
 def fresh(draw: Random) -> dict[str, object]:
-    """A schema nobody has asked for: its name and values are in no cache."""
+    """A new schema: its name and values are in no cache."""
     name, values = f"p{draw.getrandbits(64)}", [str(draw.getrandbits(64)) for _ in range(3)]
     one: dict[str, object] = {"enum": values} if draw.random() < 0.5 else {"type": "integer"}
     return {"type": "object", "properties": {name: one}, "required": [name]}
@@ -176,7 +176,7 @@ def test_a_storm_of_restarts_leaves_nothing(at_length: bool, count: int) -> None
         server.until(lambda members=members: not any(one.alive for one in members))
 
 
-def test_neither_log_nor_answers_hold_what_was_asked_or_where_the_model_lies(
+def test_log_and_answers_hold_no_prompt_and_no_path(
     tmp_path: Path,
 ) -> None:
     """Not even where a step fails."""
@@ -198,8 +198,8 @@ def test_neither_log_nor_answers_hold_what_was_asked_or_where_the_model_lies(
         for entry in ROUTES:
             if entry.method == "GET" and "{" not in entry.path:
                 assert FOLDER.encode() not in server.get(entry.path, **known).body, entry.path
-        for model_asked in ("talker", "other"):
-            got = server.post("/v1/completions", {"model": model_asked, "prompt": "x"}, **known)
+        for model_requested in ("talker", "other"):
+            got = server.post("/v1/completions", {"model": model_requested, "prompt": "x"}, **known)
             assert got.status == 404 and "served: talker.gguf" in got.json["error"]["message"]
         for path in ("/v1/models/x", "/api/show", "/api/chat", "/v1/messages"):
             got = server.ask("GET" if "models" in path else "POST", path, {"model": "x"}, known)

@@ -1,4 +1,4 @@
-"""What an engine tells, without an engine: of one request, and of whether it gets on."""
+"""What an engine reports, without an engine: of one request, and of whether it makes progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def stepped(*ids: str, tokens: int = 0) -> pipe.StepReport:
 
 @pytest.mark.parametrize("error", [CheckpointError("the decoder fails"), IndexError("out")])
 def test_an_answer_that_cannot_be_read_ends_alone(error: Exception) -> None:
-    """The others of its step are told their news, and the engine hears that it has gone."""
+    """The others of its step get their events, and the engine learns that it has gone."""
     bad, good = Told("bad", error), Told("good")
     own = client(bad, good)
     streams = dict(own.streams)

@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def asked(server: Running, path: str, **more: Any) -> Reply:
+def requested(server: Running, path: str, **more: Any) -> Reply:
     body = dict(DIALECTS[path])
     if path in WITHIN:
         options = {} if path == "/api/embed" else {"num_predict": 2}
@@ -114,8 +114,8 @@ def test_a_schema_is_refused_by_its_own_name(server: Running) -> None:
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_a_priority_reaches_the_server_in_every_dialect(server: Running, path: str) -> None:
-    assert asked(server, path, priority=0).status == 200
-    got = asked(server, path, priority=3)
+    assert requested(server, path, priority=0).status == 200
+    got = requested(server, path, priority=3)
     name = "options.priority" if path in WITHIN else "priority"
     assert got.status == 400 and f"{name} = 3 is out of range".encode() in got.body, got.body
     assert b"--scheduling-policy" in got.body
@@ -142,14 +142,14 @@ def test_a_salt_parts_caches_in_every_dialect(server: Running, path: str) -> Non
 @pytest.mark.parametrize("id", ["a\nb", "a b", "ä", "", "a" * 129, "a\x1b[31m", "a\n"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", ANSWERS, "/v1/embeddings"])
 def test_a_request_id_forges_no_line(server: Running, path: str, id: str) -> None:
-    got = asked(server, path, request_id=id)
+    got = requested(server, path, request_id=id)
     assert got.status == 400 and got.json["error"]["param"] == "request_id"
     assert b"\n" not in got.body
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", ANSWERS, "/v1/embeddings"])
 def test_a_request_id_is_part_of_the_replys(server: Running, path: str) -> None:
-    got = asked(server, path, request_id="Job-7_a:b.c")
+    got = requested(server, path, request_id="Job-7_a:b.c")
     assert got.status == 200 and got.json["id"].endswith("-Job-7_a:b.c".replace("-J", "J", 1))
 
 

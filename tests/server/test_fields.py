@@ -79,9 +79,7 @@ def test_a_request_may_name_its_reply(talker: Running) -> None:
 
 
 @pytest.mark.parametrize(("side", "most"), [("left", 5), ("right", 5), (None, 5), (None, 500)])
-def test_prompts_are_cut_where_it_is_asked_for(
-    talker: Running, side: str | None, most: int
-) -> None:
+def test_prompts_are_truncated_on_request(talker: Running, side: str | None, most: int) -> None:
     ids = ids_of(talker, prompt=LONG)
     kept = ids[:most] if side == "right" else ids[-most:]
     cut = {"truncate_prompt_tokens": most, "truncation_side": side}
@@ -135,28 +133,30 @@ def test_a_beam_search_is_the_librarys(server: Running) -> None:
     params = BeamSearchParams(beam_width=4, max_tokens=8, length_penalty=0.5)
     (found,) = LLM().beam_search("Once upon a time", params, use_tqdm=False)
     beams = [one.text for one in found.outputs]
-    asked = {"prompt": "Once upon a time", "max_tokens": 8, "use_beam_search": True,
+    requested = {"prompt": "Once upon a time", "max_tokens": 8, "use_beam_search": True,
              "length_penalty": 0.5}  # fmt: skip
-    got = ok(server, TEXT, **asked, n=4)
+    got = ok(server, TEXT, **requested, n=4)
     assert [one["text"] for one in got["choices"]] == beams and len(set(beams)) == 4
-    best = ok(server, TEXT, **asked, n=2, best_of=4, temperature=0)
+    best = ok(server, TEXT, **requested, n=2, best_of=4, temperature=0)
     assert [one["text"] for one in best["choices"]] == beams[:2]
     talk = [{"role": "user", "content": "Once upon a time"}]
-    said = ok(server, CHAT, messages=talk, **{k: v for k, v in asked.items() if k != "prompt"}, n=4)
+    said = ok(
+        server, CHAT, messages=talk, **{k: v for k, v in requested.items() if k != "prompt"}, n=4
+    )
     assert [one["message"]["content"] for one in said["choices"]] == beams
 
 
 @pytest.mark.parametrize("best", [None, 5])
 def test_a_search_streams_each_answer_in_one_chunk(server: Running, best: int | None) -> None:
-    asked = {"max_tokens": 8, "use_beam_search": True, "n": 3, "best_of": best}
-    text = {"prompt": ["Once upon a time", "A cat sat."], **asked}
+    requested = {"max_tokens": 8, "use_beam_search": True, "n": 3, "best_of": best}
+    text = {"prompt": ["Once upon a time", "A cat sat."], **requested}
     whole = ok(server, TEXT, **text)
     *events, last = server.post(TEXT, {**text, **STREAM}).events
     chunks = [event["choices"][0] for event in events]
     assert sorted(chunks, key=lambda c: c["index"]) == whole["choices"] and len(chunks) == 6
     assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-    del asked["best_of"]  # which chats have not
-    talk = {"messages": TALK, **asked}
+    del requested["best_of"]  # which chats have not
+    talk = {"messages": TALK, **requested}
     said = ok(server, CHAT, **talk)
     *events, last = server.post(CHAT, {**talk, **STREAM}).events
     chunks = [event["choices"][0] for event in events]
@@ -186,10 +186,10 @@ def test_anthropics_thinking_and_effort(thinker: Running, talker: Running) -> No
     assert got.status == 400 and "thinking.type = 'enabled'" in got.json["error"]["message"]
     effort = {"output_config": {"effort": "low"}}
     spent = ok(thinker, "/v1/messages", **base, max_tokens=2, **effort)["usage"]
-    told = ok(thinker, CHAT, messages=TALK, max_tokens=2, reasoning_effort="low")["usage"]
-    assert spent["input_tokens"] + spent["cache_read_input_tokens"] == told["prompt_tokens"]
+    reported = ok(thinker, CHAT, messages=TALK, max_tokens=2, reasoning_effort="low")["usage"]
+    assert spent["input_tokens"] + spent["cache_read_input_tokens"] == reported["prompt_tokens"]
     counted = prompt_of(thinker, "/v1/messages/count_tokens", **base, **effort)
-    assert counted == told["prompt_tokens"]
+    assert counted == reported["prompt_tokens"]
 
 
 def test_ollamas_levels_of_thought(thinker: Running) -> None:

@@ -217,7 +217,7 @@ LIMITED = (
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose limits are its own; it writes what is said as often as it is told."""
+    """A server whose limits are its own; it logs at each event."""
     path = chat_model.write(
         tmp_path_factory.mktemp("limited") / "m.gguf",
         "{% for i in range(loop or 0) %}{% endfor %}"

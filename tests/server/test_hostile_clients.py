@@ -177,7 +177,7 @@ def connections(server: Running) -> int:
 def test_a_large_head_is_refused(server: Running, head: bytes, whole: bool) -> None:
     raw = HEAD + head + (b"\r\n\r\n" if whole else b"")
     got = server.raw(raw)
-    assert got == b"" or status(got) == 431  # a sender may lose what it is told
+    assert got == b"" or status(got) == 431  # a sender may lose what it is reported
     got = server.raw(b"GET /" + b"a" * (1 << 17) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert got == b"" or status(got) == 431
 
@@ -190,7 +190,7 @@ def test_trailers_are_bounded(server: Running) -> None:
             one.sendall(b"X: " + b"a" * 10_000 + b"\r\n")
 
 
-def test_a_large_body_is_refused_and_told_why(hasty: Running) -> None:
+def test_a_large_body_is_refused_with_the_reason(hasty: Running) -> None:
     for size in (10_001, 3_000_000):
         got = hasty.post("/v1/completions", {"prompt": "a" * size})
         assert got.status == 413 and got.json["error"]["message"]
@@ -250,8 +250,10 @@ def test_other_methods_are_refused(server: Running, method: str) -> None:
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
 def test_upgrades_are_not_made(server: Running, hasty: Running, upgrade: bytes) -> None:
-    asked = HEAD + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n" + b"\x81\x05hello"
-    assert status(server.raw(asked)) == 200
+    requested = (
+        HEAD + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n" + b"\x81\x05hello"
+    )
+    assert status(server.raw(requested)) == 200
     healthy(server, hasty)
 
 

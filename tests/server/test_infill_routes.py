@@ -109,8 +109,8 @@ def test_an_editor_computes_other_files_ahead(coder: Running) -> None:
             "response_fields": [""]}  # fmt: skip
     got = coder.post("/infill", idle)
     assert got.status == 200, got.body
-    told = {name: got.json[name] for name in ("content", "tokens_predicted", "stop_type")}
-    assert told == {"content": "", "tokens_predicted": 0, "stop_type": "limit"}
+    reported = {name: got.json[name] for name in ("content", "tokens_predicted", "stop_type")}
+    assert reported == {"content": "", "tokens_predicted": 0, "stop_type": "limit"}
     assert got.json["generation_settings"]["n_predict"] == 0
     assert infilled(coder, input_extra=extra)["tokens_cached"] > 0
     streamed = coder.post("/completion", {"prompt": AROUND, "n_predict": 0, "stream": True}).events

@@ -1,4 +1,4 @@
-"""What one client gets does not depend on the others, and tells nothing of them."""
+"""What one client gets does not depend on the others, and reveals nothing of them."""
 
 import random
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ def cached(server: Running, prompt: str, salt: str | None) -> int:
     return found
 
 
-def test_a_salt_hides_what_others_asked(server: Running) -> None:
+def test_a_salt_hides_prompts_of_others(server: Running) -> None:
     prompt = " ".join(random.Random(9).choices(WORDS, k=90))
     assert cached(server, prompt, "ours") == 0
     assert cached(server, prompt, "ours") > 0
@@ -103,7 +103,7 @@ def test_a_salt_hides_what_others_asked(server: Running) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_key_does_not_see_what_another_asked(shared: bool) -> None:
+def test_a_key_does_not_see_prompts_of_another(shared: bool) -> None:
     with served({}, {"keys": ["alice", "bob"], "share_prefix_cache": shared}) as server:
         prompt = " ".join(random.Random(9).choices(WORDS, k=90))
 

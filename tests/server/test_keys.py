@@ -20,7 +20,7 @@ def locked() -> Iterator[Running]:
         yield running
 
 
-def asked(server: Running, target: str, *lines: str, host: str = "localhost") -> int:
+def requested(server: Running, target: str, *lines: str, host: str = "localhost") -> int:
     """The status of a request whose first line and headers are exactly these."""
     head = [f"GET {target} HTTP/1.1", f"Host: {host}", *lines, "Connection: close", "", ""]
     found = server.raw("\r\n".join(head).encode())
@@ -72,13 +72,13 @@ def test_other_keys_do_not(locked: Running, given: str) -> None:
      "/v1/models/health", "*"],
 )  # fmt: skip
 def test_no_path_gets_around_the_key(locked: Running, target: str) -> None:
-    assert asked(locked, target) in (400, 401)
-    assert asked(locked, target, f"Authorization: Bearer {KEY}") != 401
+    assert requested(locked, target) in (400, 401)
+    assert requested(locked, target, f"Authorization: Bearer {KEY}") != 401
 
 
 def test_open_paths_stay_open_however_they_are_written(locked: Running) -> None:
     for target in ("/health", "/health?x=/v1/models", "/%68ealth", "http://elsewhere/health"):
-        assert asked(locked, target) == 200
+        assert requested(locked, target) == 200
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_open_paths_stay_open_however_they_are_written(locked: Running) -> None:
     ],
 )  # fmt: skip
 def test_hosts(locked: Running, host: str, status: int) -> None:
-    assert asked(locked, "/v1/models", host=host) == status
+    assert requested(locked, "/v1/models", host=host) == status
     if status != 401:
-        assert asked(locked, "/health", host=host) == status
+        assert requested(locked, "/health", host=host) == status
 
 
 def test_two_hosts_or_none_are_refused(locked: Running) -> None:
-    assert asked(locked, "/health", "Host: localhost") == 400
+    assert requested(locked, "/health", "Host: localhost") == 400
     assert locked.raw(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n").split()[1] == b"400"
 
 
@@ -111,7 +111,7 @@ def test_two_hosts_or_none_are_refused(locked: Running) -> None:
     ],
 )  # fmt: skip
 def test_origins(locked: Running, origin: str, status: int) -> None:
-    assert asked(locked, "/health", f"Origin: {origin}") == status
+    assert requested(locked, "/health", f"Origin: {origin}") == status
 
 
 @pytest.mark.parametrize("given", ["abc-1.2:3_4", "a" * 64])

@@ -25,11 +25,11 @@ def test_a_completion(server: Running) -> None:
     assert first["top_logprobs"][0]["logprob"] == first["logprob"]
 
 
-def test_settings_are_told_as_they_were(server: Running) -> None:
+def test_settings_are_reported_as_they_were(server: Running) -> None:
     plain = server.post("/completion", START).json["generation_settings"]
     assert plain["n_probs"] == 0 and plain["n_predict"] == 12
-    told = server.post("/completion", {**START, "n_probs": 2}).json["generation_settings"]
-    assert told["n_probs"] == 2
+    reported = server.post("/completion", {**START, "n_probs": 2}).json["generation_settings"]
+    assert reported["n_probs"] == 2
     body = {"prompt": "Once", "stop": [" "]}
     assert server.post("/completion", body).json["generation_settings"]["n_predict"] == -1
 
@@ -108,18 +108,21 @@ def test_a_schema_is_kept_to(server: Running) -> None:
 def test_a_grammar_is_kept_to(server: Running) -> None:
     """GBNF, as llama-server's clients send it; elsewhere too, and Lark here."""
     text = 'root ::= "<" x-y ">"\nx-y ::= [a-f]{3} | "no"  # one of them\n'
-    asked = {"prompt": "x", "grammar": text, "seed": 1, "temperature": 1}
-    got = server.post("/completion", asked)
+    requested = {"prompt": "x", "grammar": text, "seed": 1, "temperature": 1}
+    got = server.post("/completion", requested)
     assert re.fullmatch("<([a-f]{3}|no)>", got.json["content"]), got.body
-    assert server.post("/completion", {**asked, "grammar": 'start: "yes"'}).json["content"] == "yes"
-    assert server.post("/completion", {**asked, "grammar": "", "n_predict": 2}).status == 200
+    assert (
+        server.post("/completion", {**requested, "grammar": 'start: "yes"'}).json["content"]
+        == "yes"
+    )
+    assert server.post("/completion", {**requested, "grammar": "", "n_predict": 2}).status == 200
     body = {"prompt": "x", "structured_outputs": {"grammar": text}}
     (choice,) = server.post("/v1/completions", body).json["choices"]
     assert re.fullmatch("<([a-f]{3}|no)>", choice["text"])
-    got = server.post("/completion", {**asked, "grammar": text + "x-y ::= [z]"})
+    got = server.post("/completion", {**requested, "grammar": text + "x-y ::= [z]"})
     assert got.status == 400 and got.json["error"]["param"] == "grammar"
     assert got.json["error"]["message"] == "grammar: line 3: the rule 'x-y' is defined twice"
-    got = server.post("/completion", {**asked, "json_schema": {}})
+    got = server.post("/completion", {**requested, "json_schema": {}})
     assert got.status == 400 and "exclude each other" in got.json["error"]["message"]
 
 

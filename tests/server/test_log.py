@@ -56,7 +56,7 @@ def test_what_was_said_is_written_before_the_end() -> None:
     assert [x.split(" ", 1)[1] for x in to.getvalue().splitlines()] == ["one a=1", 'two b="x y"']
 
 
-def test_preemptions_are_told_of_once_an_interval() -> None:
+def test_preemptions_are_logged_once_an_interval() -> None:
     now = 100.0
     said: list[dict[str, object]] = []
 
@@ -81,7 +81,7 @@ def test_preemptions_are_told_of_once_an_interval() -> None:
     assert [(x["sequences"], x["total"]) for x in said] == [(1, 1), (2, 3)]
 
 
-def told(server: Running, word: str) -> str:
+def reported(server: Running, word: str) -> str:
     """The newest line of the log with a word in it."""
     for _ in range(200):
         found = [text for text in server.said if word in text]
@@ -96,7 +96,7 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
         key = {"authorization": "Bearer sesame-key"}
         body = {"prompt": "Xylophones sing", "max_tokens": 5, "temperature": 0}
         server.ask("POST", "/v1/completions?key=sesame-key", body, key)
-        text = told(server, " request ")
+        text = reported(server, " request ")
         for part in (
             "method=POST",
             "path=/v1/completions ",
@@ -108,13 +108,13 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
         for part in ("prompt_tokens=", "cached_tokens=", "queue_ms=", "ttft_ms=", "seconds="):
             assert part in text, text
         server.ask("GET", "/nothing%0d%0astatus=200", None, {"x-api-key": "wrong-key"})
-        assert "status=401" in told(server, "path=/nothing%0D%0Astatus=200")
+        assert "status=401" in reported(server, "path=/nothing%0D%0Astatus=200")
         line = server.connection()
         raw = b'{"prompt": "Xylophones", "max_tokens": 400, "ignore_eos": true, "stream": true}'
         line.request("POST", "/v1/completions", raw, {"content-type": "application/json", **key})
         line.getresponse().read(100)
         line.close()
-        assert "tokens=" in told(server, "client_disconnected=True")
+        assert "tokens=" in reported(server, "client_disconnected=True")
         assert server.stop() == 0
         assert not [x for x in server.said for secret in ("Xylo", "sesame", "wrong") if secret in x]
         assert len([x for x in server.said if " request " in x]) == 3
@@ -127,25 +127,25 @@ def test_a_line_has_the_ids_its_client_knows() -> None:
         for stream in (False, True):
             got = server.ask("POST", "/v1/completions", {**body, "stream": stream}, named)
             assert got.headers["x-request-id"] == "findme-1"
-        line = told(server, " request_id=findme-1 reply=")
+        line = reported(server, " request_id=findme-1 reply=")
         assert "reply=cmpl-mine-7 " in line and line.count("\n") == 1
         forged = {**body, "request_id": "x y\nforged"}
         assert server.post("/v1/completions", forged).status == 400
-        assert " request " in told(server, " status=400 ")
+        assert " request " in reported(server, " status=400 ")
         assert not [text for text in server.said if "forged" in text]
         got = server.ask("POST", "/v1/embeddings", {"input": "One"}, named)
-        assert f"reply={got.json['id']} " in told(server, "path=/v1/embeddings")
+        assert f"reply={got.json['id']} " in reported(server, "path=/v1/embeddings")
         got = server.ask("GET", "/v1/models", None, {"x-request-id": "no good"})
-        assert f"request_id={got.headers['x-request-id']}\n" in told(server, "path=/v1/models")
+        assert f"request_id={got.headers['x-request-id']}\n" in reported(server, "path=/v1/models")
         assert not any("no good" in text or "no%20good" in text for text in server.said)
 
 
-def test_a_process_that_ends_is_told_of() -> None:
+def test_the_end_of_a_process_is_logged() -> None:
     faults = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "die:step=3"}
     with started(**faults) as server:
         assert server.post("/v1/completions", {"prompt": "One", "max_tokens": 9}).status == 503
-        assert "requests=1" in told(server, " engine_ended ")
-        assert "restarts=1" in told(server, " engine_ready ")
+        assert "requests=1" in reported(server, " engine_ended ")
+        assert "restarts=1" in reported(server, " engine_ready ")
         page = server.get("/metrics").body.decode()
         assert 'flyweight:engine_restarts_total{engine="0",model_name="stories"} 1.0' in page
         assert 'finished_reason="error",model_name="stories"} 1.0' in page

@@ -34,15 +34,15 @@ def ids_of(server: Running, **given: Any) -> list[int]:
 def test_the_scores_of_a_prompt_are_in_the_reply(server: Running) -> None:
     ids = ids_of(server, prompt=PROMPT)
     (choice,) = completed(server, prompt_logprobs=2)["choices"]
-    told = choice["prompt_logprobs"]
-    assert len(told) == len(ids) and told[0] is None
-    for token, entry in zip(ids[1:], told[1:], strict=True):
+    reported = choice["prompt_logprobs"]
+    assert len(reported) == len(ids) and reported[0] is None
+    for token, entry in zip(ids[1:], reported[1:], strict=True):
         own = entry[str(token)]
         assert own["logprob"] <= 0 and own["rank"] >= 1 and isinstance(own["decoded_token"], str)
         assert {1, 2} <= {one["rank"] for one in entry.values()}
     assert "prompt_logprobs" not in completed(server)["choices"][0]
     echoed = completed(server, echo=True, logprobs=0, max_tokens=0)["choices"][0]["logprobs"]
-    own = [told[i][str(token)]["logprob"] for i, token in enumerate(ids) if i]
+    own = [reported[i][str(token)]["logprob"] for i, token in enumerate(ids) if i]
     assert echoed["token_logprobs"] == [None, *own]
 
 
@@ -103,8 +103,8 @@ def test_the_joined_stream_has_the_scores_of_the_whole(
     events = chunks(server, "/v1/completions", {"prompt": PROMPT, **more})
     for choice in whole:
         mine = [c for e in events for c in e["choices"] if c["index"] == choice["index"]]
-        told = [c["logprobs"] for c in mine if c["logprobs"]]
-        joined = {name: [x for one in told for x in one[name]] for name in LISTS}
+        reported = [c["logprobs"] for c in mine if c["logprobs"]]
+        joined = {name: [x for one in reported for x in one[name]] for name in LISTS}
         assert joined == choice["logprobs"]
         assert "".join(c["text"] for c in mine) == choice["text"]
         prompt = len(ids_of(server, prompt=PROMPT)) if echo else 0
@@ -112,11 +112,13 @@ def test_the_joined_stream_has_the_scores_of_the_whole(
 
 
 @pytest.mark.parametrize("most", [0, 1, 3])
-def test_a_chosen_token_is_always_told_of(server: Running, most: int) -> None:
-    """Beside the likely ones, where it is none of them: of the answer and of an echoed prompt."""
+def test_the_chosen_token_is_always_reported(server: Running, most: int) -> None:
+    """next to the likely ones, where it is none of them: of the answer and of an echoed prompt."""
     more = {"temperature": 1.5, "seed": 3, "max_tokens": 24, "return_tokens_as_token_ids": True}
-    told = completed(server, echo=True, logprobs=most, **more)["choices"][0]["logprobs"]
-    places = list(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True))
+    reported = completed(server, echo=True, logprobs=most, **more)["choices"][0]["logprobs"]
+    places = list(
+        zip(reported["tokens"], reported["token_logprobs"], reported["top_logprobs"], strict=True)
+    )
     assert places[0][1:] == (None, None)
     for token, logprob, best in places[1:]:
         assert best[token] == logprob and max(most, 1) <= len(best) <= most + 1
@@ -125,9 +127,9 @@ def test_a_chosen_token_is_always_told_of(server: Running, most: int) -> None:
 
 def test_offsets_are_places_in_the_text(server: Running) -> None:
     choice = completed(server, echo=True, logprobs=0, max_tokens=12)["choices"][0]
-    told, text = choice["logprobs"], choice["text"]
-    assert text.startswith(PROMPT) and told["text_offset"][-1] > len(PROMPT)
-    places = list(zip(told["tokens"], told["text_offset"], strict=True))
+    reported, text = choice["logprobs"], choice["text"]
+    assert text.startswith(PROMPT) and reported["text_offset"][-1] > len(PROMPT)
+    places = list(zip(reported["tokens"], reported["text_offset"], strict=True))
     read = [(token, at) for token, at in places[1:] if token and "�" not in token]
     assert len(read) > 12
     for token, at in read:
@@ -139,7 +141,7 @@ def test_a_prompts_pieces_lie_where_its_text_has_them() -> None:
     assert find_offsets("Once naïve", pieces) == [0, 0, 4, 7, 8, 8]
 
 
-def test_tokens_may_be_told_by_their_ids(server: Running, talker: Running) -> None:
+def test_tokens_may_be_returned_as_ids(server: Running, talker: Running) -> None:
     more = {"return_tokens_as_token_ids": True, "return_token_ids": True}
     one = completed(server, logprobs=2, **more)["choices"][0]
     assert one["logprobs"]["tokens"] == [f"token_id:{i}" for i in one["token_ids"]]
@@ -168,26 +170,26 @@ def test_bytes_are_the_tokens_own(server: Running) -> None:
         (entry,) = got["choices"][0]["logprobs"]["content"]
         assert entry["bytes"] == one["piece"]
         llama = {"prompt": "a", "n_predict": 1, "n_probs": 1, "logit_bias": [[one["id"], 100]]}
-        (told,) = server.post("/completion", llama).json["completion_probabilities"]
-        assert told["id"] == one["id"] and told["bytes"] == one["piece"]
+        (reported,) = server.post("/completion", llama).json["completion_probabilities"]
+        assert reported["id"] == one["id"] and reported["bytes"] == one["piece"]
 
 
-def test_listed_ids_are_told_of_instead(talker: Running) -> None:
+def test_listed_ids_are_reported_instead(talker: Running) -> None:
     ids, more = [421, 5, 300], {"logprobs": True, "top_logprobs": 2}
     body = {"messages": TALK, **GREEDY, **more, "return_tokens_as_token_ids": True}
     usual = talker.post("/v1/chat/completions", body).json["choices"][0]["logprobs"]["content"]
     listed = {**body, "logprob_token_ids": ids}
     (choice,) = talker.post("/v1/chat/completions", listed).json["choices"]
-    told = choice["logprobs"]["content"]
+    reported = choice["logprobs"]["content"]
     names = [f"token_id:{i}" for i in ids]
-    for one, before in zip(told, usual, strict=True):
+    for one, before in zip(reported, usual, strict=True):
         assert (one["token"], one["logprob"]) == (before["token"], before["logprob"])
         assert [x["token"] for x in one["top_logprobs"]] == list(
             dict.fromkeys([one["token"], *names])
         )
     parts = chunks(talker, "/v1/chat/completions", listed)
     found = [part["choices"][0]["logprobs"] for part in parts]
-    assert [one for logprobs in found if logprobs for one in logprobs["content"]] == told
+    assert [one for logprobs in found if logprobs for one in logprobs["content"]] == reported
     got = completed(talker, logprobs=1, echo=True, logprob_token_ids=ids,
                     return_tokens_as_token_ids=True)["choices"][0]["logprobs"]  # fmt: skip
     assert all(set(best) >= set(names) for best in got["top_logprobs"][-6:])

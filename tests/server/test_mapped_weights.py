@@ -1,4 +1,4 @@
-"""A server's mapped weights move while it idles and beside its steps; nobody hears of it."""
+"""A server's mapped weights move while it idles and between its steps; no client notices."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Anthropic's routes, asked without its client."""
+"""Anthropic's routes, without its client."""
 
 from typing import Any
 
@@ -73,12 +73,12 @@ def test_tokens_are_counted_as_they_are_run(talker: Running) -> None:
 def test_what_is_sent_to_be_answered_can_be_counted(talker: Running) -> None:
     form = {"type": "json_schema", "schema": {"enum": ["cat", "dog"]}}
     more = {"cache_control": {"type": "ephemeral"}, "output_config": {"format": form}}
-    asked = body(talker, **more)
-    got = talker.post("/v1/messages", asked)
+    requested = body(talker, **more)
+    got = talker.post("/v1/messages", requested)
     assert got.status == 200, got.body
     spent = got.json["usage"]
-    del asked["max_tokens"], asked["temperature"]
-    counted = talker.post("/v1/messages/count_tokens", asked)
+    del requested["max_tokens"], requested["temperature"]
+    counted = talker.post("/v1/messages/count_tokens", requested)
     assert counted.status == 200, counted.body
     read = spent["input_tokens"] + spent["cache_read_input_tokens"]
     assert counted.json["input_tokens"] == read
@@ -108,7 +108,7 @@ def test_results_of_tools_are_messages_of_their_own(talker: Running) -> None:
         ({"is_error": True}, "Error"),
     ],
 )
-def test_a_model_is_told_of_a_tool_that_failed(result: dict[str, Any], text: str) -> None:
+def test_a_failed_tool_is_shown_to_the_model(result: dict[str, Any], text: str) -> None:
     given = {"type": "tool_result", "tool_use_id": "t1", **result}
     (found,) = MessageTurn.model_validate({"role": "user", "content": [given]}).to_chat()
     assert found == {"role": "tool", "tool_call_id": "t1", "content": text}

@@ -182,7 +182,7 @@ def test_a_limit_of_memory_as_a_share(limit: str | int, found: float | None) -> 
     assert read_share(limit) == found
 
 
-def test_the_share_of_memory_is_told(quiet: Running, opened: Running) -> None:
+def test_the_share_of_memory_is_reported(quiet: Running, opened: Running) -> None:
     (one,) = Page(quiet).families["vllm:cache_config_info"].samples
     assert one.labels["gpu_memory_utilization"] == "0.8"
     (one,) = Page(opened).families["vllm:cache_config_info"].samples
@@ -209,8 +209,8 @@ def test_adapters_at_work_are_named(everything: Running) -> None:
         body = {"model": "poet", "prompt": "hello", "max_tokens": 50, "ignore_eos": True}
         end = time.monotonic() + WAIT
         while "poet" not in seen and time.monotonic() < end:
-            asked = pool.submit(everything.post, "/v1/completions", body)
-            while not asked.done():
+            requested = pool.submit(everything.post, "/v1/completions", body)
+            while not requested.done():
                 (now,) = Page(everything).families["vllm:lora_requests_info"].samples
                 seen.add(now.labels["running_lora_adapters"])
     assert seen <= {"", "poet"} and "poet" in seen
@@ -253,10 +253,12 @@ def test_what_is_counted_adds_up(quiet: Running) -> None:
         return page.value(name, **labels) - before.value(name, **labels)
 
     made = sum(u["completion_tokens"] for u in used)
-    asked = sum(u["prompt_tokens"] for u in used)
+    requested = sum(u["prompt_tokens"] for u in used)
     found = sum(u["prompt_tokens_details"]["cached_tokens"] for u in used)
     assert grown("vllm:generation_tokens_total") == made
-    assert grown("vllm:prompt_tokens_total") == grown("vllm:prefix_cache_queries_total") == asked
+    assert (
+        grown("vllm:prompt_tokens_total") == grown("vllm:prefix_cache_queries_total") == requested
+    )
     assert grown("vllm:prefix_cache_hits_total") == found
     assert grown("vllm:request_success_total", finished_reason="length") == 4
     assert grown("vllm:time_to_first_token_seconds_count") == 3
@@ -265,7 +267,7 @@ def test_what_is_counted_adds_up(quiet: Running) -> None:
     assert grown("vllm:request_params_n_sum") == 4
     assert page.value("llamacpp:n_tokens_max") >= used[0]["total_tokens"]
     assert grown("vllm:e2e_request_latency_seconds_sum") > 0
-    assert grown("vllm:iteration_tokens_total_sum") >= asked - found + made - 4
+    assert grown("vllm:iteration_tokens_total_sum") >= requested - found + made - 4
     route = {"handler": "/v1/completions", "method": "POST"}
     assert page.value("http_requests_total", **route, status="2xx") >= 3
     assert page.value("http_request_duration_seconds_count", **route) >= 3
@@ -286,10 +288,10 @@ def test_what_only_reads_prompts_adds_up_too(quiet: Running) -> None:
         return page.value(name, **labels) - before.value(name, **labels)
 
     made = sum(u.get("completion_tokens", 0) for u in used)
-    asked = sum(u["prompt_tokens"] for u in used)
+    requested = sum(u["prompt_tokens"] for u in used)
     assert grown("vllm:generation_tokens_total") == made == 12
     assert grown("vllm:request_generation_tokens_sum") == made
-    assert grown("vllm:prompt_tokens_total") == grown("vllm:request_prompt_tokens_sum") == asked
+    assert grown("vllm:prompt_tokens_total") == grown("vllm:request_prompt_tokens_sum") == requested
     assert grown("vllm:request_params_max_tokens_sum") == 4
     assert grown("vllm:request_params_n_sum") == 1 + 3
     assert grown("vllm:time_to_first_token_seconds_count") == 2
@@ -298,7 +300,7 @@ def test_what_only_reads_prompts_adds_up_too(quiet: Running) -> None:
 
 
 def test_gaps_between_tokens_are_the_engines() -> None:
-    """However late the front end hears of them, and however many at once."""
+    """However late the front end learns of them, and however many at once."""
     request = Request("r", (1,), SamplingParams(), max_tokens=9)
     collector: Any = SimpleNamespace(request=request)
     streams = {"r": EngineStream(collector, asyncio.Event())}
@@ -310,7 +312,7 @@ def test_gaps_between_tokens_are_the_engines() -> None:
 
 
 def test_what_is_drawn_behind_a_stop_string_is_no_answers() -> None:
-    """The engine hears of the stop a step or two later; another choice goes on."""
+    """The engine learns of the stop a step or two later; another choice goes on."""
     tokenizer = load_tokenizer(json.loads(VOCABULARY.read_text(encoding="utf-8")))
     params = SamplingParams(n=2, stop="Lily")
     request = Request("r", (1,), params, max_tokens=40)

@@ -94,7 +94,7 @@ def flood(server: Running, requests: Iterator[tuple[str, bytes]], expected: Any)
 
 
 def misbehaved(path: str, body: bytes, got: Reply) -> bool:
-    """Whether a reply is of a status that no request may cause, tells of the server's insides, or
+    """Whether a reply is of a status that no request may cause, reveals the server's insides, or
     is a refusal that does not say of what.
     """
     if got.status >= 500 and got.status != 503:
@@ -102,9 +102,9 @@ def misbehaved(path: str, body: bytes, got: Reply) -> bool:
     return blabs(got.status, got.body) or (got.status == 400 and not names(path, body, got.json))
 
 
-def names(path: str, body: bytes, told: Any) -> bool:
+def names(path: str, body: bytes, reported: Any) -> bool:
     """Whether a refusal names the body as a whole, or a field that the route or the body has."""
-    error = told["error"]
+    error = reported["error"]
     message = error if isinstance(error, str) else error["message"]
     if message.startswith("the body "):
         return True
@@ -117,8 +117,8 @@ def names(path: str, body: bytes, told: Any) -> bool:
     if isinstance(error, dict) and error.get("param"):
         written = {"".join(c if c.isprintable() else ascii(c)[1:-1] for c in n) for n in known}
         return any(str(error["param"]).startswith(name[:50]) for name in written)
-    told_of = [spelled for name in known for spelled in (name, shown(name)[:50])]
-    return any(re.search(rf"(^|\W){re.escape(spelled)}", message) for spelled in told_of)
+    reported_of = [spelled for name in known for spelled in (name, shown(name)[:50])]
+    return any(re.search(rf"(^|\W){re.escape(spelled)}", message) for spelled in reported_of)
 
 
 def wronged(good: Reply, expected: Any) -> bool:

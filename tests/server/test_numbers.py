@@ -27,7 +27,7 @@ def test_a_number_that_is_none_names_its_field(name: str, number: str) -> None:
     assert str(error) == f"{name} = {number} is not valid; allowed: finite numbers"
 
 
-def test_a_place_within_a_field_is_told() -> None:
+def test_a_place_within_a_field_is_reported() -> None:
     assert refusal('{"logit_bias": {"5": 1, "7": NaN}, "n": NaN}').path == "logit_bias.7"
     assert refusal('{"prompt": [1, 2, Infinity]}').path == "prompt.2"
 

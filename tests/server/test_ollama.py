@@ -20,7 +20,7 @@ def model(server: Running) -> str:
     return name
 
 
-def test_a_conversation_streams_unless_told_otherwise(talker: Running) -> None:
+def test_a_conversation_streams_by_default(talker: Running) -> None:
     body = {"model": model(talker), "messages": TALK, "options": GREEDY}
     whole = talker.post("/api/chat", {**body, "stream": False}).json
     same = {"messages": TALK, "temperature": 0, "max_tokens": 10}
@@ -40,10 +40,10 @@ def test_generate_goes_through_the_template_unless_raw(talker: Running) -> None:
     raw = talker.post("/api/generate", {**body, "raw": True}).json
     same = {"prompt": "A cat", "temperature": 0, "max_tokens": 10}
     assert raw["response"] == talker.post("/v1/completions", same).json["choices"][0]["text"]
-    told = talker.post("/api/generate", {**body, "system": "Be kind."}).json
+    reported = talker.post("/api/generate", {**body, "system": "Be kind."}).json
     talk = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "A cat"}]
     prompt = talker.post("/tokenize", {"messages": talk}).json["count"]
-    assert told["prompt_eval_count"] == prompt > raw["prompt_eval_count"]
+    assert reported["prompt_eval_count"] == prompt > raw["prompt_eval_count"]
 
 
 def test_a_model_is_loaded_already(server: Running) -> None:
@@ -67,13 +67,15 @@ def test_what_there_is(server: Running) -> None:
     assert server.get("/api/version").json["version"]
     shown = server.post("/api/show", {"model": model(server)}).json
     assert shown["model_info"]["llama.context_length"] > 0
-    told = server.get("/v1/engine/effective").json["model"]
+    reported = server.get("/v1/engine/effective").json["model"]
     details = shown["details"]
-    assert (details["format"], details["family"]) == (told["format"], told["family"])
-    assert details["families"] == [told["family"]] == [shown["model_info"]["general.architecture"]]
-    assert shown["model_info"]["general.parameter_count"] == told["parameters"]
+    assert (details["format"], details["family"]) == (reported["format"], reported["family"])
+    assert (
+        details["families"] == [reported["family"]] == [shown["model_info"]["general.architecture"]]
+    )
+    assert shown["model_info"]["general.parameter_count"] == reported["parameters"]
     assert details["parameter_size"][-1] in "kMB" and float(details["parameter_size"][:-1]) > 0
-    assert told["quantisation"].startswith(details["quantization_level"])
+    assert reported["quantisation"].startswith(details["quantization_level"])
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,7 @@ def test_log_probabilities_out_of_range_are_refused(
     [({"think": True}, "think = True"), ({"think": "high"}, "think = 'high'"),
      ({"system": "Be kind."}, "system is not supported, because raw")],
 )  # fmt: skip
-def test_a_raw_prompt_has_no_template_to_be_asked(
-    talker: Running, field: dict[str, Any], words: str
-) -> None:
+def test_a_raw_prompt_has_no_template(talker: Running, field: dict[str, Any], words: str) -> None:
     body = {"model": model(talker), "prompt": "A cat", "raw": True, "stream": False}
     got = talker.post("/api/generate", {**body, **field, "options": GREEDY})
     assert got.status == 400 and got.json["error"].startswith(words), got.body

@@ -32,19 +32,19 @@ def model(server: Running) -> str:
     return found
 
 
-def told(server: Running, path: str, **body: Any) -> Any:
+def reported(server: Running, path: str, **body: Any) -> Any:
     got = server.post(path, {"model": model(server), **body})
     assert got.status == 200, got.body
     return got.json
 
 
 def test_nothing_but_zero_values_loads_a_model(server: Running) -> None:
-    assert told(server, "/api/generate", **GENERATE)["done_reason"] == "load"
-    assert told(server, "/api/generate", **GENERATE, **OLDER)["done_reason"] == "load"
-    assert told(server, "/api/chat", **CHAT)["done_reason"] == "load"
-    assert told(server, "/api/embed", **EMBED)["embeddings"] == []
-    assert told(server, "/api/embed", **EMBED, dimensions=0, truncate=None)["embeddings"] == []
-    assert told(server, "/api/embeddings", **EMBEDDING) == {"embedding": []}
+    assert reported(server, "/api/generate", **GENERATE)["done_reason"] == "load"
+    assert reported(server, "/api/generate", **GENERATE, **OLDER)["done_reason"] == "load"
+    assert reported(server, "/api/chat", **CHAT)["done_reason"] == "load"
+    assert reported(server, "/api/embed", **EMBED)["embeddings"] == []
+    assert reported(server, "/api/embed", **EMBED, dimensions=0, truncate=None)["embeddings"] == []
+    assert reported(server, "/api/embeddings", **EMBEDDING) == {"embedding": []}
 
 
 @pytest.mark.parametrize("more", [{}, OLDER, {"options": {}}, {"context": [], "images": []}])
@@ -52,9 +52,9 @@ def test_nothing_but_zero_values_loads_a_model(server: Running) -> None:
 def test_a_prompt_among_zero_values_is_answered(
     server: Running, more: dict[str, Any], keep: Any
 ) -> None:
-    asked = {"prompt": "Once", "stream": False, "keep_alive": keep, "think": False}
+    requested = {"prompt": "Once", "stream": False, "keep_alive": keep, "think": False}
     options = {**(more.get("options") or {}), "num_predict": 3, "temperature": 0}
-    got = told(server, "/api/generate", **{**GENERATE, **more, **asked, "options": options})
+    got = reported(server, "/api/generate", **{**GENERATE, **more, **requested, "options": options})
     assert got["response"] and got["eval_count"] == 3
 
 
@@ -67,7 +67,7 @@ def test_a_conversation_among_zero_values_is_answered(talker: Running) -> None:
     options = {"num_predict": 3}
     for more in ({}, older):
         body = {**CHAT, **more, "messages": talk, "stream": False, "options": options}
-        assert told(talker, "/api/chat", **body)["eval_count"] == 3
+        assert reported(talker, "/api/chat", **body)["eval_count"] == 3
     body = {**CHAT, "messages": [SAID], "tools": None, "options": options}
     got = talker.post("/api/chat", {"model": model(talker), **body})
     assert json.loads(got.body.splitlines()[-1])["done"] is True
@@ -92,12 +92,12 @@ def test_a_tool_without_parameters() -> None:
 def test_vectors_among_zero_values(server: Running) -> None:
     for one in (None, {}):
         body = {"input": "A cat", "options": one, "dimensions": 0, "keep_alive": "5m0s"}
-        (vector,) = told(server, "/api/embed", **body)["embeddings"]
+        (vector,) = reported(server, "/api/embed", **body)["embeddings"]
         older = {"prompt": "A cat", "options": one, "keep_alive": -1}
-        assert told(server, "/api/embeddings", **older)["embedding"] == vector
+        assert reported(server, "/api/embeddings", **older)["embedding"] == vector
 
 
-def test_a_model_is_told_of_among_zero_values(server: Running) -> None:
+def test_a_model_is_described_among_zero_values(server: Running) -> None:
     name = model(server)
     shown = server.post("/api/show", {"model": name, **SHOW})
     assert shown.status == 200, shown.body

@@ -45,7 +45,7 @@ def test_several_prompts_and_choices_are_numbered(server: Running) -> None:
         assert "".join(c["text"] for c in mine) == choice["text"]
 
 
-def test_usage_comes_last_where_it_is_asked_for(server: Running) -> None:
+def test_usage_comes_last_where_it_is_requested(server: Running) -> None:
     options = {"include_usage": True}
     body = {"prompt": "Once", "max_tokens": 3, "stream": True, "stream_options": options}
     last = server.post("/v1/completions", body).events[-1]

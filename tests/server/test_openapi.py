@@ -1,6 +1,6 @@
 """The server against its own OpenAPI document: whatever the document allows is answered as it says,
-and what it does not is refused.  That every operation was asked is counted by the server itself: a
-budget of time that ends before the first request would let everything pass.
+and what it does not is refused.  That every operation was requested is counted by the server
+itself: a budget of time that ends before the first request would let everything pass.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ LONG = {"examples,coverage": 100, "fuzzing": 100, "stateful": 50}
 Counts = dict[tuple[str, str], float]
 
 
-def asked(server: Running) -> Counts:
+def requested(server: Running) -> Counts:
     """Requests by method and route, as the server has counted them."""
     found: Counts = {}
     for family in text_string_to_metric_families(server.get("/metrics").body.decode()):
@@ -48,8 +48,10 @@ def bodies() -> set[tuple[str, str]]:
 
 
 def fuzz(server: Running, folder: Path, phases: str, cases: int) -> Counts:
-    """What was asked of each operation; fails with schemathesis' words where it finds something."""
-    before = asked(server)
+    """What was requested of each operation; fails with schemathesis' words where it finds
+    something.
+    """
+    before = requested(server)
     command = [
         sys.executable, "-m", "schemathesis.cli", "run",
         f"http://127.0.0.1:{server.port}/openapi.json", "--mode", "all", "--phases", phases,
@@ -59,7 +61,7 @@ def fuzz(server: Running, folder: Path, phases: str, cases: int) -> Counts:
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=HANGS)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
-    after = asked(server)
+    after = requested(server)
     return {key: n - before.get(key, 0) for key, n in after.items()}
 
 
@@ -72,6 +74,6 @@ def test_schemathesis_finds_nothing(at_length: bool, talker: Running, tmp_path: 
         if phases != "stateful":  # which is about those with links
             few = {one: found.get(one, 0) for one in document}
             wanted = {one: FEW if one in bodies() else 1 for one in document}
-            assert {one: n for one, n in few.items() if n < wanted[one]} == {}, "asked too little"
+            assert {one: n for one, n in few.items() if n < wanted[one]} == {}, "too few requests"
     assert talker.get("/health").status == 200
     talker.until(talker.empty)

@@ -1,4 +1,4 @@
-"""Pages of other origins: which may ask, and what their browsers are told."""
+"""Pages of other origins: which may send requests, and the headers of the replies."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ WANTS = {
 
 @pytest.fixture(scope="module")
 def named() -> Iterator[Running]:
-    """A server for two pages, one given as vLLM would be told."""
+    """A server for two pages, one given in vLLM's spelling."""
     origins = ("--allowed-origins", f'["{PAGE}/"]', OTHER)
     with started("--api-key", "sk-first", *origins) as running:
         yield running
@@ -40,11 +40,11 @@ def cors(got: Reply) -> dict[str, str]:
 def test_a_named_page_may_ask_before_it_has_a_key(named: Running, origin: str, path: str) -> None:
     got = preflight(named, path, Origin=origin)
     assert got.status == 204 and got.body == b""
-    told = cors(got)
-    assert told["allow-origin"] == origin and told["allow-methods"] == "POST"
-    allowed = {name.strip().lower() for name in told["allow-headers"].split(",")}
+    reported = cors(got)
+    assert reported["allow-origin"] == origin and reported["allow-methods"] == "POST"
+    allowed = {name.strip().lower() for name in reported["allow-headers"].split(",")}
     assert allowed == {"authorization", "content-type", "x-stainless-lang"}
-    assert "allow-credentials" not in told and "allow-private-network" not in told
+    assert "allow-credentials" not in reported and "allow-private-network" not in reported
     assert got.headers["vary"] == "Origin"
 
 
@@ -75,7 +75,7 @@ def test_refusals_can_be_read_by_a_named_page(
      "https://page.example:8443", "https://xpage.example", "https://page.example@evil.example",
      "https://page.example/x", ""],
 )  # fmt: skip
-def test_no_other_page_is_told_anything(named: Running, origin: str) -> None:
+def test_other_pages_get_no_cors_headers(named: Running, origin: str) -> None:
     for got in (
         preflight(named, "/v1/chat/completions", Origin=origin),
         named.get("/v1/models", Origin=origin, **KEY),
@@ -111,7 +111,7 @@ def test_options_that_ask_nothing_need_a_key(named: Running) -> None:
     assert named.ask("OPTIONS", "/v1/models", headers=WANTS).status == 401
 
 
-def test_by_default_no_page_is_told_anything(server: Running) -> None:
+def test_by_default_no_page_gets_cors_headers(server: Running) -> None:
     assert preflight(server, "/v1/models", Origin=PAGE).status == 403
     got = server.get("/v1/models")
     assert got.status == 200 and not cors(got) and "vary" not in got.headers
@@ -120,17 +120,17 @@ def test_by_default_no_page_is_told_anything(server: Running) -> None:
     assert preflight(server, "/v1/models", Origin=own).status == 405
 
 
-def test_credentials_methods_and_headers_where_they_are_asked_for() -> None:
+def test_credentials_methods_and_headers_where_they_are_requested() -> None:
     words = f"--allowed-origins {PAGE} --allow-credentials --allowed-methods GET"
-    with started(*words.split(), "--allowed-headers", '["Authorization"]') as asked:
+    with started(*words.split(), "--allowed-headers", '["Authorization"]') as requested:
         asks = {"Origin": PAGE, "Access-Control-Request-Private-Network": "true"}
         reads = {**asks, "Access-Control-Request-Method": "GET"}
         only = {"Access-Control-Request-Headers": "authorization"}
-        told = cors(preflight(asked, "/v1/models", **reads, **only))
-        assert told["allow-credentials"] == told["allow-private-network"] == "true"
-        assert preflight(asked, "/v1/models", **reads).status == 403
-        assert preflight(asked, "/v1/models", **asks, **only).status == 403
-        assert cors(asked.get("/v1/models", Origin=PAGE))["allow-credentials"] == "true"
+        reported = cors(preflight(requested, "/v1/models", **reads, **only))
+        assert reported["allow-credentials"] == reported["allow-private-network"] == "true"
+        assert preflight(requested, "/v1/models", **reads).status == 403
+        assert preflight(requested, "/v1/models", **asks, **only).status == 403
+        assert cors(requested.get("/v1/models", Origin=PAGE))["allow-credentials"] == "true"
 
 
 def test_all_pages_where_a_key_is_needed() -> None:

@@ -41,10 +41,10 @@ def test_sixty_at_a_queue_of_four(narrow: Running) -> None:
     before = rejections(narrow)
     with ThreadPoolExecutor(60) as pool:
         with narrow.paused():
-            asked = [pool.submit(narrow.post, "/v1/completions", SHORT) for _ in range(60)]
-            narrow.until(lambda: sum(one.done() for one in asked) == 60 - QUEUE)
-            assert {one.result().status for one in asked if one.done()} == {429}
-        got = [one.result() for one in asked]
+            requested = [pool.submit(narrow.post, "/v1/completions", SHORT) for _ in range(60)]
+            narrow.until(lambda: sum(one.done() for one in requested) == 60 - QUEUE)
+            assert {one.result().status for one in requested if one.done()} == {429}
+        got = [one.result() for one in requested]
     assert [reply.status for reply in got].count(200) == QUEUE
     for reply in got:
         if reply.status == 429:
@@ -65,16 +65,18 @@ def test_a_queue_is_bounded_by_tokens(narrow: Running) -> None:
     assert 0 < fit < QUEUE
     with ThreadPoolExecutor(QUEUE) as pool:
         with narrow.paused():
-            asked = [pool.submit(narrow.post, "/v1/completions", body) for _ in range(QUEUE)]
-            narrow.until(lambda: sum(one.done() for one in asked) == QUEUE - fit)
-            refused = [one.result() for one in asked if one.done()]
-        assert sorted(one.result().status for one in asked) == [200] * fit + [429] * (QUEUE - fit)
+            requested = [pool.submit(narrow.post, "/v1/completions", body) for _ in range(QUEUE)]
+            narrow.until(lambda: sum(one.done() for one in requested) == QUEUE - fit)
+            refused = [one.result() for one in requested if one.done()]
+        assert sorted(one.result().status for one in requested) == [200] * fit + [429] * (
+            QUEUE - fit
+        )
     assert all("tokens" in reply.json["error"]["message"] for reply in refused)
     full = {"max_num_queued_reqs": 0, "max_num_queued_tokens": QUEUE - fit}
     assert grown(narrow, before) == full
 
 
-def test_one_whose_turn_does_not_come_is_told_to_come_back() -> None:
+def test_a_request_that_waits_too_long_gets_retry_after() -> None:
     """Whole or streamed; what runs is not touched, and nothing of those who waited is left."""
     with served(NARROW, {"queue_timeout": 0.3}, **STEPS) as server, ThreadPoolExecutor(1) as pool:
         first: Future[Reply] = pool.submit(

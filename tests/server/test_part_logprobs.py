@@ -26,7 +26,7 @@ TOKENIZER = LLM().tokenizer
 
 
 class Stream:
-    """What a stream tells of the content."""
+    """What a stream reports of the content."""
 
     def __init__(self, collector: Collector) -> None:
         self.blocks = ContentBlocks(READING)
@@ -45,8 +45,8 @@ class Stream:
                         self.parts.append((step.text, found))
 
 
-def places(told: msgspec.Raw) -> list[int]:
-    return [round(-one["logprob"]) for one in msgspec.json.decode(told)]
+def places(reported: msgspec.Raw) -> list[int]:
+    return [round(-one["logprob"]) for one in msgspec.json.decode(reported)]
 
 
 def events(ids: list[int], sizes: list[int]) -> list[Event]:
@@ -80,15 +80,15 @@ def expected(ids: list[int], parts: tuple[tuple[str, bool], ...]) -> list[list[i
         spans.append((end, end + size))
         end += size
     taken: set[int] = set()
-    told = []
+    reported = []
     for begin, stop in found:
         own = [
             i for i, (first, last) in enumerate(spans)
             if i not in taken and first < stop and (last > begin or (first == last == begin))
         ]  # fmt: skip
         taken.update(own)
-        told.append(own)
-    return told
+        reported.append(own)
+    return reported
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8))

@@ -24,7 +24,7 @@ SLOW = {  # a schema that takes long to compile
 
 
 class Client:
-    """Sends an empty body, and leaves when told."""
+    """Sends an empty body, and leaves on request."""
 
     def __init__(self) -> None:
         self.leaves = asyncio.Event()

@@ -8,8 +8,8 @@ from http_server import Running
 
 def test_props_are_those_of_completion(server: Running) -> None:
     """The defaults that editors read are the settings a bare /completion runs with."""
-    told = server.get("/props").json
-    settings = told["default_generation_settings"]
+    reported = server.get("/props").json
+    settings = reported["default_generation_settings"]
     ran = server.post("/completion", {"prompt": "a", "n_predict": 1}).json["generation_settings"]
     own = {"seed", "n_predict"}
     assert {k: v for k, v in settings["params"].items() if k not in own} == {
@@ -17,13 +17,13 @@ def test_props_are_those_of_completion(server: Running) -> None:
     }
     (card,) = server.get("/v1/models").json["data"]
     assert settings["n_ctx"] == card["max_model_len"]
-    assert told["total_slots"] == server.get("/server_info").json["engine"]["max_num_seqs"]
-    assert told["model_path"] == told["model_alias"] == card["id"]
-    assert told["modalities"] == {"vision": False, "audio": False}
-    assert told["is_sleeping"] is False
+    assert reported["total_slots"] == server.get("/server_info").json["engine"]["max_num_seqs"]
+    assert reported["model_path"] == reported["model_alias"] == card["id"]
+    assert reported["modalities"] == {"vision": False, "audio": False}
+    assert reported["is_sleeping"] is False
 
 
-def test_the_template_is_told(talker: Running) -> None:
+def test_the_template_is_reported(talker: Running) -> None:
     template = talker.get("/props").json["chat_template"]
     assert "message" in template
     assert talker.get("/tokenizer_info").json["chat_template"] == template
@@ -31,13 +31,13 @@ def test_the_template_is_told(talker: Running) -> None:
 
 def test_a_vocabulary_as_lm_eval_reads_it(server: Running) -> None:
     """Its tokens' texts are encoded to one id each, without BOS."""
-    told = server.get("/tokenizer_info").json
+    reported = server.get("/tokenizer_info").json
     for name in ("bos_token", "eos_token"):
-        body = {"prompt": told[name], "add_special_tokens": False}
+        body = {"prompt": reported[name], "add_special_tokens": False}
         (token,) = server.post("/tokenize", body).json["tokens"]
-        assert server.post("/detokenize", {"tokens": [token]}).json["prompt"] == told[name]
-    assert told["vocab_size"] == server.get("/server_info").json["engine"]["vocab"]
-    assert told["pad_token"] is None and told["model_max_length"] > 0
+        assert server.post("/detokenize", {"tokens": [token]}).json["prompt"] == reported[name]
+    assert reported["vocab_size"] == server.get("/server_info").json["engine"]["vocab"]
+    assert reported["pad_token"] is None and reported["model_max_length"] > 0
 
 
 def test_what_ollamas_client_reads(server: Running) -> None:

@@ -32,7 +32,7 @@ def meddlers(server: Running, model: str) -> list[Callable[[int], None]]:
             assert server.get(path).status == 200
 
     def constrain(number: int) -> None:
-        """With a schema nobody has asked for before."""
+        """With a new schema."""
         schema = {"type": "object", "properties": {f"p{number}": {"const": number}},
                   "required": [f"p{number}"], "additionalProperties": False}  # fmt: skip
         body = {"model": model, "prompt": "hello", "max_tokens": 8,
@@ -56,8 +56,8 @@ def test_answers_stay_what_they_are_whatever_is_done_meanwhile(tmp_path: Path) -
     made = [f"{name}={tiny_adapter(tmp_path / name, i)}" for i, name in enumerate(("poet", "bard"))]
     words = str(folder), "--enable-lora", "--lora-modules", *made, "--served-model-name", "tiny"
     with started(*words) as server, ThreadPoolExecutor(8) as pool:
-        asked = bodies("tiny")
-        alone = [server.post("/v1/completions", body).json["choices"] for body in asked]
+        requested = bodies("tiny")
+        alone = [server.post("/v1/completions", body).json["choices"] for body in requested]
         texts = [choices[0]["text"] for choices in alone]
         assert len(set(texts[:3])) == 3, "the adapters change nothing"
         worker, over = server.worker, threading.Event()
@@ -77,7 +77,7 @@ def test_answers_stay_what_they_are_whatever_is_done_meanwhile(tmp_path: Path) -
             thread.start()
         try:
             for _ in range(ROUNDS):
-                got = pool.map(lambda body: server.post("/v1/completions", body), asked)
+                got = pool.map(lambda body: server.post("/v1/completions", body), requested)
                 assert [reply.json["choices"] for reply in got] == alone
         finally:
             over.set()

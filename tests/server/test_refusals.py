@@ -1,4 +1,4 @@
-"""What clients are told of their mistakes: the field they wrote, its value, what may be there."""
+"""What clients learn of their mistakes: the field they wrote, its value, what may be there."""
 
 import json
 from typing import Any
@@ -70,7 +70,7 @@ def name_of(server: Running) -> str:
         (VECTORS, {}, "input", "allowed: exactly one of input, messages"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_of_what_was_meant(
+def test_a_misspelled_field_names_the_nearest_one(
     talker: Running, path: str, body: dict[str, Any], param: str, words: str
 ) -> None:
     got = talker.post(path, body)
@@ -92,17 +92,19 @@ def test_ranges_end_where_this_servers_limits_do(
 ) -> None:
     with pytest.raises(ValidationError) as found:
         CompletionBody.model_validate({"prompt": "x", **field})
-    told = make_refusal(found.value, CompletionBody, ServerSettings(**limits))
-    assert str(told).endswith(f"is not valid; allowed: {range}")
+    reported = make_refusal(found.value, CompletionBody, ServerSettings(**limits))
+    assert str(reported).endswith(f"is not valid; allowed: {range}")
 
 
 def test_blocks_that_are_not_read_are_named(talker: Running) -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "", "media_type": "image/png"}}
     talk = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}]
     body = {"model": name_of(talker), "max_tokens": 4, "messages": talk}
-    told = message(talker.post(SAID, body))
-    assert told.startswith("messages.0.content.1.type = 'image' is not valid; allowed: 'text', ")
-    assert told.endswith("images and files are not supported")
+    reported = message(talker.post(SAID, body))
+    assert reported.startswith(
+        "messages.0.content.1.type = 'image' is not valid; allowed: 'text', "
+    )
+    assert reported.endswith("images and files are not supported")
     cited = [{"type": "text", "text": "x", "citations": [1]}]
     body["messages"] = [{"role": "user", "content": cited}]
     assert "citations = [1] is not valid; allowed: none" in message(talker.post(SAID, body))
@@ -112,8 +114,8 @@ def test_each_dialect_has_names_of_its_own(talker: Running) -> None:
     model = name_of(talker)
     said = {"model": model, "max_tokens": 4, "messages": TALK}
     for many, words in ((5, ": 5 strings; allowed: 0 to 4"), (65, " = ['x', ")):
-        told = message(talker.post(SAID, {**said, "stop_sequences": ["x"] * many}))
-        assert told.startswith(f"stop_sequences{words}")
+        reported = message(talker.post(SAID, {**said, "stop_sequences": ["x"] * many}))
+        assert reported.startswith(f"stop_sequences{words}")
     for tool, words in ((NUMBER, "tools.0.input_schema.type = 'integer'"),
                         (UNTYPED, "tools.0.input_schema: at '/properties/a'")):  # fmt: skip
         named = {"tools": [{"name": "f", "input_schema": tool}], "tool_choice": {"type": "any"}}
@@ -130,11 +132,13 @@ def test_each_dialect_has_names_of_its_own(talker: Running) -> None:
     got = talker.post(ANSWERS, {"input": long})
     assert message(got).startswith("input has ") and got.json["error"]["param"] == "input"
     talk = [{"role": "user", "images": ["x"]}]
-    told = message(talker.post("/api/chat", {"model": model, "messages": talk}))
-    assert told.startswith("messages.0.images = ['x'] is not valid; allowed: none; images and")
+    reported = message(talker.post("/api/chat", {"model": model, "messages": talk}))
+    assert reported.startswith("messages.0.images = ['x'] is not valid; allowed: none; images and")
     options = {"seed": 1, "top_k": 1, "mirostat": 1}
-    told = message(talker.post("/api/chat", {"model": model, "messages": TALK, "options": options}))
-    assert told.startswith("options.mirostat = 1")
+    reported = message(
+        talker.post("/api/chat", {"model": model, "messages": TALK, "options": options})
+    )
+    assert reported.startswith("options.mirostat = 1")
 
 
 def test_a_number_that_no_float_holds_is_named(talker: Running) -> None:
@@ -186,16 +190,16 @@ def test_what_makes_no_sense_together_is_refused(
     ],
 )  # fmt: skip
 def test_hints_are_for_slips_of_the_pen(talker: Running, name: str, hint: str) -> None:
-    told = message(talker.post(CHAT, {"messages": TALK, name: 1}))
-    assert told == f"{name}: unknown field{hint}"
+    reported = message(talker.post(CHAT, {"messages": TALK, name: 1}))
+    assert reported == f"{name}: unknown field{hint}"
 
 
 def test_hints_within_objects(talker: Running) -> None:
     model = {"model": name_of(talker), "messages": TALK}
-    told = talker.post("/api/chat", {**model, "options": {"num_predcit": 1}}).json["error"]
-    assert told.endswith("unknown field (did you mean 'num_predict'?)")
-    told = message(talker.post(CHAT, {**model, "stream_options": {"include_usag": True}}))
-    assert told.endswith("unknown field (did you mean 'include_usage'?)")
+    reported = talker.post("/api/chat", {**model, "options": {"num_predcit": 1}}).json["error"]
+    assert reported.endswith("unknown field (did you mean 'num_predict'?)")
+    reported = message(talker.post(CHAT, {**model, "stream_options": {"include_usag": True}}))
+    assert reported.endswith("unknown field (did you mean 'include_usage'?)")
 
 
 def test_a_null_is_as_good_as_absent(talker: Running) -> None:
@@ -234,9 +238,9 @@ def test_an_id_has_one_bias(server: Running) -> None:
 
 
 def test_a_model_that_is_not_here_is_one_error(server: Running) -> None:
-    asked = server.post("/v1/completions", {"model": "storys", "prompt": "x"})
+    requested = server.post("/v1/completions", {"model": "storys", "prompt": "x"})
     got = server.get("/v1/models/storys")
-    assert got.status == asked.status == 404 and got.json == asked.json
+    assert got.status == requested.status == 404 and got.json == requested.json
     assert got.json["error"]["code"] == "model_not_found"
     empty = server.post("/v1/completions", {"model": "", "prompt": "x"})
     assert empty.status == 404 and empty.json["error"]["code"] == "model_not_found"

@@ -14,12 +14,12 @@ STUCK = {"allowed_token_ids": [300], "max_tokens": 20, "ignore_eos": True}
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"), [(TEXT, {"prompt": "Once"}), (CHAT, {"messages": TALK})]
+    ("path", "requested"), [(TEXT, {"prompt": "Once"}), (CHAT, {"messages": TALK})]
 )
 def test_an_answer_that_repeats_itself_ends(
-    talker: Running, path: str, asked: dict[str, Any]
+    talker: Running, path: str, requested: dict[str, Any]
 ) -> None:
-    body = {**asked, **STUCK, "return_token_ids": True}
+    body = {**requested, **STUCK, "return_token_ids": True}
     assert talker.post(path, body).json["choices"][0]["finish_reason"] == "length"
     got = talker.post(path, {**body, "repetition_detection": FOUR})
     assert got.status == 200, got.body
@@ -56,8 +56,8 @@ def test_sizes_of_nothing_look_for_nothing(talker: Running) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(talker: Running, given: dict[str, Any], name: str) -> None:
-    for path, asked in ((TEXT, {"prompt": "Once"}), (CHAT, {"messages": TALK})):
-        got = talker.post(path, {**asked, "repetition_detection": given})
+    for path, requested in ((TEXT, {"prompt": "Once"}), (CHAT, {"messages": TALK})):
+        got = talker.post(path, {**requested, "repetition_detection": given})
         assert got.status == 400 and got.json["error"]["param"] == name, got.body
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses, asked without its client."""
+"""OpenAI's /v1/responses, without its client."""
 
 from typing import Any
 
@@ -67,9 +67,9 @@ def test_log_probabilities_are_chats(talker: Running) -> None:
     assert known == chat["choices"][0]["logprobs"]["content"] and len(known) == 16
     assert got["top_logprobs"] == 2 and len(known[0]["top_logprobs"]) == 2
     bare = talker.post("/v1/responses", {**body, "top_logprobs": None}).json
-    told = bare["output"][0]["content"][0]["logprobs"]
-    assert [one["logprob"] for one in told] == [one["logprob"] for one in known]
-    assert all(one["top_logprobs"] == [] for one in told)
+    reported = bare["output"][0]["content"][0]["logprobs"]
+    assert [one["logprob"] for one in reported] == [one["logprob"] for one in known]
+    assert all(one["top_logprobs"] == [] for one in reported)
 
 
 def test_events_have_the_log_probabilities_of_their_text(talker: Running) -> None:

@@ -188,7 +188,7 @@ def another(server: Running, worker: int) -> bool:
 
 def test_few_files_are_enough() -> None:
     """With 64 open files at most, a hundred clients come and go, and the server stays; it can
-    start what it must beside them.
+    start what it must next to them.
     """
     with served(before=limited(64)) as server:
         lines = []

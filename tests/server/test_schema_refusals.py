@@ -18,7 +18,7 @@ THEIRS = (
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         ({"json": {"$ref": "#"}}, "'/$ref': it refers to itself"),
         ({"json": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
@@ -40,10 +40,10 @@ THEIRS = (
         ({"grammar": "start: start"}, "no text satisfies it: a rule of it only leads back"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_place(
-    server: Running, asked: dict[str, Any], words: str
+def test_what_is_wrong_is_reported_with_its_place(
+    server: Running, requested: dict[str, Any], words: str
 ) -> None:
-    body = {"prompt": "a", "max_tokens": 2, "structured_outputs": asked}
+    body = {"prompt": "a", "max_tokens": 2, "structured_outputs": requested}
     got = server.post("/v1/completions", body)
     message = got.json["error"]["message"]
     assert got.status == 400 and words in message, message

@@ -60,13 +60,13 @@ def test_other_dialects_leave_it_to_the_operator(quiet: Running) -> None:
 
 
 def test_sampling_is_the_operators_where_a_request_does_not_say(quiet: Running) -> None:
-    def told(**fields: Any) -> dict[str, Any]:
+    def reported(**fields: Any) -> dict[str, Any]:
         body = {"prompt": "Hi", "n_predict": 1, **fields}
         found: dict[str, Any] = quiet.post("/completion", body).json["generation_settings"]
         return found
 
-    assert (told()["temperature"], told()["top_k"]) == (0.3, 7)
-    assert told(temperature=0.9)["temperature"] == 0.9
+    assert (reported()["temperature"], reported()["top_k"]) == (0.3, 7)
+    assert reported(temperature=0.9)["temperature"] == 0.9
     got = quiet.post("/completion", {"prompt": "Hi", "ignore_eos": True}).json
     assert (got["tokens_predicted"], got["generation_settings"]["n_predict"]) == (5, 5)
     more = {"prompt": "Hi", "ignore_eos": True, "n_predict": -1}

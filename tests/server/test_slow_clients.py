@@ -39,13 +39,13 @@ class Under:
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)
         params = SamplingParams(n=n)
-        asked: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
+        requested: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
         now = asyncio.get_running_loop().time()
-        self.group = RequestGroup(model, queue, set(), [asked] * prompts, place, now)
+        self.group = RequestGroup(model, queue, set(), [requested] * prompts, place, now)
         self.group.limit_buffer()
 
-    def _collector(self, asked: Any, id: str) -> Collector:
-        request = Request(id, (5,), asked.params, max_tokens=99)
+    def _collector(self, requested: Any, id: str) -> Collector:
+        request = Request(id, (5,), requested.params, max_tokens=99)
         return Collector(request, LLM().tokenizer, "x")
 
     def _submit(self, collector: Collector, news: asyncio.Event) -> EngineStream:
@@ -135,10 +135,10 @@ def test_what_answers_tell_is_bounded() -> None:
             "logprobs": True,
             "top_logprobs": 6,
         }
-        asked = {**talk, "max_tokens": 10, "n": 4}
+        requested = {**talk, "max_tokens": 10, "n": 4}
         own = {"prompt": "Once", "n_predict": 10, "n_cmpl": 4, "n_probs": 6}
         for where, given, name in (
-            ("/v1/chat/completions", asked, "top_logprobs"),
+            ("/v1/chat/completions", requested, "top_logprobs"),
             ("/completion", own, "n_probs"),
         ):
             got = server.post(where, given)

@@ -1,4 +1,4 @@
-"""How a server starts: what it was told to be is what it says it is, and does."""
+"""How a server starts: its settings are those in its banner, and in effect."""
 
 import json
 import os
@@ -34,8 +34,8 @@ def count(server: Running, name: str, **headers: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def asked() -> Iterator[Running]:
-    """One that was asked for much."""
+def requested() -> Iterator[Running]:
+    """One after many requests."""
     speculation = '{"method": "ngram", "num_speculative_tokens": 4}'
     with started(
         "--dtype", "auto", "--api-key", "token-abc123", "-tp", "1", "--enforce-eager",
@@ -48,35 +48,35 @@ def asked() -> Iterator[Running]:
         yield running
 
 
-def test_the_banner_says_what_is_served(asked: Running) -> None:
-    said = "".join(asked.said)
+def test_the_banner_says_what_is_served(requested: Running) -> None:
+    said = "".join(requested.said)
     for words in (
         "a, b: llama, 2.76 M parameters, Q8_0", "512 tokens", "K/V cache", "memory",
         "--enforce-eager always", "prefix caching", "off by default: LoRA",
     ):  # fmt: skip
         assert words in said, said
-    rows = {line[:20].strip(): line for line in asked.said}
+    rows = {line[:20].strip(): line for line in requested.said}
     assert "required" in rows["API key"] and "1 accepted" in rows["API key"]
     assert rows["speculation"].split()[1] == "--speculative-config"
     assert "ngram" in rows["speculation"] and "draft tokens a step" in rows["speculation"]
     assert "int8" in rows["activations"] and "by default" in rows["threads"]
     assert "token-abc123" not in said
-    plan = next(line for line in asked.said if " allowed (weights " in line)
-    assert asked.said.index(plan) < len(asked.said) - 1
-    assert f"http://127.0.0.1:{asked.port}" in said
+    plan = next(line for line in requested.said if " allowed (weights " in line)
+    assert requested.said.index(plan) < len(requested.said) - 1
+    assert f"http://127.0.0.1:{requested.port}" in said
 
 
-def test_a_key_is_needed_where_one_was_given(asked: Running) -> None:
+def test_a_key_is_needed_where_one_was_given(requested: Running) -> None:
     for path in ("/v1/models", "/v1/engine/effective"):
-        assert asked.get(path).status == 401
-        assert asked.get(path, **KEY).status == 200
-    names = [card["id"] for card in asked.get("/v1/models", **KEY).json["data"]]
+        assert requested.get(path).status == 401
+        assert requested.get(path, **KEY).status == 200
+    names = [card["id"] for card in requested.get("/v1/models", **KEY).json["data"]]
     assert names == ["a", "b"]
 
 
-def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
-    told = effective(asked, **KEY)
-    rows = {row["feature"]: row for row in told["features"]}
+def test_the_effective_configuration_has_both_sides(requested: Running) -> None:
+    reported = effective(requested, **KEY)
+    rows = {row["feature"]: row for row in reported["features"]}
     assert rows["--enforce-eager"]["effective"] == "always"
     assert rows["--tensor-parallel-size"]["requested"] == "--tensor-parallel-size 1"
     assert rows["prefix caching"]["requested"] == "by default"
@@ -86,47 +86,47 @@ def test_the_ledger_has_what_was_asked_and_what_is(asked: Running) -> None:
     assert rows["tool calls"]["effective"] == "<tool_call>, where required"
     assert rows["reasoning"]["effective"] == "off"
     assert "limit 50%" in rows["memory"]["reason"]
-    assert told["limits"]["max_prompts"] == 3
+    assert reported["limits"]["max_prompts"] == 3
     assert all(row["reason"] for row in rows.values())
-    assert "token-abc123" not in json.dumps(told)
-    blocks = asked.get("/server_info", **KEY).json["engine"]["memory"]["kv"]
+    assert "token-abc123" not in json.dumps(reported)
+    blocks = requested.get("/server_info", **KEY).json["engine"]["memory"]["kv"]
     assert 0 < blocks <= 8 << 20
 
 
-def test_limits_are_those_that_were_given(asked: Running) -> None:
-    got = asked.post("/v1/completions", {"prompt": ["x"] * 4, "max_tokens": 1}, **KEY)
+def test_limits_are_those_that_were_given(requested: Running) -> None:
+    got = requested.post("/v1/completions", {"prompt": ["x"] * 4, "max_tokens": 1}, **KEY)
     assert got.status == 400 and "3" in got.json["error"]["message"]
     body = {"prompt": "x", "max_tokens": 1, "logprobs": 3}
-    got = asked.post("/v1/completions", body, **KEY)
+    got = requested.post("/v1/completions", body, **KEY)
     assert got.status == 400 and got.json["error"]["param"] == "logprobs"
-    assert asked.post("/v1/completions", {**body, "logprobs": 2}, **KEY).status == 200
+    assert requested.post("/v1/completions", {**body, "logprobs": 2}, **KEY).status == 200
 
 
-def test_counters_are_alive(asked: Running) -> None:
-    before = count(asked, "prefix caching", **KEY)
+def test_counters_are_alive(requested: Running) -> None:
+    before = count(requested, "prefix caching", **KEY)
     body = {"prompt": LONG, "max_tokens": 2, **GREEDY}
-    first = asked.post("/v1/completions", body, **KEY).json
-    assert count(asked, "chunked prefill", **KEY) >= 1
-    second = asked.post("/v1/completions", body, **KEY).json
+    first = requested.post("/v1/completions", body, **KEY).json
+    assert count(requested, "chunked prefill", **KEY) >= 1
+    second = requested.post("/v1/completions", body, **KEY).json
     assert first["choices"][0]["text"] == second["choices"][0]["text"]
-    assert count(asked, "prefix caching", **KEY) >= before + 64
-    asked.post("/v1/completions", {**body, "n": 3, "max_tokens": 8, "temperature": 1}, **KEY)
-    assert count(asked, "batching", **KEY) > 0
+    assert count(requested, "prefix caching", **KEY) >= before + 64
+    requested.post("/v1/completions", {**body, "n": 3, "max_tokens": 8, "temperature": 1}, **KEY)
+    assert count(requested, "batching", **KEY) > 0
     choice = {"prompt": "Yes or no?", "max_tokens": 4, "structured_outputs": {"choice": ["no"]}}
-    assert asked.post("/v1/completions", choice, **KEY).json["choices"][0]["text"] == "no"
-    assert count(asked, "structured output", **KEY) == 1
+    assert requested.post("/v1/completions", choice, **KEY).json["choices"][0]["text"] == "no"
+    assert count(requested, "structured output", **KEY) == 1
     tool = {"type": "function", "function": {"name": "look"}}
     talk = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     for more in ({}, {"tools": [tool], "tool_choice": "required"}):
-        assert asked.post("/v1/chat/completions", {**talk, **more}, **KEY).status == 200
-    assert count(asked, "tool calls", **KEY) == 1
+        assert requested.post("/v1/chat/completions", {**talk, **more}, **KEY).status == 200
+    assert count(requested, "tool calls", **KEY) == 1
 
 
-def test_speculation_is_on_and_changes_no_text(asked: Running, server: Running) -> None:
+def test_speculation_is_on_and_changes_no_text(requested: Running, server: Running) -> None:
     body = {"prompt": LONG, "max_tokens": 60, **GREEDY}
-    text = asked.post("/v1/completions", body, **KEY).json["choices"][0]["text"]
+    text = requested.post("/v1/completions", body, **KEY).json["choices"][0]["text"]
     assert text == server.post("/v1/completions", body).json["choices"][0]["text"]
-    assert count(asked, "speculation", **KEY) > 0
+    assert count(requested, "speculation", **KEY) > 0
 
 
 def test_counters_tell_what_has_no_effect_and_outlive_a_process_of_the_engine() -> None:
@@ -198,20 +198,20 @@ def test_names_with_a_tag_and_parents_as_they_were_given(tmp_path: Path) -> None
         listed = [card["name"] for card in server.get("/api/tags").json["models"]]
         assert listed == [*cards]
         for name in ("tiny:latest", "tiny", "poet", "poet:latest"):
-            asked = {"model": name, "stream": False}
+            requested = {"model": name, "stream": False}
             for path, body in (
                 ("/api/show", {}),
                 ("/api/embed", {"input": "hi"}),
                 ("/api/generate", {"prompt": "hi", "options": {"num_predict": 1}}),
                 ("/api/chat", {"messages": [], "options": {"num_predict": 1}}),
             ):
-                taken = {"model": name} if path in ("/api/show", "/api/embed") else asked
+                taken = {"model": name} if path in ("/api/show", "/api/embed") else requested
                 assert server.post(path, taken | body).status == 200, (name, path)
         assert server.post("/api/show", {"model": "tiny:other"}).status == 404
 
 
 def test_the_names_of_modules(refusal: Callable[..., str]) -> None:
-    """Of vLLM's; that of ours is what `asked` was started by."""
+    """Of vLLM's; ours is the one that `requested` was started with."""
     draft = '{"model": "facebook/opt-125m","num_speculative_tokens": 5}'
     words = [
         "--host", "0.0.0.0", "--port", "8000", "--model", "facebook/opt-6.7b", "--seed", "42",
@@ -254,9 +254,11 @@ def test_a_banner_for_scripts() -> None:
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
+    reported = json.loads(process.stdout.readline())
     process.terminate()
     process.communicate(timeout=WAIT)
-    assert told["pid"] == process.pid and told["url"] == f"http://127.0.0.1:{told['port']}"
-    assert told["effective"]["model"]["quantisation"] == "Q8_0"
+    assert (
+        reported["pid"] == process.pid and reported["url"] == f"http://127.0.0.1:{reported['port']}"
+    )
+    assert reported["effective"]["model"]["quantisation"] == "Q8_0"
     assert process.returncode == 0

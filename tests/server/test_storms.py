@@ -134,10 +134,10 @@ def flooded(server: Running, rate: float, span: float) -> list[tuple[int, float,
             if begin > start + span:
                 return
             time.sleep(max(0.0, begin - time.monotonic()))
-            asked = time.monotonic()
+            requested = time.monotonic()
             status = server.post("/v1/completions", ANSWER).status
             now = time.monotonic()
-            found.append((status, now - asked, now - start))
+            found.append((status, now - requested, now - start))
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(client, range(32)))

@@ -1,4 +1,4 @@
-"""What an operator says of all streams: tokens of a piece, and usage that nobody asked for."""
+"""What an operator says of all streams: tokens of a piece, and usage without a request."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,7 +48,7 @@ def test_every_dialect_has_fewer_pieces(sparing: Running) -> None:
     assert len(lines) <= 1 + 24 // 4 + 1 + 1  # the first and the last are shorter; then the end
 
 
-def test_usage_is_told_where_nobody_asked(sparing: Running, server: Running) -> None:
+def test_usage_can_be_forced(sparing: Running, server: Running) -> None:
     for path, body in ((TEXT, BODY), (CHAT, TALK)):
         for fields in ({}, {"stream_options": {"include_usage": False}}):
             events = sparing.post(path, {**body, "stream": True, **fields}).events

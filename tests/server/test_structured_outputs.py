@@ -54,8 +54,8 @@ def hurried() -> Iterator[Running]:
 
 
 def completed(server: Running, **body: Any) -> Reply:
-    asked = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 1, **body}
-    return server.post("/v1/completions", asked)
+    requested = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 1, **body}
+    return server.post("/v1/completions", requested)
 
 
 def test_a_schema_is_kept_to_in_both_dialects(server: Running, talker: Running) -> None:
@@ -71,9 +71,9 @@ def test_a_schema_is_kept_to_in_both_dialects(server: Running, talker: Running) 
 
 
 def test_a_stream_joined_is_the_answer(server: Running) -> None:
-    asked = {"response_format": FORMAT, "seed": 5}
-    whole = completed(server, **asked).json["choices"][0]
-    streamed = completed(server, stream=True, **asked).events
+    requested = {"response_format": FORMAT, "seed": 5}
+    whole = completed(server, **requested).json["choices"][0]
+    streamed = completed(server, stream=True, **requested).events
     assert "".join(e["choices"][0]["text"] for e in streamed) == whole["text"]
     assert streamed[-1]["choices"][0]["finish_reason"] == "stop"
 
@@ -157,11 +157,11 @@ ENGINES = ("Parser", "<non-verbose", "Current row", "items", "lexer", "fuel")  #
 def test_a_grammar_that_is_too_ambiguous_is_the_clients(
     server: Running, at_length: bool, grammar: str
 ) -> None:
-    """In our words, and whatever way it is asked for."""
-    asked = {"structured_outputs": {"grammar": grammar}, "ignore_eos": True, "max_tokens": 400}
+    """In our words, and in every API."""
+    requested = {"structured_outputs": {"grammar": grammar}, "ignore_eos": True, "max_tokens": 400}
     ways: list[dict[str, Any]] = [{"n": 3}, {"prompt": ["a", "b"]}, {}, {"temperature": 0}]
     for more in ways if at_length else ways[:2]:
-        got = completed(server, **asked, **more)
+        got = completed(server, **requested, **more)
         error = got.json["error"]
         assert got.status == 400, error
         assert error["code"] in ("grammar_limit", "bad_constraint")
@@ -172,14 +172,14 @@ def test_a_grammar_that_is_too_ambiguous_is_the_clients(
 
 def test_ambiguous_grammars_take_turns() -> None:
     """Two dozen of them do not make a step two dozen times as long as one does."""
-    asked = {
+    requested = {
         "structured_outputs": {"grammar": TRIPLES}, "ignore_eos": True, "max_tokens": 35,
         "temperature": 1.5, "seed": 1,
     }  # fmt: skip
     with served(server={"target_step_time": 0.01}) as server:
         found = []
         for choices in (1, 24):
-            got = completed(server, **asked, n=choices)
+            got = completed(server, **requested, n=choices)
             assert got.status == 200, got.body
             steps = server.get("/debug/steps").json["steps"][-8:]
             found.append(min(step["seconds"] for step in steps))
@@ -226,7 +226,7 @@ def test_refusals_name_the_field(
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_answered_or_refused(hurried: Running, name: str) -> None:
-    """Whatever is asked: an answer, and the engine that gave it lives on."""
+    """For every request: an answer, and the engine that gave it lives on."""
     got = completed(hurried, structured_outputs=BOMBS[name], max_tokens=4)
     assert got.status in (200, 400), got.body
     if got.status == 400:

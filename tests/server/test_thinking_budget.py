@@ -70,9 +70,9 @@ def test_a_response_is_cut_off_in_its_last_item(thinker: Running) -> None:
     for more in (body, {**body, "max_output_tokens": 3}):
         whole = thinker.post("/v1/responses", more).json
         last = thinker.post("/v1/responses", {**more, "stream": True}).events[-1]["response"]
-        told = [[item["status"] for item in one["output"]] for one in (whole, last)]
+        reported = [[item["status"] for item in one["output"]] for one in (whole, last)]
         first = [] if more["max_output_tokens"] == 3 else ["completed"]
-        assert told == [[*first, "incomplete"]] * 2
+        assert reported == [[*first, "incomplete"]] * 2
 
 
 def test_what_is_not_reached_changes_nothing(thinker: Running) -> None:
@@ -121,10 +121,10 @@ def test_a_form_without_the_mark_is_kept_to(thinker: Running) -> None:
 
 def test_a_demanded_call_comes_after_it(thinker: Running) -> None:
     tool = {"type": "function", "function": {"name": "now"}}
-    asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 200, "ignore_eos": False,
+    requested = {"tools": [tool], "tool_choice": "required", "max_tokens": 200, "ignore_eos": False,
              "parallel_tool_calls": False}  # fmt: skip
-    free = said(thinker, **asked)
-    kept = said(thinker, **asked, thinking_token_budget=5)
+    free = said(thinker, **requested)
+    kept = said(thinker, **requested, thinking_token_budget=5)
     assert kept["finish_reason"] == "tool_calls"
     assert kept["message"]["tool_calls"][0]["function"]["name"] == "now"
     thought = kept["message"]["reasoning"]

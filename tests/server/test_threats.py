@@ -236,7 +236,7 @@ def test_all_of_a_conversation_that_is_cut_is_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", ["\\ud83d", "a\\uDE00", "\\ud83d\\ud83d", "\\ud83dx"])
-def test_half_a_character_is_told_as_what_it_is(server: Running, cut: str) -> None:
+def test_an_invalid_surrogate_is_named(server: Running, cut: str) -> None:
     got = server.ask("POST", "/tokenize", f'{{"prompt": "{cut}"}}'.encode())
     assert got.status == 400 and "invalid UTF-16 surrogate" in got.json["error"]["message"]
     whole = server.ask("POST", "/tokenize", b'{"prompt": "\\ud83d\\ude00"}')

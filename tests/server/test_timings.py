@@ -1,4 +1,4 @@
-"""What every reply says of its time, and of the prefix cache where it is asked."""
+"""What every reply says of its time, and of the prefix cache on request."""
 
 import json
 from typing import Any
@@ -62,36 +62,36 @@ def gathered(
 
 
 def test_one_choice() -> None:
-    told = measure_timings(gathered([(12.0, 14.0, 5)]))
-    assert told == {
+    reported = measure_timings(gathered([(12.0, 14.0, 5)]))
+    assert reported == {
         "time_to_first_token_ms": 2000, "queue_time_ms": 1000, "prefill_time_ms": 1000,
         "generation_time_ms": 2000, "mean_itl_ms": 500, "tokens_per_second": 2,
     }  # fmt: skip
 
 
 def test_choices_run_side_by_side_so_gaps_are_not_divided_by_all_tokens() -> None:
-    told = measure_timings(gathered([(12.0, 14.0, 5), (12.0, 14.0, 5)]))
-    assert told["mean_itl_ms"] == 500 and told["generation_time_ms"] == 2000
-    assert told["tokens_per_second"] == 4
+    reported = measure_timings(gathered([(12.0, 14.0, 5), (12.0, 14.0, 5)]))
+    assert reported["mean_itl_ms"] == 500 and reported["generation_time_ms"] == 2000
+    assert reported["tokens_per_second"] == 4
 
 
 def test_a_single_token_has_no_gap() -> None:
-    told = measure_timings(gathered([(12.0, 12.0, 1)]))
-    assert told["mean_itl_ms"] is None and told["tokens_per_second"] == 0
+    reported = measure_timings(gathered([(12.0, 12.0, 1)]))
+    assert reported["mean_itl_ms"] is None and reported["tokens_per_second"] == 0
 
 
 def test_nothing_yet_is_zeros() -> None:
-    told = measure_timings(gathered([(0.0, 0.0, 0)]))
-    assert told["time_to_first_token_ms"] == 0 == told["generation_time_ms"]
+    reported = measure_timings(gathered([(0.0, 0.0, 0)]))
+    assert reported["time_to_first_token_ms"] == 0 == reported["generation_time_ms"]
 
 
-def test_several_prompts_are_told_of_as_one_reply() -> None:
+def test_several_prompts_have_one_log_line() -> None:
     one = gathered([(14.0, 20.0, 4)], arrival=10.0, scheduled=13.0)
     two = gathered([(12.0, 16.0, 5)], arrival=10.5, scheduled=11.0)
-    told = measure_timings(one, two)
-    assert told["time_to_first_token_ms"] == 2000 and told["queue_time_ms"] == 500
-    assert told["generation_time_ms"] == 8000
-    assert told["mean_itl_ms"] == round(1000 * 10 / 7, 3)
+    reported = measure_timings(one, two)
+    assert reported["time_to_first_token_ms"] == 2000 and reported["queue_time_ms"] == 500
+    assert reported["generation_time_ms"] == 8000
+    assert reported["mean_itl_ms"] == round(1000 * 10 / 7, 3)
 
 
 def test_llama_servers_shape() -> None:
@@ -121,16 +121,16 @@ def test_every_reply_has_timings(
         got = talker.post(path, {**body, "stream": True, "stream_options": options}).events[-1]
     else:
         got = talker.post(path, body).json
-    told = got["metrics"]
-    assert set(told) == NAMES
+    reported = got["metrics"]
+    assert set(reported) == NAMES
     assert got["usage"]["prompt_tokens_details"]["cached_tokens"] >= 0
-    parts = told["queue_time_ms"] + told["prefill_time_ms"]
-    assert abs(parts - told["time_to_first_token_ms"]) < 0.01
-    assert 0 < told["mean_itl_ms"] <= told["generation_time_ms"]
+    parts = reported["queue_time_ms"] + reported["prefill_time_ms"]
+    assert abs(parts - reported["time_to_first_token_ms"]) < 0.01
+    assert 0 < reported["mean_itl_ms"] <= reported["generation_time_ms"]
 
 
 SAID = "The owl and the fox went to the lake to find a red boat. " * 3
-DIALECTS = {  # a body, where it says how long the answer may be, what tells cached tokens
+DIALECTS = {  # a body, where it says how long the answer may be, what reports cached tokens
     "/v1/completions": ({"prompt": SAID}, "max_tokens", "usage prompt_tokens_details"),
     "/v1/chat/completions": ({"messages": [{"role": "user", "content": SAID}]}, "max_tokens",
                              "usage prompt_tokens_details"),
@@ -172,24 +172,22 @@ def test_every_dialect_tells_times_and_what_was_cached(
     talker: Running, path: str, stream: bool
 ) -> None:
     last(talker, path, stream=False)
-    told = last(talker, path, stream=stream)
-    assert "cache_explanation" not in told
-    assert set(told["metrics"]) == NAMES and told["metrics"]["time_to_first_token_ms"] > 0
+    reported = last(talker, path, stream=stream)
+    assert "cache_explanation" not in reported
+    assert set(reported["metrics"]) == NAMES and reported["metrics"]["time_to_first_token_ms"] > 0
     if path.startswith("/api/"):
-        shares = told["prompt_eval_duration"] + told["eval_duration"]
-        assert 0 < shares <= told["total_duration"] + 2
+        shares = reported["prompt_eval_duration"] + reported["eval_duration"]
+        assert 0 < shares <= reported["total_duration"] + 2
     if path == "/completion":
-        assert told["timings"]["prompt_ms"] > 0 and told["timings"]["cache_n"] > 0
+        assert reported["timings"]["prompt_ms"] > 0 and reported["timings"]["cache_n"] > 0
     for word in DIALECTS[path][2].split():
-        told = told[word]
-    assert told[CACHED.get(path, "cached_tokens")] > 0
+        reported = reported[word]
+    assert reported[CACHED.get(path, "cached_tokens")] > 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", DIALECTS)
-def test_every_dialect_explains_the_cache_where_it_is_asked(
-    talker: Running, path: str, stream: bool
-) -> None:
+def test_every_api_explains_the_cache_on_request(talker: Running, path: str, stream: bool) -> None:
     last(talker, path, stream=False)
     (found,) = last(talker, path, stream=stream, return_cache_explanation=True)["cache_explanation"]
     assert found["reason"] is None and found["diverged_at"] is None
@@ -232,7 +230,7 @@ def explained(server: Running, prompt: str, **more: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def test_the_cache_explanation_comes_where_it_is_asked_for(server: Running) -> None:
+def test_the_cache_explanation_comes_where_it_is_requested(server: Running) -> None:
     salt = {"cache_salt": "explained"}
     story = "The owl and the fox went to the lake to find a red boat. " * 4
     first = explained(server, story, **salt)
@@ -259,10 +257,10 @@ def test_strangers_learn_where_prompts_part_to_the_block_only() -> None:
 
         changed = story[:180] + "zebras. " + story
         ask("one", story)
-        told = ask("two", changed)
-        assert told["diverged_at"] == told["hit_tokens"]
+        reported = ask("two", changed)
+        assert reported["diverged_at"] == reported["hit_tokens"]
         ask("one", story, cache_salt="ours")
-        assert ask("one", changed, cache_salt="ours")["diverged_at"] > told["diverged_at"]
+        assert ask("one", changed, cache_salt="ours")["diverged_at"] > reported["diverged_at"]
         assert ask("two", changed, cache_salt="else")["reason"] == "new_salt"
 
 

@@ -1,6 +1,4 @@
-"""Tools over HTTP: what is refused, what the model is shown, and calls as OpenAI's clients read
-them, whole and streamed.
-"""
+"""Tools over HTTP: refusals, the model's prompt, and calls in OpenAI's format, also streamed."""
 
 import json
 from collections.abc import Iterator
@@ -189,7 +187,7 @@ def test_echo_begins_with_what_is_continued(caller: Running) -> None:
 # --- calls that are demanded, held to their schemas ---
 
 
-def asked(caller: Running, **more: Any) -> dict[str, Any]:
+def requested(caller: Running, **more: Any) -> dict[str, Any]:
     body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, "seed": 7}
     got = caller.post("/v1/chat/completions", {**body, **more})
     assert got.status == 200, got.body
@@ -220,7 +218,7 @@ def joined(events: list[Any]) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_demanded_call_comes(caller: Running, seed: int) -> None:
-    choice = asked(caller, tool_choice="required", seed=seed, parallel_tool_calls=False)
+    choice = requested(caller, tool_choice="required", seed=seed, parallel_tool_calls=False)
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
     (call,) = choice["message"]["tool_calls"]
     assert call["type"] == "function" and call["id"].startswith("call_")
@@ -238,7 +236,7 @@ def check(function: dict[str, str]) -> None:
 
 def test_calls_may_stand_beside_each_other(caller: Running) -> None:
     """A model that cannot end its answer goes on calling, until it is cut off."""
-    choice = asked(caller, tool_choice="required", logit_bias=ENDLESS)
+    choice = requested(caller, tool_choice="required", logit_bias=ENDLESS)
     calls = choice["message"]["tool_calls"]
     assert len({call["id"] for call in calls}) == len(calls) > 1
     for call in calls[:-1]:
@@ -247,7 +245,7 @@ def test_calls_may_stand_beside_each_other(caller: Running) -> None:
 
 @pytest.mark.parametrize("name", ["get_weather", "now"])
 def test_a_named_call_comes_once(caller: Running, name: str) -> None:
-    choice = asked(caller, tool_choice=named(name))
+    choice = requested(caller, tool_choice=named(name))
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == name and choice["finish_reason"] == "tool_calls"
 
@@ -255,7 +253,7 @@ def test_a_named_call_comes_once(caller: Running, name: str) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_only_allowed_tools_are_called(caller: Running, seed: int) -> None:
     more = {"tool_choice": allowed("required", "now"), "parallel_tool_calls": False}
-    (call,) = asked(caller, seed=seed, **more)["message"]["tool_calls"]
+    (call,) = requested(caller, seed=seed, **more)["message"]["tool_calls"]
     assert call["function"] == {"name": "now", "arguments": "{}"}
 
 
@@ -266,9 +264,11 @@ def test_a_call_of_a_tool_that_is_not_allowed_cannot_be_begun(bare: Running) -> 
     brace = bare.post("/tokenize", {"prompt": "{", "add_special_tokens": False}).json["tokens"]
     more = {"tool_choice": allowed("auto", "now"), "logit_bias": {str(brace[-1]): 100}}
     for seed in range(3):
-        (call,) = asked(bare, **more, seed=seed, parallel_tool_calls=False)["message"]["tool_calls"]
+        (call,) = requested(bare, **more, seed=seed, parallel_tool_calls=False)["message"][
+            "tool_calls"
+        ]
         assert call["function"]["name"] == "now"
-    assert asked(bare, tool_choice=allowed("auto", "now"), temperature=0)["message"]["content"]
+    assert requested(bare, tool_choice=allowed("auto", "now"), temperature=0)["message"]["content"]
 
 
 def test_responses_have_allowed_tools_too(caller: Running) -> None:
@@ -284,7 +284,7 @@ def test_responses_have_allowed_tools_too(caller: Running) -> None:
 
 def test_a_streamed_call_is_the_whole_one(caller: Running) -> None:
     more: dict[str, Any] = {"tool_choice": "required", "seed": 2, "parallel_tool_calls": False}
-    whole = asked(caller, **more)["message"]["tool_calls"]
+    whole = requested(caller, **more)["message"]["tool_calls"]
     body = {"messages": TALK, "tools": TOOLS, "max_tokens": 200, "temperature": 1, **more}
     events = caller.post("/v1/chat/completions", {**body, "stream": True}).events
     message, finish = joined(events)
@@ -296,7 +296,7 @@ def test_a_streamed_call_is_the_whole_one(caller: Running) -> None:
 
 
 def scripted(text: str, **more: Any) -> dict[str, Any]:
-    """A request whose answer is this text, told as a model would tell it."""
+    """A request whose answer is this text, as a model would write it."""
     return {"structured_outputs": {"choice": [text]}, "tool_choice": "auto", **more}
 
 
@@ -315,10 +315,10 @@ ROME = ("get_weather", '{"city": "Rome"}')
         (CALL.replace("weather", "wether"), CALL.replace("weather", "wether"), None, []),
     ],
 )
-def test_answers_are_told_apart(
+def test_answers_are_distinguished(
     thinker: Running, text: str, content: Any, reasoning: Any, calls: Any
 ) -> None:
-    choice = asked(thinker, **scripted(text))
+    choice = requested(thinker, **scripted(text))
     message = choice["message"]
     assert message["content"] == content
     assert message.get("reasoning") == reasoning == message.get("reasoning_content")
@@ -335,17 +335,17 @@ def test_answers_are_told_apart(
 
 
 def test_reasoning_can_be_left_out(thinker: Running) -> None:
-    message = asked(thinker, **scripted("<think>hm</think>It rains.", include_reasoning=False))
+    message = requested(thinker, **scripted("<think>hm</think>It rains.", include_reasoning=False))
     assert message["message"] == {"role": "assistant", "content": "It rains.", "refusal": None}
 
 
 def test_a_call_cut_off_ends_with_length(caller: Running) -> None:
-    choice = asked(caller, tool_choice=named("get_weather"), max_tokens=24)
+    choice = requested(caller, tool_choice=named("get_weather"), max_tokens=24)
     assert choice["finish_reason"] == "length"
 
 
 def test_where_no_call_is_wanted_none_is_read(caller: Running) -> None:
-    message = asked(caller, **scripted(CALL, tool_choice="none"))["message"]
+    message = requested(caller, **scripted(CALL, tool_choice="none"))["message"]
     assert message["content"] == CALL and "tool_calls" not in message
 
 
@@ -391,7 +391,9 @@ def test_strict_tools_hold_a_call_that_the_model_begins(bare: Running) -> None:
     brace = bare.post("/tokenize", {"prompt": "{", "add_special_tokens": False}).json["tokens"]
     more = {"tools": [strict], "logit_bias": {str(brace[-1]): 100}}
     for seed in range(3):
-        (call,) = asked(bare, **more, seed=seed, parallel_tool_calls=False)["message"]["tool_calls"]
+        (call,) = requested(bare, **more, seed=seed, parallel_tool_calls=False)["message"][
+            "tool_calls"
+        ]
         arguments = json.loads(call["function"]["arguments"])
         assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2, 3)
-    assert asked(bare, tools=[strict], temperature=0)["message"]["content"]
+    assert requested(bare, tools=[strict], temperature=0)["message"]["content"]

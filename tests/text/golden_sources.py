@@ -39,7 +39,7 @@ class Source:
     ids: str
     form: str = "file"
     special: bool = False
-    model_type: str = ""  # what a config.json beside the files says
+    model_type: str = ""  # what a config.json next to the files says
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
     python tests/text/make_chat_fixtures.py DATA OUT_DIR
 
 Needs transformers and gguf; DATA holds the corpora.  Writes golden.json, and Qwen3's template
-beside it, into OUT_DIR (tests/data/text/chat).  Where transformers raises, the text is null: both
+next to it, into OUT_DIR (tests/data/text/chat).  Where transformers raises, the text is null: both
 refuse.
 """
 

@@ -155,7 +155,7 @@ def small(out: Path) -> dict[str, Program]:
     text = json.dumps(as_gguf(models["unigram"]), ensure_ascii=False)
     (out / "unigram.json").write_text(text + "\n", encoding="utf-8")
     (out / "vocab.txt").write_text("\n".join(words()) + "\n", encoding="utf-8")
-    with tempfile.TemporaryDirectory() as alone:  # beside other files, they would be taken
+    with tempfile.TemporaryDirectory() as alone:  # next to other files, they would be taken
         shutil.copy(out / "vocab.txt", alone)
         bert = BertTokenizer.from_pretrained(alone)
     found["wordpiece special"] = bert.encode, partial(joined, bert)

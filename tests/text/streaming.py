@@ -36,7 +36,7 @@ def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
 
 
 def seeded(count: int, check: Callable[[Random], None]) -> None:
-    """Calls `check` with so many generators; a failure tells the seed of its own."""
+    """Calls `check` with so many generators; a failure names its own seed."""
     for seed in range(count):
         try:
             check(Random(seed))

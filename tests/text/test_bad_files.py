@@ -1,5 +1,5 @@
 """Damaged vocabulary files: read, or refused with a `CheckpointError` of one line that names the
-file; and what lies beside a vocabulary.
+file; and what lies next to a vocabulary.
 """
 
 import json

@@ -1,5 +1,6 @@
 """Ids other programs give to texts, for every vocabulary in every form: 47 published texts each,
-and texts of ours where sentencepiece, tiktoken and transformers were asked (make_golden_ids.py).
+and texts of ours where sentencepiece, tiktoken and transformers were requested
+(make_golden_ids.py).
 """
 
 import time

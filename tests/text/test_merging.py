@@ -1,5 +1,5 @@
 """Native merging against the `tokenizers` library, on vocabularies nobody would publish, and lists
-of strings that are not decoded until asked for.
+of strings that are not decoded until requested.
 """
 
 import json

@@ -91,10 +91,10 @@ def dumped(value: Any) -> str:
 def constraint(tools: list[Tool], form: CallFormat) -> str:
     """The grammar of an answer that has to call."""
     settings = ServerSettings()
-    asked = Tools(tools, "required", None, settings)
+    requested = Tools(tools, "required", None, settings)
     speech = ChatFormat(form, None, {})
-    made = asked.make_constraint(
-        speech, speech.make_answer_format(None, None, asked.all, asked.most)
+    made = requested.make_constraint(
+        speech, speech.make_answer_format(None, None, requested.all, requested.most)
     )
     assert made is not None and made.grammar is not None
     return made.grammar

@@ -138,7 +138,7 @@ def test_what_goes_around_a_text_where_the_file_does_not_say(
     assert no_bos.encode("time") == [*inside, *around[1]]
 
 
-def test_special_tokens_are_read_only_when_asked(spm: Tokenizer, bpe: Tokenizer) -> None:
+def test_special_tokens_are_read_only_when_requested(spm: Tokenizer, bpe: Tokenizer) -> None:
     assert bpe.encode("a<|end|>b")[2:3] == [481]
     assert 481 not in bpe.encode("a<|end|>b", parse_special=False)
     assert 482 in bpe.encode("a<think>b", parse_special=False)  # user-defined: plain text

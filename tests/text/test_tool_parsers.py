@@ -1,4 +1,4 @@
-"""Calls, content and reasoning told apart: every format, cut anywhere, near-misses, real calls."""
+"""Calls, content and reasoning distinguished: every format, cut anywhere, near-misses."""
 
 import json
 import os

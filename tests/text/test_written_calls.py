@@ -1,5 +1,5 @@
-"""Calls that are not JSON: Qwen3-Coder's tags and Python's spelling, beside references that are not
-ours (vLLM's examples, Python's own `repr` and `ast`), cut anywhere.
+"""Calls that are not JSON: Qwen3-Coder's tags and Python's spelling, next to references that are
+not ours (vLLM's examples, Python's own `repr` and `ast`), cut anywhere.
 """
 
 import ast
@@ -184,12 +184,12 @@ def test_python_agrees_with_what_is_taken(value: str) -> None:
     try:
         call = ast.parse(f"now(a={value})", mode="eval").body
         assert isinstance(call, ast.Call)
-        told = {
+        reported = {
             one.arg: json.loads(json.dumps(ast.literal_eval(one.value))) for one in call.keywords
         }
     except (ValueError, SyntaxError, MemoryError, TypeError):
         return
-    assert not found.calls or calls(found) == [("now", told)]
+    assert not found.calls or calls(found) == [("now", reported)]
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,17 @@ def quantise_by_transformers(model: LlamaForCausalLM, **settings: Any) -> tuple[
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 
     config = {"activation_scheme": "dynamic", "weight_block_size": [128, 128], **settings}
-    asked = SimpleNamespace(quantization_config=SimpleNamespace(**{"scale_fmt": "float", **config}))
+    requested = SimpleNamespace(
+        quantization_config=SimpleNamespace(**{"scale_fmt": "float", **config})
+    )
     tensors, values = model.state_dict(), {}
     for name, linear in list_linears(model).items():
         key = f"{name}.weight"
-        made = Fp8Quantize(asked).convert({key: linear.weight.data})
+        made = Fp8Quantize(requested).convert({key: linear.weight.data})
         scale = made[f"{name}.weight_scale_inv"]
         scale = scale if config["weight_block_size"] else scale.reshape(())
         grid = scale if config["weight_block_size"] else scale.reshape(1, 1)
-        values[name] = Fp8Dequantize(asked)._dequantize_one(made[key], grid, torch.float32)
+        values[name] = Fp8Dequantize(requested)._dequantize_one(made[key], grid, torch.float32)
         tensors |= {key: made[key], f"{name}.weight_scale_inv": scale}
         if config["activation_scheme"] == "static":
             tensors[f"{name}.activation_scale"] = torch.tensor(0.02)

@@ -27,7 +27,7 @@ SHAPE = dict(
     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1,
 )  # fmt: skip
 State = dict[str, torch.Tensor]
-Packed = tuple[State, torch.Tensor]  # a matrix's tensors by suffix, and what they stand for
+Packed = tuple[State, torch.Tensor]  # a matrix's tensors by suffix, and what they represent
 
 
 def scales_of(w: torch.Tensor, group: int, bits: int, sym: bool) -> tuple[torch.Tensor, ...]:

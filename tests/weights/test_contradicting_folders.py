@@ -192,16 +192,16 @@ ASKED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", ASKED)
-def test_what_is_asked_for_is_held_to_the_matrices(case: str) -> None:
-    name, asked, says = ASKED[case]
+def test_matrices_of_another_format_are_refused(case: str) -> None:
+    name, requested, says = ASKED[case]
     method = EditedFolder.read(name).config["quant_method"]
     with pytest.raises(ConfigError) as caught:
-        describe(QUANTIZED / name, {"method": method, **asked})
+        describe(QUANTIZED / name, {"method": method, **requested})
     assert says in str(caught.value) and str(caught.value).startswith("quantization ")
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "requested"),
     [
         ("gptq-4-order", {"bits": 4, "group_size": 32, "desc_act": True, "sym": False}),
         ("ct-w8a8", {"bits": 8, "group_size": -1, "sym": True, "desc_act": False}),
@@ -210,12 +210,12 @@ def test_what_is_asked_for_is_held_to_the_matrices(case: str) -> None:
         ("torchao-intx4", {"bits": 4}),
     ],
 )
-def test_what_is_so_may_be_asked_for(name: str, asked: dict[str, Any]) -> None:
+def test_true_facts_may_be_requested(name: str, requested: dict[str, Any]) -> None:
     method = EditedFolder.read(name).config["quant_method"]
     with pytest.raises(CheckpointError, match="no tokenizer here"):  # all before it is right
-        describe(QUANTIZED / name, {"method": method, **asked})
+        describe(QUANTIZED / name, {"method": method, **requested})
 
 
-def test_a_method_is_asked_for() -> None:
+def test_a_method_can_be_requested() -> None:
     with pytest.raises(ConfigError, match="quantization has no method; allowed: gptq, awq"):
         describe(QUANTIZED / "gptq-4", {"bits": 4})

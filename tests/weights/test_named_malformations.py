@@ -173,7 +173,7 @@ def test_the_sandbox_is_one_without_known_holes() -> None:
     assert '"jinja2>=3.1.6"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-def test_numbers_past_a_vocabulary_cannot_be_asked_for(tiny: Path) -> None:
+def test_numbers_past_a_vocabulary_cannot_be_requested(tiny: Path) -> None:
     """End ids past the rows of the embedding are never drawn, and never looked up."""
     (tiny / "config.json").write_text(json.dumps(CONFIG | {"eos_token_id": [481, 2**31 - 1]}))
     found = describe(tiny)

@@ -62,9 +62,9 @@ def opener(notes: list[str] | None = None) -> Opener:
     """The way to the story model's weights."""
     chosen = Settings(threads=1)
     found = describe(ASSETS / "stories.gguf")
-    told = [] if notes is None else notes
+    reported = [] if notes is None else notes
     way = open_packed_cache(
-        chosen, found.checkpoint, found.plan, choose_backend(chosen, 1), told.append
+        chosen, found.checkpoint, found.plan, choose_backend(chosen, 1), reported.append
     )
     assert way is not None
     return way
@@ -181,7 +181,7 @@ def test_after_another_boot_checksums_are_verified_once(
     assert notes == ["kept packed weights are made anew: 1 of its matrices are damaged: embed"]
 
 
-def test_checksums_are_verified_when_asked(kept: Path) -> None:
+def test_checksums_are_verified_when_requested(kept: Path) -> None:
     story()
     way, [file] = opener(), files(kept)
     keptfile.check_file(file, way.layout, 2)

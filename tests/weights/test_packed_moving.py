@@ -39,10 +39,10 @@ def story() -> list[int]:
     """What weights packed in memory say."""
     llm = LLM(packed_cache=False, **SMALL)
     assert not llm.loaded.moving.wanted
-    return told(llm, STORY)
+    return reported(llm, STORY)
 
 
-def told(llm: LLM, params: SamplingParams) -> list[int]:
+def reported(llm: LLM, params: SamplingParams) -> list[int]:
     return list(llm.generate("Once upon", params, use_tqdm=False)[0].outputs[0].token_ids)
 
 
@@ -55,9 +55,9 @@ def test_an_answer_is_the_same_however_much_has_moved(kept: Path, story: list[in
     for more in (task.run_idle, task.step, task.settle, task.run_idle):
         more()
         left.append(task.left)
-        assert told(llm, ONE) == story[:1]
+        assert reported(llm, ONE) == story[:1]
     assert left[0] > left[1] > left[2] and left[3:] == [0, 0] and not task.wanted
-    assert told(llm, STORY) == story
+    assert reported(llm, STORY) == story
 
 
 def test_pages_move_between_steps_and_after_the_first_answer(kept: Path, story: list[int]) -> None:

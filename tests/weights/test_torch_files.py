@@ -108,7 +108,7 @@ def test_safetensors_are_preferred(tmp_path: Path) -> None:
     assert len(find_header_faults(folder)) == 1
 
 
-def test_the_format_asked_for_is_held_to(tmp_path: Path) -> None:
+def test_the_requested_format_is_enforced(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="holds pt; leave it"):
@@ -116,7 +116,7 @@ def test_the_format_asked_for_is_held_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_pytorch_files_are_loaded_where_asked_for(sharded: bool, tmp_path: Path) -> None:
+def test_pytorch_files_are_loaded_where_requested(sharded: bool, tmp_path: Path) -> None:
     """From a folder with safetensors too, whose weights are others here."""
     twin, folder = tiny_folder(tmp_path / "twin"), tiny_folder(tmp_path / "both")
     tensors = tiny_tensors(seed=1)

@@ -56,7 +56,7 @@ def format_options(given: Mapping[str, Any]) -> str:
 # --- quantization: weights are not quantised here; the files must have the requested method ---
 
 QUANTIZATION = "--quantization"
-METHOD_KEYS = {  # keys, and the one each stands for
+METHOD_KEYS = {  # keys, and the one each means
     "method": "method",
     "quant_method": "method",
     "type": "type",
@@ -74,7 +74,7 @@ METHOD_KINDS: dict[str, tuple[type, str]] = {
     "desc_act": (bool, "true or false"),
     "sym": (bool, "true or false"),
 }
-# vLLM's names of the methods whose files are read, and the one each stands for
+# vLLM's names of the methods whose files are read, and the one each means
 FILE_METHODS = {
     "gguf": "gguf", "none": "none", "auto": "auto", "gptq": "gptq", "gptq_marlin": "gptq",
     "awq": "awq", "awq_marlin": "awq", "compressed-tensors": "compressed-tensors",
@@ -145,7 +145,7 @@ def read_quantization(text: str) -> dict[str, Any]:
 
 
 def _find_method(text: str) -> str:
-    """The method that a name stands for."""
+    """The method that a name means."""
     if text.lower() not in FILE_METHODS:
         methods = NUMBERS.get(text.lower())
         near = nearest(text.lower(), FILE_METHODS)

@@ -42,7 +42,7 @@ class LimitSample:
 
 
 class LimitSampler:
-    """Samples limits whenever asked."""
+    """Samples limits on demand."""
 
     def __init__(self, threads: int, isa: str, nbytes: int) -> None:
         vector = TILE_UNITS.get(isa, isa)

@@ -1,9 +1,9 @@
 """`bench latency` and `bench throughput`: whole requests through `LLM.generate`, in vLLM's
 words.
 
-Invariant: prompts are random tokens, never found in the prefix cache; answers have the length asked
-for; what was computed is written down step by step, and set against limits sampled before and
-after.
+Invariant: prompts are random tokens, never found in the prefix cache; answers have the requested
+length; what was computed is written down step by step, and set against limits sampled before
+and after.
 """
 
 import time
@@ -152,10 +152,10 @@ class OfflineRun:
 
 
 def make_result(
-    asked: Shape, steps: Sequence[StepShape], seconds: float, sample: LimitSample, others: float
+    requested: Shape, steps: Sequence[StepShape], seconds: float, sample: LimitSample, others: float
 ) -> OfflineResult:
-    done = sum_work(asked, steps, sample.vector)
-    tile = sum_work(asked, steps, sample.tile).seconds / seconds if sample.tile else None
+    done = sum_work(requested, steps, sample.vector)
+    tile = sum_work(requested, steps, sample.tile).seconds / seconds if sample.tile else None
     return OfflineResult(
         seconds,
         done.nbytes / seconds / 1e9,
@@ -197,7 +197,7 @@ class OfflineReport:
 
     def to_document(self) -> dict[str, Any]:
         """vLLM's keys of both commands, and ours."""
-        seconds, asked = self.seconds, self.requests
+        seconds, requested = self.seconds, self.requests
         average = sum(seconds) / len(seconds)
         return {
             "avg_latency": average,
@@ -205,10 +205,10 @@ class OfflineReport:
             "latencies": seconds,
             "percentiles": {str(k): v for k, v in self.compute_percentiles().items()},
             "elapsed_time": average,
-            "num_requests": asked.count,
-            "total_num_tokens": asked.tokens,
-            "requests_per_second": asked.count / average,
-            "tokens_per_second": asked.tokens / average,
+            "num_requests": requested.count,
+            "total_num_tokens": requested.tokens,
+            "requests_per_second": requested.count / average,
+            "tokens_per_second": requested.tokens / average,
             "rounds": [asdict(one) for one in self.ours],
             "vs": [asdict(one) for one in self.peers],
         }

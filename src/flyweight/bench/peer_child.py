@@ -22,7 +22,7 @@ Ids = list[int]
 
 
 class PeerEngine(Protocol):
-    """What a peer can be asked; seconds."""
+    """The commands of a peer; each returns seconds."""
 
     version: str
 

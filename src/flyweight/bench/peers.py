@@ -29,7 +29,7 @@ PATIENCE = 5  # seconds a peer has to end by itself
 
 
 class PeerError(FlyweightError):
-    """A peer that cannot do what it was asked."""
+    """A peer that cannot run the requested test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +152,15 @@ class PeerProcess:
         if test.prompt:
             before = prompts[0] if test.depth else []
             fresh = test.make_fresh_prompt(vocab, round)
-            return TimedRun(self.ask({"do": "prefill", "before": before, "tokens": fresh}))
+            return TimedRun(self.run_command({"do": "prefill", "before": before, "tokens": fresh}))
         command = {"do": "decode", "prompts": prompts, "shared": test.shared, "gen": test.gen}
-        return TimedRun(self.ask(command))
+        return TimedRun(self.run_command(command))
 
     def serve(self, prompts: Sequence[Sequence[int]], gen: int) -> float:
         """Seconds for all of these, answered with `gen` tokens each."""
-        return self.ask({"do": "generate", "prompts": prompts, "gen": gen})
+        return self.run_command({"do": "generate", "prompts": prompts, "gen": gen})
 
-    def ask(self, command: dict[str, Any]) -> float:
+    def run_command(self, command: dict[str, Any]) -> float:
         """Seconds of a command."""
         self.process.send_signal(signal.SIGCONT)
         try:

@@ -46,7 +46,7 @@ def make_key(
 class BenchRow:
     """`share` is of the vector units' limits, `share_tile` of the tile unit's where there is one;
     `ratio` is our speed over this engine's in the same round, for peers.  `gbps` and `gops` are
-    bytes of the file and K/V, and operations, that the test asks for, over the time it took.
+    bytes of the file and K/V, and operations, that the test requires, over the time it took.
     `isa` is the instruction set ours ran with, in peers' rows too.  `other_cores` is what other
     processes used meanwhile, `n_busy` how many were started for it.  `outside_us` is what a step
     of ours took outside the model: scheduling, batches, commits.
@@ -94,7 +94,7 @@ class BenchRow:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes a row the same figure again: everything that was asked, nothing measured."""
+        """What makes a row the same figure again: all that was requested, nothing measured."""
         model = (self.model_filename, self.model_size, self.n_threads)
         options = (self.type_k, self.activations, self.n_busy)
         return make_key((self.engine, self.isa), self.test, model, options)

@@ -1,7 +1,7 @@
 """`bench startup`: a process of its own, from its first instruction to its first token.
 
 Invariant: the first start finds no cache of ours (an empty folder stands in for it), the later ones
-what that start has left; the file's own pages stay wherever the system keeps them.
+what that start has left; the file's own pages stay in the page cache.
 """
 
 import os

@@ -1,5 +1,5 @@
 """`flyweight compile MODEL`: packs a model's weights ahead of its first start, and checks that the
-sequences that will be asked of it fit in memory.
+sequences that it will serve fit in memory.
 """
 
 from __future__ import annotations

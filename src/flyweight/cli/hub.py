@@ -148,6 +148,6 @@ def shorten_quality(known: Quality) -> str:
 def confirm(question: str) -> bool:
     """The answer of a person; without one there is none, so nothing is removed."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise RequestError("rm asks before it removes, and stdin is not a terminal; add --yes")
+        raise RequestError("rm needs a confirmation, and stdin is not a terminal; add --yes")
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

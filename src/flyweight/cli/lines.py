@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 HISTORY = 1000  # entries kept between sessions
-LINE_END = "\u2028"  # stands for a line end within an entry of the history's file
+LINE_END = "\u2028"  # replaces a line end within an entry of the history's file
 QUOTES = '"""'
 PROMPT, GOES_ON = ">>> ", "... "
 

@@ -16,8 +16,9 @@ Values = dict[str, Any]
 
 
 class OptionTable:
-    """Options that one parameter stands for, which is an `Annotated[Values, OptionTable(rows)]`, or
-    annotated with a dataclass.  `make` makes the object that the command gets.
+    """Options that take the place of one parameter, which is an `Annotated[Values,
+    OptionTable(rows)]`, or annotated with a dataclass.  `make` makes the object that the command
+    gets.
     """
 
     def __init__(self, rows: Iterable[inspect.Parameter], make: Callable[..., Any] = dict) -> None:

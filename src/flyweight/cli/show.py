@@ -86,7 +86,7 @@ class LoadingDisplay:
             self.stop()
 
     def stop(self) -> None:
-        """Takes the bar away, wherever the load has come to."""
+        """Removes the bar, at any point of the load."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None

@@ -1,4 +1,4 @@
-"""`flyweight tokenize [TEXT]`: the ids of a text and the pieces they stand for.
+"""`flyweight tokenize [TEXT]`: the ids of a text and the pieces they represent.
 
 Reads a model's tokenizer alone, so that a vocabulary without weights will do.
 """

@@ -1,1 +1,1 @@
-"""DECIDES: which tokens are computed in a step, and what becomes of what was produced."""
+"""Decides which tokens are computed in a step, and what becomes of what was produced."""

@@ -235,7 +235,7 @@ class Engine:
         return events
 
     def mend(self) -> None:
-        """Puts scheduler and pool in order after an interrupt, wherever it fell."""
+        """Puts scheduler and pool in order after an interrupt at any point."""
         if self._sound:
             return
         for hook in self.hooks:

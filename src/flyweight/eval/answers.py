@@ -1,4 +1,4 @@
-"""The share of a model's greedy answers that are what was asked for: JSON of a schema, or calls of
+"""The share of a model's greedy answers that are as requested: JSON of a schema, or calls of
 the tools that were offered.
 
 Invariant: answers are not constrained, so that the share is the model's own; reasoning is removed
@@ -120,7 +120,7 @@ class PromptFile:
 
 @dataclass(frozen=True, slots=True)
 class AnswerShares:
-    """None where no prompt asked for it."""
+    """None where no prompt requests it."""
 
     json_valid: ValidShare | None
     tool_call_valid: ValidShare | None
@@ -136,7 +136,7 @@ def measure_answers(
     cases = prompts.cases
     valid: dict[bool, list[bool]] = {True: [], False: []}
     with LLM(model, notify=tell, **options) as llm:
-        asked = [make_prompt(llm, case) for case in cases]
+        texts = [make_prompt(llm, case) for case in cases]
         for i in range(0, len(cases), TOGETHER):
             tell.round("answering prompts", i, len(cases))
             part = cases[i : i + TOGETHER]
@@ -146,7 +146,7 @@ def measure_answers(
                 )
                 for case in part
             ]
-            answers = llm.generate(asked[i : i + TOGETHER], params, use_tqdm=False)
+            answers = llm.generate(texts[i : i + TOGETHER], params, use_tqdm=False)
             for case, answer in zip(part, answers, strict=True):
                 valid[bool(case.tools)].append(is_valid(llm, case, answer))
         tell.round("answering prompts", len(cases), len(cases))
@@ -165,7 +165,7 @@ def make_prompt(llm: LLM, case: PromptCase) -> Prompt:
 
 
 def is_valid(llm: LLM, case: PromptCase, answer: RequestOutput) -> bool:
-    """Whether an answer is finished, and what was asked for."""
+    """Whether an answer is finished, and as requested."""
     output = answer.outputs[0]
     if output.finish_reason != "stop":
         return False

@@ -1,4 +1,4 @@
-"""Measures a quality passport: perplexity and divergence on a text, and what else is asked for:
+"""Measures a quality passport: perplexity and divergence on a text, and what else is requested:
 types of K/V, a long context, answers to prompts.
 
 Invariant: both models are computed with the same engine settings, and with the K/V type "auto" but
@@ -89,11 +89,11 @@ def measure_passport(
     if plan.long_context:
         made = replace(made, long_context=measure_long_context(candidate, full, plan, tell))
     if plan.prompts is not None:
-        asked = measure_answers(model, plan.prompts, plan.engine, tell)
+        measured = measure_answers(model, plan.prompts, plan.engine, tell)
         made = replace(
             made,
-            json_valid=asked.json_valid,
-            tool_call_valid=asked.tool_call_valid,
+            json_valid=measured.json_valid,
+            tool_call_valid=measured.tool_call_valid,
             prompts_sha256=plan.prompts.digest,
         )
     return made

@@ -32,7 +32,7 @@ class ScoredText:
 
 
 class EvalListener(LoadListener, Protocol):
-    """Who is told how a measurement goes."""
+    """Receives the progress of a measurement."""
 
     def round(self, test: str, done: int, total: int) -> None: ...
 

@@ -1,1 +1,1 @@
-"""REMEMBERS: which block holds whose tokens (`blocks`), and the arrays behind them (`memory`)."""
+"""The K/V cache: which block holds whose tokens (`blocks`), and the arrays (`memory`)."""

@@ -50,7 +50,7 @@ def read_integer(
 
 
 def read_choice(config: Config, key: str, allowed: Mapping[str, str], default: str) -> str:
-    """What a word of the config stands for, or `CheckpointError` listing those there are."""
+    """What a word of the config means, or `CheckpointError` listing those there are."""
     value = config.get(key)
     word = default if value is None else str(value)
     if word not in allowed:

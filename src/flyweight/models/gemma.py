@@ -34,7 +34,7 @@ POST_NORMS = TensorNames(
     mlp_norm="pre_feedforward_layernorm",
     mlp_post="post_feedforward_layernorm",
 )
-# Where the text model lies in the checkpoints that see images too, by who saved them
+# Prefix of the text model in checkpoints with a vision model, by who saved them
 WRAPPED = ("language_model.model.", "model.language_model.")
 SEEING = ("*vision_tower.*", "*multi_modal_projector.*", "language_model.lm_head.weight")
 USUAL = {  # what the 4B's text_config leaves out
@@ -131,7 +131,7 @@ def _make_text_spec(config: Config) -> ModelSpec:
 
 
 def plan_gemma3(spec: ModelSpec, files: Files) -> WeightPlan:
-    """The text model's tensors, wherever they are; those that see are not read."""
+    """The text model's tensors, under any prefix; those of the vision model are not read."""
     found = plan_gemma2(spec, files)
     prefix = next((p for p in WRAPPED if any(n.startswith(p) for n in files.names)), "")
     if prefix:

@@ -45,7 +45,7 @@ def read_llama(config: Config) -> ModelSpec:
 
 
 def add_biases(found: ModelSpec, config: Config) -> ModelSpec:
-    """The spec with the biases its config asks for."""
+    """The spec with the biases that its config requests."""
     bias, mlp = read_flag(config, "attention_bias"), read_flag(config, "mlp_bias")
 
     def change(_: int, layer: LayerSpec) -> LayerSpec:

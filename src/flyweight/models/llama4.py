@@ -145,7 +145,7 @@ def _find_moe_layers(config: Config, count: int) -> list[bool]:
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    """The text model's tensors, wherever they are; heads' rows are as published interleaved."""
+    """The text model's tensors, under any prefix; heads' rows are as published interleaved."""
     names, head = NAMES, spec.layers[0].head
     if any(name.startswith(WRAPPED) for name in files.names):
         top = {k: WRAPPED + getattr(names, k) for k in ("embed", "norm", "head", "layer")}

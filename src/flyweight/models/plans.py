@@ -41,7 +41,7 @@ MOST_BLOCKS = 1 << 15  # single experts and latent heads; the largest published 
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Where a family keeps what; every name but the top ones lies under `layer` and a number.
+    """The tensor names of a family; all but the top ones are below `layer` and a number.
 
     `qkv` is one fused matrix or three; `up` gate and up, one fused matrix of both, or the up
     projection alone; `widen` and `narrow` lead from the embedding's width to the layers' and back.

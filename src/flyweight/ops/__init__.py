@@ -1,3 +1,3 @@
-"""THE SEAM: what a backend can do (`base`), the executable specification (`reference`), and the
-native CPU backend (`cpu`).
+"""The backend interface (`base`), its executable specification (`reference`), and the native CPU
+backend (`cpu`).
 """

@@ -77,7 +77,7 @@ class ReferenceWeight:
 @dataclass(frozen=True, slots=True)
 class ReferenceKV:
     """K and V by slot: [N*B, Hk, D] float32, float16, uint16 holding bfloat16 bits, or float64 of
-    what codes stand for, K rotated in runs of `turned` elements.
+    what codes represent, K rotated in runs of `turned` elements.
 
     A slot holds NaN until it is written, so reading one that never was cannot pass unnoticed.
     """

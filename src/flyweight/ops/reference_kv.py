@@ -38,7 +38,7 @@ def turn(x: F32, block: int) -> F32:
 
 
 def encode(x: F32, dtype: str) -> tuple[F64, F32]:
-    """[...,D] -> the numbers that codes stand for [...,D], scales [...,1]; x ~ number * scale.  A
+    """[...,D] -> the numbers that codes represent [...,D], scales [...,1]; x ~ number * scale.  A
     row that is not finite has the scale NaN and numbers of its own.
     """
     top = np.float32(TOPS[dtype])
@@ -69,7 +69,7 @@ def _round_to_codes(y: F32, dtype: str) -> F64:
 
 
 def store(x: F32, dtype: str, block: int = 1) -> Array:
-    """[...,D] as the cache has it; of codes what they stand for, in float64.  `block` elements are
+    """[...,D] as the cache has it; of codes what they represent, in float64.  `block` elements are
     rotated together.
     """
     if KV_TYPES[dtype].coded:

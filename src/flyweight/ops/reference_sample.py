@@ -51,7 +51,7 @@ ESTIMATED = 100  # candidates mirostat 1 estimates the distribution's exponent f
 
 
 def ban_below_sigmas(logits: F32, n: float) -> F32:
-    """Top-n-sigma (Tang et al., 2024): bans what lies more than n standard deviations below the
+    """Top-n-sigma (Tang et al., 2024): bans logits more than n standard deviations below the
     largest logit; those banned before are not counted.
     """
     valid = logits[logits > -np.inf].astype(np.float64)

@@ -1,4 +1,4 @@
-"""What codes stand for in formats whose values are not evenly spaced.
+"""What codes represent in formats whose values are not evenly spaced.
 
 Invariant: a table has a value for each code, in the order of the codes, exact in float32.
 """
@@ -26,7 +26,7 @@ FP4 = tuple(float(np.float32(sign * x)) for sign in (1, -1) for x in _HALF_FP4)
 
 
 def _list_floats(exponent: int, mantissa: int, bias: int) -> tuple[float, ...]:
-    """All floats of 8 bits; the codes that stand for no number are infinite."""
+    """All floats of 8 bits; the codes that represent no number are infinite."""
     values = []
     for code in range(256):
         e, m = code >> mantissa & ((1 << exponent) - 1), code & ((1 << mantissa) - 1)

@@ -64,7 +64,7 @@ class SamplingOption:
 @dataclass(frozen=True)
 class NumberOption(SamplingOption):
     """A number from `low` to `high`.  `same` are values outside the range with the values that they
-    stand for.
+    mean.
     """
 
     low: float
@@ -89,7 +89,7 @@ class NumberOption(SamplingOption):
         return min([self.low, *map(float, self.same)])
 
     def settle(self, value: Any) -> Any:
-        """What a value stands for."""
+        """What a value means."""
         return self.same.get(value, value) if self.same and isinstance(value, Real) else value
 
 

@@ -33,7 +33,7 @@ class StructuredOutputs:
     `disable_any_whitespace` leaves that out too, and `whitespace_pattern`, a regex of bounded
     length, puts other white space there.
     Objects that name properties have no others unless `additionalProperties` says so;
-    `disable_additional_properties`, vLLM's, asks for the same.  `strictness` says what becomes of a
+    `disable_additional_properties`, vLLM's, requests the same.  `strictness` says what becomes of a
     schema with keywords that no grammar enforces: "exact" refuses it; "validate" generates without
     them, checks the finished text, and generates it again where it is not valid.  Raises
     `RequestError`.

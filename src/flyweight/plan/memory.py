@@ -30,7 +30,7 @@ MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on 
 
 
 class Packer(Protocol):
-    """The facts of a backend this room needs."""
+    """The facts of a backend that the plan needs."""
 
     def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int: ...
     @property
@@ -124,7 +124,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a model asks of memory before any setting is known: `weights` bytes once packed."""
+    """What a model needs of memory before any setting is known: `weights` bytes once packed."""
 
     spec: ModelSpec
     kinds: SlotKinds
@@ -211,7 +211,7 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
 
 def _count_listed_bytes(sizing: Sizing, rows: int) -> int:
     """Arrays of a step's log-probabilities where they may be those of the whole vocabulary: what
-    the sampler tells, and a copy of it on its way to the caller.
+    the sampler returns, and a copy of it on its way to the caller.
     """
     return 2 * SCORE_BYTES * rows * sizing.scores if sizing.scores > MOST_SCORES else 0
 

@@ -1,6 +1,6 @@
 """The least time a step can take: every op at its own limit, arithmetic or memory, whichever binds.
 
-Invariant: counts what the model asks for, never what our kernels do: bytes are the file's, K/V of a
+Invariant: counts what the model requires, never what our kernels do: bytes are the file's, K/V of a
 block that sequences share is read once, and only rows whose logits are wanted meet the head.  Knows
 no engine: a step is how many tokens each sequence computes, and what it sees.
 """
@@ -92,7 +92,7 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model asks of any step: its matrices and attentions, each with how many there are."""
+    """What a model requires of any step: its matrices and attentions, with their counts."""
 
     matrices: tuple[tuple[Matrix, int], ...]
     layers: tuple[tuple[LayerSpec, int], ...]
@@ -137,7 +137,7 @@ def make_attention_cost(
 
 def count_pairs(count: int, context: int, window: int) -> int:
     """Pairs (query, key) of the last `count` of `context` positions, a query seeing itself and
-    what lies before it within the window.
+    what is before it within the window.
     """
     first = context - count + 1  # keys the first query sees
     grows = max(0, min(context, window) - first + 1)  # queries that see all there is
@@ -151,7 +151,7 @@ def count_chunk_pairs(chunk: int, context: int) -> int:
 
 
 def sum_work(shape: Shape, steps: Iterable[StepShape], limits: MachineLimits) -> StepWork:
-    """Adds up what steps ask for; equal steps are counted once."""
+    """Adds up what steps require; equal steps are counted once."""
     operations = nbytes = seconds = 0.0
     for seen, times in Counter(steps).items():
         for op in shape.list_ops(seen):

@@ -5,7 +5,7 @@ its input is divided by it (`folds` says where).  Then the range of each group i
 costs less than it gains.
 
 Invariant: the search is deterministic, and never worse on its sample than no scales or no clips.
-Rounding is the caller's: `round_trip` takes rows [n, K] to what their codes stand for, row by
+Rounding is the caller's: `round_trip` takes rows [n, K] to what their codes represent, row by
 row.
 """
 

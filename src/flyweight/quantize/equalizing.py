@@ -119,7 +119,7 @@ def apply_scales(fold: Fold, scales: F32, layer: LayerWeights, inputs: Inputs) -
 
 
 def make_round_trip(precision: Precision) -> Callable[[F32], F32]:
-    """Rows to what their codes stand for."""
+    """Rows to what their codes represent."""
 
     def trip(rows: F32) -> F32:
         return round_rows(np.ascontiguousarray(rows), precision).dequantize()

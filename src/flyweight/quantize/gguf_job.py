@@ -48,9 +48,9 @@ def make_target(
 
 def choose_types(model: GgufModel, recipe: TypeRecipe, weighed: bool) -> dict[str, str]:
     """The type of every matrix."""
-    asked = describe_for_recipes(model.spec, weighed)
+    described = describe_for_recipes(model.spec, weighed)
     return {
-        name: choose_kind(recipe, name, shape, asked) or "f32"
+        name: choose_kind(recipe, name, shape, described) or "f32"
         for name, shape in list_shapes(model.plan).items()
     }
 

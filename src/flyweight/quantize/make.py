@@ -60,7 +60,7 @@ def prepare_job(
     listener: LoadListener | None = None,
     report: Report | None = None,
 ) -> PreparedJob:
-    """`report` hears how the choice of mixed precision goes.  Raises `ConfigError` and
+    """`report` gets the progress of choosing a mixed precision.  Raises `ConfigError` and
     `CheckpointError`.
     """
     found = describe(find(settings, listener))

@@ -31,7 +31,7 @@ from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, Token
 
 
 def make_drawn_params(requested: SamplingParams) -> SamplingParams:
-    """What the engine is to draw for `asked`: `best_of` choices, and what ranks them."""
+    """What the engine is to draw for `requested`: `best_of` choices, and what ranks them."""
     if requested.best_of in (None, requested.n):
         return requested
     return replace(requested, n=requested.best_of, best_of=None, logprobs=requested.logprobs or 0)
@@ -93,8 +93,9 @@ class _Choice:
 
 
 class Collector:
-    """Gathers one request's events.  `prompt` is the text it came from, if it came as text; `asked`
-    are the caller's options, where the request's own draw more choices to take the best of.
+    """Gathers one request's events.  `prompt` is the text it came from, if it came as text;
+    `requested` are the caller's options, where the request's own draw more choices to take the best
+    of.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""From what a caller asks to a checked request and what gathers its answer; the same for `LLM` and
-for the server, whose front end has no engine.
+"""From what a caller requests to a checked request and what gathers its answer; the same for `LLM`
+and for the server, whose front end has no engine.
 
 Invariant: a request made here can be served, as far as vocabulary, context and options tell.  Knows
 the model by its facts alone.
@@ -87,7 +87,7 @@ class RequestPreparer:
     def make_id(self) -> str:
         return f"request-{next(self._ids)}"
 
-    def ask(self, prompt: Prompt, params: Params, lane: RequestContext) -> PreparedPrompt:
+    def prepare(self, prompt: Prompt, params: Params, lane: RequestContext) -> PreparedPrompt:
         """A checked prompt with what is wanted of it.  Raises `RequestError`."""
         if isinstance(params, SamplingParams):
             if params.structured_outputs is not None and self._judge is not None:

@@ -13,7 +13,7 @@ from flyweight.errors import RequestError
 from flyweight.requests.preparing import Message, render_conversation
 from flyweight.text.tokenizer import Tokenizer
 
-# Arguments of transformers that ask for arrays or change lengths; they are not template switches.
+# Arguments of transformers that request arrays or change lengths; they are not template switches.
 UNSUPPORTED = (
     "padding",
     "truncation",
@@ -38,7 +38,7 @@ class TokenizerEncoding(dict[str, list[Any]]):
 class PreTrainedTokenizer:
     """A read-only view of a `Tokenizer`.
 
-    As in transformers, `encode` adds BOS and EOS as the vocabulary asks unless
+    As in transformers, `encode` adds BOS and EOS as the vocabulary requires unless
     `add_special_tokens=False`, and `decode` keeps special tokens unless `skip_special_tokens=True`.
     """
 
@@ -152,7 +152,7 @@ class PreTrainedTokenizer:
         """The prompt of a conversation, or a list of them for several: ids, a `TokenizerEncoding`
         (return_dict=True) or text (tokenize=False).
 
-        Unlike transformers 5, ids come as a list unless `return_dict` asks for an
+        Unlike transformers 5, ids come as a list unless `return_dict` requests an
         `TokenizerEncoding`. Further keywords are the template's own switches.  Raises
         `RequestError`.
         """

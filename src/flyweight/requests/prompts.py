@@ -186,7 +186,7 @@ class PromptReader:
 
     def _make_all_error(self, name: str) -> RequestError:
         return RequestError(
-            f"asks for all {self.vocab} tokens of the vocabulary",
+            f"requests all {self.vocab} tokens of the vocabulary",
             name,
             value=-1,
             allowed=f"0 to {self.best} (max_logprobs)",
@@ -318,13 +318,13 @@ class ContextFactory:
         if self.lora_request is not None:
             if self.adapter:
                 raise RequestError("adapter and lora_request exclude each other; give one of them")
-            asked: Any = self.lora_request
+            given: Any = self.lora_request
             absent = LoRARequest | None
-            if isinstance(asked, list | tuple) and all(isinstance(x, absent) for x in asked):
-                _check_count("lora_request", "LoRARequest", len(asked), wanted)
+            if isinstance(given, list | tuple) and all(isinstance(x, absent) for x in given):
+                _check_count("lora_request", "LoRARequest", len(given), wanted)
             else:
-                asked = spread_options("lora_request", asked, LoRARequest, wanted)
-            names = [one.adapter(known) if one is not None else "" for one in asked]
+                given = spread_options("lora_request", given, LoRARequest, wanted)
+            names = [one.adapter(known) if one is not None else "" for one in given]
         order: Any = 0 if self.priority is None else self.priority
         if isinstance(order, list | tuple):
             _check_count("priority", "number", len(order), wanted)

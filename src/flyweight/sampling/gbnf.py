@@ -275,7 +275,7 @@ class _GbnfReader:
         codes = self._read_codes(inside)
         at = 0
         while at < len(codes):
-            # A '-' that is the last, or comes after a backslash, stands for itself.
+            # A '-' that is the last, or comes after a backslash, is literal.
             last = at + 2 if codes[at + 1 : at + 2] == [(ord("-"), False)] else at
             last = last if last < len(codes) else at
             low, high = codes[at][0], codes[last][0]

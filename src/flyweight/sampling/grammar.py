@@ -52,7 +52,7 @@ BREATH = 2e-7  # seconds a token for others, between two calls that hold the int
 
 @dataclass(frozen=True, slots=True)
 class GrammarVocabulary:
-    """The bytes each token adds to a text, the ids that stand for none of their own (a grammar
+    """The bytes each token adds to a text, the ids that represent none of their own (a grammar
     names them by their spelling), and those that end a sequence.  `size` ids have logits; `encode`
     cuts a text as the model is used to.
     """
@@ -240,7 +240,7 @@ class Matcher:
 
 
 class _Bytes:
-    """A vocabulary as the grammar engine asks for one."""
+    """A vocabulary as the grammar engine needs it."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         ends = sorted(vocabulary.ends)

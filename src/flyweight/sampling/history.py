@@ -18,7 +18,7 @@ from flyweight.wire import I32, I64
 STEEPEST = 88.7  # ln of the largest float32: a longer repetition costs no more
 MOST = 3e38
 LOOKED_AT = 64  # tokens of an answer among which a thought may begin
-OTHER = b"\xff"  # stands for a token without any of a mark's bytes: no text has it
+OTHER = b"\xff"  # replaces a token without any of a mark's bytes: no text has it
 BLANKS = b" \t\r\n"
 
 

@@ -39,7 +39,7 @@ class SequenceOptions:
     `constrained` ones to a grammar;
     `drafts` says whether draft tokens can be judged, which takes options without a state that a
     draw changes and without such functions.  `best` is how many best log-probabilities are wanted
-    of each row; where a search wants more than the params ask for, it decides what follows.
+    of each row; where a search needs more than the params request, it decides what follows.
     """
 
     params: SamplingParams

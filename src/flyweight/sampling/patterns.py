@@ -76,7 +76,7 @@ def _match_both_cases(pattern: str, where: str) -> str:
     def in_brackets(found: re.Match[str]) -> str:
         part = found.group()
         if len(part) == 3 and part[0].islower() != part[2].islower():
-            _refuse(ANY_CASE + pattern, where, f"{part!r} beside {ANY_CASE!r}")
+            _refuse(ANY_CASE + pattern, where, f"{part!r} together with {ANY_CASE!r}")
         return part if part[0] == "\\" else part + part.swapcase()
 
     def outside(found: re.Match[str]) -> str:

@@ -231,8 +231,8 @@ class _SchemaReader:
 
 
 def check_refs(reader: _SchemaReader) -> None:
-    """Raises `RequestError` where a $ref names no schema, a place outside this one, or itself without
-    a step into the value.
+    """Raises `RequestError` where a $ref names no schema, a place outside this one, or itself
+    without a step into the value.
     """
     leads: dict[str, str] = {}
     for spot, target in reader.refs:

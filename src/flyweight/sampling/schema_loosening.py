@@ -58,7 +58,7 @@ def list_looser(schema: Mapping[str, Any] | bool) -> Iterator[dict[str, Any]]:
 
 def _prepare(schema: Mapping[str, Any] | bool) -> dict[str, Any] | None:
     """The schema without the keywords that are not supported; None where it has too many, or a
-    reference leads into one.  After `MOST_DROPPED` they are dropped wherever they are.
+    reference leads into one.  After `MOST_DROPPED` they are dropped at every place.
     """
     try:
         return prepare_schema(schema)

@@ -160,7 +160,7 @@ class Rewriting:
     def _list_replacements(
         self, one: Mapping[str, Any], found: dict[str, Any], place: str
     ) -> Iterator[Schema]:
-        """Schemas that stand for the keywords that were left out."""
+        """Schemas that replace the keywords that were left out."""
         if "not" in one:
             yield self._negate(one["not"], "not", place)
         if "if" in one and one.keys() & {"then", "else"}:

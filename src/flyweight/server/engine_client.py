@@ -134,7 +134,7 @@ class EngineClient:
         if self.streams.pop(id, None) is not None and self._line is not None:
             self._line.write(pipe.encode_frame(pipe.Abort(id)))
 
-    async def ask(self, topic: pipe.Topic) -> dict[str, Any]:
+    async def query(self, topic: pipe.Topic) -> dict[str, Any]:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
         if not self.ready or self._line is None:
             raise EngineDown("the engine is restarting; retry later")

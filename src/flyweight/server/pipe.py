@@ -131,7 +131,7 @@ class Abort(msgspec.Struct, array_like=True, tag=2):
 
 
 class EngineQuestion(msgspec.Struct, array_like=True, tag=3):
-    """Asks the engine about itself; its `EngineAnswer` has the same number."""
+    """A query about the engine itself; its `EngineAnswer` has the same number."""
 
     number: int
     topic: Topic

@@ -246,7 +246,7 @@ class ServedModel:
         for prompt in prompts:
             if cancelled.is_set():
                 break
-            one = self.preparer.ask(prompt() if callable(prompt) else prompt, params, context)
+            one = self.preparer.prepare(prompt() if callable(prompt) else prompt, params, context)
             totals.add(one)
             prepared.append(one)
         return prepared

@@ -1,12 +1,12 @@
-"""The seam of this room: what a vocabulary kind must offer, and the few facts every kind knows
+"""The interface of a vocabulary kind: what it must offer, and the few facts every kind knows
 about itself.
 
 A new kind is one file with a `Codec` and a function that returns `(Codec, Marks)`, plus one line in
 `tokenizer.py`. A codec is immutable after construction and safe to call from several threads; it
-never adds BOS or EOS unasked.
+never adds BOS or EOS by itself.
 
 Pieces spell what they cannot show: SentencePiece shows a space as U+2581 and a byte as <0xHH>.
-GPT-2's byte-level alphabet gives every byte one character: printable Latin-1 bytes stand for
+GPT-2's byte-level alphabet gives every byte one character: printable Latin-1 bytes represent
 themselves, the other 68 take U+0100 on, in byte order.
 """
 
@@ -27,7 +27,7 @@ class SpecialIds:
     `eos_ids` holds every id the tokenizer's own configuration calls an end (eos, eot, eom),
     ascending; `eos_id` is the one that chat templates call eos_token. `unk_token` and `pad_token`
     are spellings, for templates alone; `templates` are the chat templates by name. `special_ids`
-    are the ids that stand for no text of their own and are skipped when text is shown.
+    are the ids that represent no text of their own and are skipped when text is shown.
     """
 
     bos_id: int | None = None

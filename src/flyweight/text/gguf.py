@@ -49,7 +49,7 @@ class GgufVocabulary:
     scores: list[float] | None
     unknown_id: int | None
     marks: SpecialIds
-    around: tuple[list[int], list[int]]  # ids that go before and after a text when asked
+    around: tuple[list[int], list[int]]  # ids added before and after a text on request
 
     def select_types(self, *types: TokenType) -> dict[str, int]:
         """Piece to id for the given types, special ids aside; of equal pieces the last counts."""

@@ -200,7 +200,7 @@ def check_mappings(name: str, given: object) -> list[Any] | None:
 
 
 def drop_none_fields(message: dict[str, Any]) -> dict[str, Any]:
-    """Without fields that are none: templates ask whether a field is there."""
+    """Without fields that are none: templates test whether a field exists."""
     return {name: value for name, value in message.items() if value is not None}
 
 

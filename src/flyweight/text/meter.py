@@ -54,7 +54,7 @@ class RenderMeter:
         self.end, self.made = monotonic() + self.seconds, 0
 
     def tick(self) -> bool:
-        """To be called wherever work repeats; always true."""
+        """Counts one step of repeated work; always true."""
         if monotonic() > self.end:
             raise BudgetSpent(f"takes more than {self.seconds:g} seconds")
         return True
@@ -132,7 +132,7 @@ Grows = Callable[[RenderMeter, Any, list[Any]], int]
 
 
 def _measure_format(meter: RenderMeter, form: Any, values: list[Any]) -> int:
-    """A form with values put in, as often as it could ask for them; widths count too."""
+    """A form with values put in, as often as it could name them; widths count too."""
     text = str(form)
     holes = text.count("%") + text.count("{")
     widths = sum(int(number) for number in _find_numbers(text))

@@ -20,7 +20,7 @@ from flyweight.text.codec import encode_bytes
 _KNOWN = r"A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
 LINES_END = rf"(?<=[{_KNOWN}])(?=\n[{_KNOWN}])"
 JOINTLESS = 1 << 14  # characters of a piece of text that has hardly a joint
-UNJOINTED = {"superbpe"}  # all that lies between two numbers is one word
+UNJOINTED = {"superbpe"}  # all text between two numbers is one word
 WORDS_END = rf"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])|{LINES_END}"
 
 

@@ -1,8 +1,8 @@
 """Jinja's immutable sandbox with a meter: what templates are rendered in.
 
 Invariant: a template can neither change anything outside itself nor reach Python's insides, and
-wherever it could work or grow without end (loops, macros, calls, filters, operators, what blocks
-collect) its `RenderMeter` is asked first.  What it may use is what transformers gives it.
+its `RenderMeter` is called before all work or growth without a bound (loops, macros, calls,
+filters, operators, what blocks collect).  What it may use is what transformers gives it.
 """
 
 import json

@@ -149,9 +149,9 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of `text`.
 
-        `add_special` adds BOS and EOS as the vocabulary asks; `parse_special` reads special tokens
-        written out in the text (what a prompt means to transformers).  Pass False for text that
-        must not be able to forge them.
+        `add_special` adds BOS and EOS as the vocabulary requires; `parse_special` reads special
+        tokens written out in the text (what a prompt means to transformers).  Pass False for text
+        that must not be able to forge them.
         """
         return self.codec.encode(replace_surrogates(text), add_special, parse_special)
 

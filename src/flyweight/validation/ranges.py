@@ -1,4 +1,4 @@
-"""Checks of what a request asks: ranges and kinds, refused in one line that names the field.
+"""Checks of the values of a request: ranges and kinds, refused in one line that names the field.
 
 Invariant: a refusal names the value, what is allowed and, where there is one, the nearest valid
 choice; what passes is of Python's own kinds.  Standard library only; knows no field.

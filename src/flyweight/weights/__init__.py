@@ -1,6 +1,6 @@
-"""READS: model files to canonical row ranges, and those into the backend's weights, slot by slot.
+"""Reads model files as canonical row ranges, and loads them into the backend's weights by slot.
 
 Invariant: every size, count and offset of a file is checked against the file before it is used, so
-a damaged or hostile file ends in a `CheckpointError` and nothing else. This room does not know
+a damaged or hostile file ends in a `CheckpointError` and nothing else. Knows no
 models, kernels or text.
 """

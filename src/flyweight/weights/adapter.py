@@ -1,7 +1,7 @@
 """The reader of PEFT's LoRA adapters: a folder with adapter_config.json and
 adapter_model.safetensors.
 
-Invariant: opening reads headers only; what the arithmetic here would not honour (DoRA, biases,
+Invariant: opening reads headers only; what the arithmetic here does not support (DoRA, biases,
 whole modules, other kinds) is refused by name.  Format: huggingface.co/docs/peft.
 """
 

@@ -1,7 +1,7 @@
 """A model on disk, whatever its container: one config, one set of tensors under Hugging Face names,
 rows on demand.
 
-Invariant: opening reads headers only; `read` copies just the rows asked for. Does not know which
+Invariant: opening reads headers only; `read` copies just the requested rows. Does not know which
 tensors a model wants.
 """
 
@@ -35,7 +35,7 @@ LOOKED_FOR = (
 
 
 class Checkpoint(Protocol):
-    """`config` speaks config.json's vocabulary; `eos_ids` unites every place that names one;
+    """`config` has config.json's keys; `eos_ids` are the end tokens of all files;
     `tokenizer_source` is the folder, or GGUF's metadata. `converted`: tensors are as GGUF's
     converters leave them, not as published; `format` is gguf, safetensors or pt (PyTorch's).
     `quantisation` is the method by which several tensors make a matrix, "" where none do; `joined`

@@ -215,7 +215,7 @@ class FolderCheckpoint:
 
 
 def open_single_file(path: Path, container: Container = SAFETENSORS) -> FolderCheckpoint:
-    """One file of weights, with its config.json beside it."""
+    """One file of weights, with the config.json next to it."""
     return FolderCheckpoint(path.parent, (path.name,), container)
 
 

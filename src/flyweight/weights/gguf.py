@@ -130,7 +130,7 @@ def make_string_entry(key: str, text: str) -> bytes:
 
 def read_gguf(path: Path, faults: list[str] | None = None) -> GgufFile:
     """Maps a file and checks metadata and tensor table; reads no tensor.  With `faults`, those of
-    single tensors are told there, and the tensors left out.
+    single tensors are added there, and the tensors left out.
     """
     file = MappedFile(path)
     try:

@@ -1,7 +1,7 @@
 """GGUF's metadata as a config.json would say it.
 
 Invariant: what a family reads from the translated config is all the file says about its shape; what
-we cannot honour is refused by name. Key names: ggml's docs/gguf.md.
+is not supported is refused by name. Key names: ggml's docs/gguf.md.
 """
 
 from collections.abc import Iterable, Mapping

@@ -63,7 +63,7 @@ BARE = ("attn_sinks", "exp_probs_b")  # published without ".weight" or ".bias"
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
     """`layer` maps the names under blk.N to those under `prefix` and N; `fixed` are config entries
-    the architecture stands for, `renamed` config keys the family calls otherwise.
+    the architecture means, `renamed` config keys the family calls otherwise.
     """
 
     model_type: str

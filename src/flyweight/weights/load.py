@@ -24,7 +24,7 @@ from flyweight.weights.packed.shelf import PackedWeightCache, UncachedWeights
 from flyweight.wire import F32, I64
 
 PART_BYTES = 2 << 20  # canonical rows in flight; parsed in cache, five times as fast as 16 MiB
-RAW_BYTES = 4 << 20  # the same for blocks as they lie: threads meet at the end of every part
+RAW_BYTES = 4 << 20  # the same for unparsed blocks: threads meet at the end of every part
 TILE = 16  # kernels pack this many rows together, so parts begin where a tile does
 NAMED = 5
 CODED = ("i8", "e4m3", "e5m2", "e8m0", "f4")
@@ -54,7 +54,7 @@ def load(
     shelf: PackedWeightCache | None = None,
 ) -> dict[str, Weights | F32]:
     """Slot name to weight. A matrix whose sources differ in kind is a tuple of weights, in order
-    along N; a vector is float32. `progress` hears (bytes read, bytes in all); matrices the `shelf`
+    along N; a vector is float32. `progress` gets (bytes read, bytes in all); matrices the `shelf`
     has are not read. Raises `CheckpointError`.
     """
     check(checkpoint, plan)

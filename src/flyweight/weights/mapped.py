@@ -1,7 +1,7 @@
 """A read-only memory map that hands out checked bytes and whole rows, and gives its pages back
 after each read.
 
-Invariant: no byte outside the file is ever asked for, and what is returned is a copy, blocks apart.
+Invariant: no byte outside the file is ever read, and what is returned is a copy, blocks apart.
 Knows no file format.
 """
 
@@ -68,7 +68,7 @@ class MappedFile:
         return parsed
 
     def read_blocks(self, name: str, span: Span, start: int, stop: int) -> BlockRows:
-        """Rows [start, stop) of a tensor of whole blocks, as they lie in the file: a view, whose
+        """Rows [start, stop) of a tensor of whole blocks, unchanged: a view, whose
         pages are given back at the next call.
         """
         self.drop(*self._lent)

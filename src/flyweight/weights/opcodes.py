@@ -140,7 +140,7 @@ class _Machine:
         return self.stack[-1]
 
     def pop_to_mark(self) -> list[Any]:
-        """What lies above the last mark, taken off with it."""
+        """Pops everything above the last mark, and the mark."""
         for i in range(len(self.stack) - 1, -1, -1):
             if self.stack[i] is MARK:
                 found = self.stack[i + 1 :]

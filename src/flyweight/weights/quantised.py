@@ -1,5 +1,5 @@
 """What makes quantised matrices of a folder's tensors: its config's words on quantisation, from
-wherever its writer put them, and the parts that formats read.
+at any place a writer may use, and the parts that formats read.
 
 Invariant: arrays are copies, and no byte outside a tensor is read.  Knows no format's layout.
 """
@@ -34,7 +34,7 @@ SIDE_FILES = {  # AutoGPTQ's, AutoAWQ's and ModelOpt's
 
 
 def read_quantisation(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The config's object on quantisation with its `quant_method`, or that of the file beside it;
+    """The config's object on quantisation with its `quant_method`, or that of the separate file;
     empty where there is none.  Raises `CheckpointError`.
     """
     text = config.get("text_config")
@@ -51,7 +51,7 @@ def read_quantisation(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for name, method in SIDE_FILES.items():
         if (path / name).is_file():
             given = read_json(path / name)
-            inner = given.get("quantization")  # ModelOpt's, beside its own name
+            inner = given.get("quantization")  # ModelOpt's, next to its own name
             return {"quant_method": method, **(inner if isinstance(inner, Mapping) else given)}
     return {}
 

@@ -45,7 +45,7 @@ class SafetensorsFile:
 
 def read_safetensors(path: Path, faults: list[str] | None = None) -> SafetensorsFile:
     """Maps a file and checks its whole header; reads no tensor.  With `faults`, those of single
-    tensors are told there, and the tensors left out.
+    tensors are added there, and the tensors left out.
     """
     file = MappedFile(path)
     try:

@@ -20,7 +20,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a tensor lies: `nbytes` bytes from `offset` bytes into its file, which is number
+    """The place of a tensor: `nbytes` bytes from `offset` bytes into its file, which is number
     `part` of those the model is cut into.  `strides`, where its elements do not lie in order, are
     the bytes from one index to the next along each axis; elements never overlap.
     """

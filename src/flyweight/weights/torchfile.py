@@ -1,7 +1,7 @@
 """The reader of PyTorch checkpoints (pytorch_model.bin): a zip archive, or the stream of pickles
 and storages written before PyTorch 1.6.
 
-Invariant: nothing is unpickled (see `opcodes`); every tensor lies within its storage and every
+Invariant: nothing is unpickled (see `opcodes`); every tensor is within its storage and every
 storage within the file.  Format: PyTorch's torch/serialization.py.  Does not know which tensors a
 model wants.
 """
@@ -60,7 +60,7 @@ class TorchFile:
 
 def read_torch(path: Path, faults: list[str] | None = None) -> TorchFile:
     """Maps a file and checks its pickle and every tensor; reads no tensor.  With `faults`, those of
-    single tensors are told there, and the tensors left out.
+    single tensors are added there, and the tensors left out.
     """
     file = StridedFile(path)
     try:
@@ -176,7 +176,7 @@ def _find_tensors(
 
 
 def _make_span(where: str, tensor: PickledTensor, places: Places) -> Span:
-    """Where a tensor lies."""
+    """The place of a tensor."""
     storage, shape = tensor.storage, tensor.shape
     _check(where, storage, places)
     in_order, count = _is_contiguous(shape, tensor.strides), math.prod(shape)

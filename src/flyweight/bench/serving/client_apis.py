@@ -66,13 +66,15 @@ class LlamaEvent(msgspec.Struct):
 
 
 class ClientApi(Protocol):
-    """How one kind of server is asked, and how its events are read."""
+    """How requests for one kind of server are made, and how its events are read."""
 
     path: str
     takes_ids: bool
 
     @abstractmethod
-    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]: ...
+    def make_body(
+        self, request: LoadRequest, manner: RequestManner, turn: int
+    ) -> dict[str, Any]: ...
 
     @abstractmethod
     def read(self, payload: bytes, now: float, answer: StreamedAnswer) -> None:
@@ -87,9 +89,9 @@ class CompletionsApi:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(TextEvent).decode
 
-    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
-        found: dict[str, Any] = {**_make_common_body(manner, turn), "prompt": ask.prompt}
-        found["max_tokens"] = ask.output
+    def make_body(self, request: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
+        found: dict[str, Any] = {**_make_common_body(manner, turn), "prompt": request.prompt}
+        found["max_tokens"] = request.output
         if manner.logprobs is not None:
             found["logprobs"] = manner.logprobs
         return {**found, **manner.extra}
@@ -114,10 +116,10 @@ class ChatApi:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(ChatEvent).decode
 
-    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
+    def make_body(self, request: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
         found: dict[str, Any] = _make_common_body(manner, turn)
-        found["messages"] = [{"role": "user", "content": ask.prompt}]
-        found["max_completion_tokens"] = ask.output
+        found["messages"] = [{"role": "user", "content": request.prompt}]
+        found["max_completion_tokens"] = request.output
         if manner.logprobs is not None:
             found |= {"logprobs": True, "top_logprobs": manner.logprobs}
         return {**found, **manner.extra}
@@ -145,8 +147,8 @@ class LlamaApi:
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(LlamaEvent).decode
 
-    def make_body(self, ask: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
-        found = {"prompt": ask.prompt, "n_predict": ask.output, "stream": True}
+    def make_body(self, request: LoadRequest, manner: RequestManner, turn: int) -> dict[str, Any]:
+        found = {"prompt": request.prompt, "n_predict": request.output, "stream": True}
         sampling = dict(manner.sampling)
         if "repetition_penalty" in sampling:
             sampling["repeat_penalty"] = sampling.pop("repetition_penalty")

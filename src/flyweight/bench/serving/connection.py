@@ -124,9 +124,9 @@ class ClientConnection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
         self.open = self.usable = True
 
-    async def ask(self, raw: bytes, reading: ResponseReader) -> None:
+    async def send(self, raw: bytes, reading: ResponseReader) -> None:
         """Sends a request and reads its answer to the end.  `stale` says afterwards whether it has
-        to be asked again.
+        to be sent again.
         """
         self.reading, self.heard = reading, False
         self.parser = httptools.HttpResponseParser(self)

@@ -1,7 +1,7 @@
 """Prompts to load a server with: random, behind common prefixes, sonnets, conversations, a file.
 
-Invariant: a dataset gives exactly as many asks as wanted, or refuses; the same seed gives the same.
-Names and meanings are vLLM's.
+Invariant: a dataset gives exactly as many requests as wanted, or refuses; the same seed gives the
+same. Names and meanings are vLLM's.
 """
 
 import json
@@ -121,8 +121,8 @@ class Sonnet:
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """The first turn of each conversation asks for as many tokens as the second has, or `output`;
-    too few of them are asked again unless `again` is off.
+    """The first turn of each conversation requests as many tokens as the second has, or `output`;
+    too few of them are repeated unless `again` is off.
     """
 
     talks: Sequence[Mapping[str, Any]]

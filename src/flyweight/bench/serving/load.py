@@ -1,5 +1,5 @@
 """Sends a load and waits for its answers: open loop by the times of a pace or a trace, closed loop
-by how many may be asked at once.
+by how many may be open at once.
 
 Invariant: a body is made before its clock starts; an answer's clock starts before its connection is
 taken.  Nothing is done per chunk but reading it.
@@ -36,9 +36,9 @@ class Target:
     path: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def make_request(self, ask: LoadRequest, turn: int, name: str) -> bytes:
+    def make_request(self, request: LoadRequest, turn: int, name: str) -> bytes:
         """A whole request, as bytes."""
-        body = msgspec.json.encode(self.api.make_body(ask, self.manner, turn))
+        body = msgspec.json.encode(self.api.make_body(request, self.manner, turn))
         more = {"content-type": "application/json", "x-request-id": name}
         path = self.path or self.api.path
         return make_head(self.place, "POST", path, {**more, **self.headers}, len(body)) + body
@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RequestSchedule:
-    """Asks and when they are sent, at most `most` at once; requests' names begin with `prefix`.
+    """Requests and when they are sent, at most `most` at once; requests' names begin with `prefix`.
     Whose `turn` it is among several models is said for each, or they take turns; an answer that is
     not whole after `patience` seconds is a failure.
     """
@@ -61,7 +61,7 @@ class RequestSchedule:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load came to: its answers in the order of the asks, the seconds it took, and the
+    """What a load came to: its answers in the order of the requests, the seconds it took, and the
     processor time this process used meanwhile; when it began, in seconds since 1970, and what
     became of the server's draft tokens.
     """
@@ -90,7 +90,7 @@ def make_head(
 async def play(
     target: Target, load: RequestSchedule, report_progress: ProgressCallback
 ) -> LoadResult:
-    """Sends all of it; `tell` hears how many are answered."""
+    """Sends all of it; `tell` gets the number of answers."""
     lines = ConnectionPool(target.place)
     gate = asyncio.Semaphore(load.most or max(1, len(load.requests)))
     answers = [StreamedAnswer() for _ in load.requests]
@@ -141,7 +141,7 @@ async def exchange(lines: ConnectionPool, raw: bytes, reading: ResponseReader) -
         answer.end = time.perf_counter()
         answer.fail(f"no connection to {lines.place}: {describe_error(error)}")
         return
-    await line.ask(raw, reading)
+    await line.send(raw, reading)
     lines.give(line)
     if line.stale:
         begun, answer.error = answer.start, ""
@@ -166,7 +166,7 @@ async def get_page(
     reading = ResponseReader(None, StreamedAnswer())
     line = await lines.take()
     try:
-        await line.ask(make_head(place, "GET", path, headers), reading)
+        await line.send(make_head(place, "GET", path, headers), reading)
     finally:
         line.close()
     if reading.answer.error:

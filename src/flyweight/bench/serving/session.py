@@ -1,7 +1,7 @@
-"""One run of `bench serve`: look for the server, make the asks, warm up, play, sum up; then the
+"""One run of `bench serve`: look for the server, make the requests, warm up, play, sum up; then the
 same on another.
 
-Invariant: all servers of a run get the same asks at the same times.
+Invariant: all servers of a run get the same requests at the same times.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class TargetServer:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """What every request asks for, and headers it has."""
+    """What every request has in its body and headers."""
 
     sampling: Mapping[str, Any]
     ignore_eos: bool = False
@@ -67,7 +67,7 @@ class RequestBody:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What is asked, how much of it, and when."""
+    """The requests: which, how many, and when."""
 
     data: Dataset
     count: int
@@ -99,7 +99,7 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A server that is there: the model's name, what it is asked through, the models it lists, the
+    """A server that is there: the model's name, the connection, the models it lists, the
     size of its vocabulary.
     """
 
@@ -136,7 +136,7 @@ class LoadSession:
         self.servers.append(self.runner.run(examine_server(server, self.body, seconds)))
 
     def load(self) -> RequestSchedule:
-        """The asks, which all servers found so far can take."""
+        """The requests, which all servers found so far can take."""
         wanted = self.wanted
         rng = random.Random(wanted.seed)
         data, traced = wanted.data, isinstance(wanted.data, Trace)
@@ -151,7 +151,7 @@ class LoadSession:
         )
         turns: Sequence[int] = range(len(requests))
         if wanted.assignment == "random":
-            own = random.Random(f"{wanted.seed} turns")  # the asks are the same either way
+            own = random.Random(f"{wanted.seed} turns")  # the requests are the same either way
             turns = [own.randrange(1 << 30) for _ in requests]
         return RequestSchedule(requests, times, wanted.most, wanted.prefix, turns, wanted.patience)
 

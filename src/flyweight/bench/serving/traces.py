@@ -1,4 +1,4 @@
-"""Traces of real servers: when requests came and how long they were, asked again with random words.
+"""Traces of real servers: when requests came and how long they were, sent again with random words.
 
 Invariant: requests keep their order and their distances, scaled by `speed`; equal block hashes
 become equal tokens, so that prefixes are shared where they were.  Reads Azure's CSV and Mooncake's
@@ -63,7 +63,7 @@ class Trace:
                 raise ConfigError(f"{self.path}: there is no request in this file")
             raise ConfigError(
                 f"{self.path}: no request of at most {self.longest} tokens, the shortest has "
-                f"{least}; serve a longer --max-model-len, or ask all the same: --trace-max-len"
+                f"{least}; serve a longer --max-model-len, or send it all the same: --trace-max-len"
             )
         seed, first = rng.getrandbits(32), chosen[0].at
         found = []

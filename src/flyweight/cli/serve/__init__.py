@@ -24,8 +24,8 @@ class ServeCommand(TyperCommand):
         item = import_module(f"{click}.shell_completion").CompletionItem
         known = [(name, flag) for group in GROUPS.values() for flag in group
                  for name in flag.spellings]  # fmt: skip
-        asked = incomplete.startswith("-")
-        return [item(n, help=flag.help) for n, flag in known if asked and n.startswith(incomplete)]
+        dashed = incomplete.startswith("-")
+        return [item(n, help=flag.help) for n, flag in known if dashed and n.startswith(incomplete)]
 
 
 def serve(context: typer.Context) -> int:
@@ -37,12 +37,12 @@ def main(words: list[str]) -> int:
     """Runs `flyweight serve` with these words; the exit code."""
     from flyweight.cli.serve.words import read
 
-    asked = read(words)
+    parsed = read(words)
     from flyweight.cli.serve.banner import Banner
     from flyweight.cli.serve.choices import choose
     from flyweight.server.lifecycle.start import serve as run
 
-    choice = choose(asked)
+    choice = choose(parsed)
     if choice.detach:
         from flyweight.cli.serve.detach import detach
 

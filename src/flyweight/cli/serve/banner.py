@@ -188,17 +188,17 @@ class Banner:
 
     def ready(self, server: ApiServer, port: int) -> None:
         model = server.find()
-        ledger = model.effective
-        portrait, facts = ledger.portrait, ledger.facts
+        effective = model.effective
+        summary, facts = effective.summary, effective.facts
         self.say(
             printable(
-                f"{', '.join(model.names)}: {portrait.family}, {portrait.size} parameters, "
-                f"{portrait.quantisation}"
+                f"{', '.join(model.names)}: {summary.family}, {summary.size} parameters, "
+                f"{summary.quantisation}"
             )
         )
-        if portrait.quality != UNKNOWN:
-            self.say(printable(f"quality: {portrait.quality.describe()}"))
-        rows, lines = sort_features(ledger.features)
+        if summary.quality != UNKNOWN:
+            self.say(printable(f"quality: {summary.quality.describe()}"))
+        rows, lines = sort_features(effective.features)
         at_terminal = self.out.isatty()
         columns = shutil.get_terminal_size().columns
         for line in draw_table(rows, lines, columns) if at_terminal else write_table(rows, lines):
@@ -207,8 +207,8 @@ class Banner:
         seconds = measure_age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")
         if self.choice.as_json:
-            effective = ledger.document(model.counts)
-            print(json.dumps(self._document(url, port, seconds, effective, facts)))
+            document = effective.document(model.counts)
+            print(json.dumps(self._document(url, port, seconds, document, facts)))
             sys.stdout.flush()
 
     def _document(

@@ -44,9 +44,9 @@ class ServeChoice:
     as_json: bool = False
 
 
-def choose(asked: ParsedOptions) -> ServeChoice:
+def choose(parsed: ParsedOptions) -> ServeChoice:
     """Raises `ConfigError`."""
-    draft = DraftArguments(asked.options, asked.models, refusals=list(asked.refusals))
+    draft = DraftArguments(parsed.options, parsed.models, refusals=list(parsed.refusals))
     apply_environment_key(draft)
     draft.attempt(partial(apply_model, draft))
     draft.apply(SUPPORTS, find_setter)
@@ -57,7 +57,7 @@ def choose(asked: ParsedOptions) -> ServeChoice:
     engine = draft.make(lambda given: Settings.of(**given), draft.engine, names)
     if engine is None or server is None or draft.refusals:
         raise Refusals(draft.refusals)
-    on = asked.options
+    on = parsed.options
     given = {name: write_option(name, value) for name, value in on.items()}
     plain = tuple(list_plain(given, engine, server))
     requests = SettingRequests(given, tuple(draft.notes), plain)

@@ -44,9 +44,9 @@ def detach(words: Sequence[str], log_file: str, as_json: bool) -> int:
         raise
     if record is None:
         return child.returncode or 1
-    told = {"url": record.url, "pid": record.pid, "log": str(path)}
+    started = {"url": record.url, "pid": record.pid, "log": str(path)}
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(started))
     else:
         print(f"{record.url} pid {record.pid}, log {path}")
         which = f" --port {record.port}" if record.port else ""

@@ -1,6 +1,6 @@
 """The KV cache of the CPU backend: its memory, what writes it and what reads it.
 
-Invariant: blocks nobody wrote or asked memory for cost none (pages of zeros are mapped when
+Invariant: blocks that were never written cost no memory (pages of zeros are mapped when
 touched), and no value beyond a token's own position reaches its output.  The layout is
 native/kv.h's; this module knows its sizes only.
 """
@@ -23,7 +23,7 @@ ALIGN = 64  # a cache line and the widest vector
 @dataclass(frozen=True, slots=True)
 class CpuKV:
     """K and V of one layer: `k` and `v` are raw bytes, `native` the same memory with its layout.
-    Where V lies in K there is no `v`.
+    Where V is a part of K there is no `v`.
     """
 
     group: KVGroup

@@ -111,9 +111,9 @@ class Gemm:
         return out
 
     def _allocate_output(self, rows: int, columns: int) -> F32:
-        """An array to write.  A large one (the logits of a step) lies where the last did, if nobody
-        holds that any more: pages fresh from the system are cleared first, which costs as much as
-        sampling them.
+        """An array to write.  A large one (the logits of a step) uses the memory of the last, if no
+        one holds that any more: pages fresh from the system are cleared first, which costs as much
+        as sampling them.
         """
         if 4 * rows * columns < LARGE:
             return np.empty((rows, columns), np.float32)

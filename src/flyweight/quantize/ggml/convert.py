@@ -69,7 +69,7 @@ def convert_model(config: Mapping[str, Any], spec: ModelSpec, source: WeightPlan
 
 
 def describe_for_recipes(spec: ModelSpec, weighed: bool) -> RecipeModel:
-    """What recipes ask, of a model."""
+    """What recipes need to know about a model."""
     layer = spec.layers[0]
     experts = max((x.moe.route.experts for x in spec.layers if x.moe), default=0)
     queries = layer.heads // layer.kv.heads
@@ -268,7 +268,7 @@ def _read_back(
 
 
 def _make_files(spec: ModelSpec) -> Files:
-    """What plans ask of the file that will be written: latent attention has its matrix in two."""
+    """What plans need of the file that will be written: latent attention has its matrix in two."""
     parted = (f"model.layers.{i}.self_attn.k_b_proj.weight" for i in range(len(spec.layers)))
     return Files(True, frozenset(parted) if spec.layers[0].latent else frozenset())
 

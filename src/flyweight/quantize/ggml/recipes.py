@@ -16,8 +16,9 @@ Layers = Callable[[int, int], bool]  # the layer, how many there are
 
 @dataclass(frozen=True, slots=True)
 class RecipeModel:
-    """What recipes ask about a model.  `queries` are the query heads of a K/V head; `experts` of a
-    layer, 0 for none; `tied`: it has no output.weight; `weighed`: an importance matrix is given.
+    """What recipes need to know about a model.  `queries` are the query heads of a K/V head;
+    `experts` of a layer, 0 for none; `tied`: it has no output.weight; `weighed`: an importance
+    matrix is given.
     """
 
     layers: int

@@ -17,7 +17,7 @@ from flyweight.weights.formats import FORMATS
 from flyweight.weights.safetensors import BITS, KINDS
 
 DTYPES = {kind: name for name, kind in KINDS.items() if name != "BOOL"}  # as headers spell them
-ALIGNMENT = 8  # of the data section, as the format asks for
+ALIGNMENT = 8  # of the data section, as the format requires
 
 
 @dataclass(frozen=True, slots=True)

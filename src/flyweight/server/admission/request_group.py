@@ -196,7 +196,7 @@ class RequestGroup:
         self._error = HttpError(
             408,
             f"the stream was ended: the client was more than {most} tokens per choice behind; "
-            "read faster, or ask for fewer tokens (--max-stream-buffer-tokens)",
+            "read faster, or request fewer tokens (--max-stream-buffer-tokens)",
             code="slow_client",
         )
         self._changed.set()

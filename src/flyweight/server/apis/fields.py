@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 IGNORED = "x-ignored"  # marks fields that are accepted and have no effect
 ALWAYS: dict[str, Any] = {IGNORED: True}
-UNLESS_FALSE: dict[str, Any] = {IGNORED: "unless false"}  # false asks for what is so anyway
+UNLESS_FALSE: dict[str, Any] = {IGNORED: "unless false"}  # false requests what is so anyway
 Place = tuple[int | str, ...]
 MOST = 1024  # mistakes of a body that are looked at
 UNKNOWN = "extra_forbidden"

@@ -1,7 +1,8 @@
-"""What an answer must look like, as bodies ask for it: OpenAI's `response_format`, vLLM's
+"""Output formats as bodies request them: OpenAI's `response_format`, vLLM's
 `structured_outputs`.
 
-Invariant: what is asked is one `StructuredOutputs`, none, or a refusal in the client's own words.
+Invariant: what is requested is one `StructuredOutputs`, none, or a refusal in the client's own
+words.
 """
 
 import json

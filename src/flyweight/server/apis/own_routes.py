@@ -88,7 +88,7 @@ async def get_effective(server: ApiServer, request: Request) -> Response:
 
 
 async def reset_prefix_cache(server: ApiServer, request: Request) -> Response:
-    return reply(await server.find().client.ask("reset"))
+    return reply(await server.find().client.query("reset"))
 
 
 async def get_metrics(server: ApiServer, request: Request) -> Response:
@@ -101,11 +101,11 @@ async def get_metrics(server: ApiServer, request: Request) -> Response:
 
 
 async def get_steps(server: ApiServer, request: Request) -> Response:
-    return reply(await server.find().client.ask("steps"))
+    return reply(await server.find().client.query("steps"))
 
 
 async def get_kv(server: ApiServer, request: Request) -> Response:
-    return reply(await server.find().client.ask("kv"))
+    return reply(await server.find().client.query("kv"))
 
 
 def find_parent(model: ServedModel, name: str) -> str:
@@ -116,7 +116,7 @@ def find_parent(model: ServedModel, name: str) -> str:
 
 def make_card(model: ServedModel, name: str) -> dict[str, Any]:
     """A model as OpenAI lists it, with vLLM's fields; an adapter has no passport."""
-    passport = model.effective.portrait.quality.passport
+    passport = model.effective.summary.quality.passport
     return {
         "id": name,
         "object": "model",

@@ -127,7 +127,7 @@ async def detokenize(server: ApiServer, request: Request, body: DetokenizeBody) 
 
 
 def make_detokenize_reply(model: ServedModel, ids: list[int]) -> dict[str, Any]:
-    """Raises `RequestError` if their text is too long: a single id may stand for much text."""
+    """Raises `RequestError` if their text is too long: a single id may represent much text."""
     text = model.tokenizer.decode(ids, False)
     check_size("tokens", text, get_max_bytes(model))
     return {"prompt": text, "content": text}

@@ -159,7 +159,7 @@ class Tools:
         self, chat_format: ChatFormat, reading: AnswerFormat, left: int | None = None
     ) -> StructuredOutputs | None:
         """The answer's constraint: a call if one is required, arguments that satisfy the schemas of
-        strict tools, and only allowed tools.  A share of `room` tokens may be reasoning before a
+        strict tools, and only allowed tools.  A share of `left` tokens may be reasoning before a
         required call.  Raises `RequestError`.
         """
         offered = self._offered
@@ -246,7 +246,10 @@ def _make_offer(function: Function, form: CallFormat, keeps: bool, i: int) -> Of
     schema = {"type": "object", "properties": {}, **(function.parameters or {})}
     if keeps and schema["type"] != "object":
         raise RequestError(
-            "is not valid", f"{place}.type", value=schema["type"], allowed="'object'",
+            "is not valid",
+            f"{place}.type",
+            value=schema["type"],
+            allowed="'object'",
             code="bad_constraint",
         )
     try:

@@ -164,7 +164,7 @@ class ConstraintValidator:
         return answer.get("valid")
 
     async def _wait(self, outputs: StructuredOutputs) -> ErrorData:
-        """The answer to a question, shared by all that ask the same; the check is cancelled when
+        """The answer to a question, shared by equal questions; the check is cancelled when
         none is left.
         """
         question = self._questions.get(outputs)
@@ -212,7 +212,7 @@ class ConstraintValidator:
                 del self._questions[outputs]
 
     async def _ask(self, question: Question) -> ErrorData:
-        """Raises `HttpError` where the system ends every process that is asked."""
+        """Raises `HttpError` where the system ends every validating process."""
         for _ in range(TRIES):
             with suppress(ValidatorKilled):
                 return await self._try(question)

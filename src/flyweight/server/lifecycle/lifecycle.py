@@ -82,14 +82,14 @@ class ShowsLoading(LoadListener, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """`wishes` are the settings that the user gave, for the effective configuration; without `log`,
-    the log goes to stderr.
+    """`requests` are the settings that the user gave, for the effective configuration; without
+    `log`, the log goes to stderr.
     """
 
     settings: Settings
     server: ServerSettings
     show: ShowsLoading
-    wishes: SettingRequests
+    requests: SettingRequests
     log: LogFile | None = None
 
 
@@ -176,7 +176,7 @@ class ServerLifecycle:
     ) -> None:
         self.context = context
         self.settings, self.server = options.settings, options.server
-        self.show, self.wishes, self.path = options.show, options.wishes, path
+        self.show, self.requests, self.path = options.show, options.requests, path
         self.log = options.log
         self.api: ApiServer | None = None
         self.http: HttpServer | None = None
@@ -255,7 +255,7 @@ class ServerLifecycle:
             self.settings.model, self.server.served_model_name, self.settings.adapters
         )
         effective = EffectiveConfiguration(
-            self.settings, self.server, self.wishes, facts, summarize_model(found)
+            self.settings, self.server, self.requests, facts, summarize_model(found)
         )
         log = ServerLog(self.server.log_format)
         log.to = self.log
@@ -264,7 +264,7 @@ class ServerLifecycle:
         model = ServedModel(
             self.server, self.client, preparer, defaults, names, also, effective, log
         )
-        effective.speaks(model.chat_format)
+        effective.add_chat_format(model.chat_format)
         self.client.on_event = log.event
         return ApiServer(self.server, [model], log)
 

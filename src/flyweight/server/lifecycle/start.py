@@ -103,9 +103,9 @@ def open_log_file(server: ServerSettings) -> LogFile | None:
 
 
 def serve(
-    settings: Settings, server: ServerSettings, show: "ShowsLoading", wishes: SettingRequests
+    settings: Settings, server: ServerSettings, show: "ShowsLoading", requests: SettingRequests
 ) -> int:
-    """Serves until a signal ends it, and returns the exit code.  `wishes` go into the effective
+    """Serves until a signal ends it, and returns the exit code.  `requests` go into the effective
     configuration.
     """
     check_memory()
@@ -116,7 +116,7 @@ def serve(
     try:
         from flyweight.server.lifecycle.lifecycle import LaunchOptions, run_server
 
-        return run_server(LaunchOptions(settings, server, show, wishes, log), sock, engine)
+        return run_server(LaunchOptions(settings, server, show, requests, log), sock, engine)
     finally:
         engine.end()
         if server.uds:

@@ -84,8 +84,8 @@ def summarize_model(found: ModelDescription) -> ModelSummary:
 
 @dataclass(frozen=True, slots=True)
 class FeatureRow:
-    """`counter` is the total of the engine, or the count of ours, that grows when it has an effect,
-    `counts` what that is; `expected`: it is strange if it never does.
+    """`counter` names the total that grows when the feature has an effect, `counts` its unit;
+    `expected`: a total that stays 0 is reported.
     """
 
     name: str
@@ -106,13 +106,13 @@ class EffectiveConfiguration:
         server: ServerSettings,
         requests: SettingRequests,
         facts: Mapping[str, Any],
-        portrait: ModelSummary,
+        summary: ModelSummary,
     ) -> None:
         self.settings, self.server, self.facts = settings, server, facts
-        self.portrait, self.requests = portrait, requests
+        self.summary, self.requests = summary, requests
         computed = _list_steps(settings, server, requests, facts)
-        built = _list_build(settings, server, requests, facts, portrait)
-        known = (*computed, *_list_quality(settings, requests, portrait), *built)
+        built = _list_build(settings, server, requests, facts, summary)
+        known = (*computed, *_list_quality(settings, requests, summary), *built)
         known_rows = {
             (feature.requested, feature.effective) for feature in known
         }  # have a row already
@@ -125,9 +125,9 @@ class EffectiveConfiguration:
         self.warned: set[str] = set()
         self._due = PATIENCE
 
-    def speaks(self, speech: ChatFormat) -> None:
+    def add_chat_format(self, chat_format: ChatFormat) -> None:
         """Adds how tool calls and reasoning are distinguished from text."""
-        self._know(*self._known, *_list_parsers(speech, self.server, self.requests))
+        self._know(*self._known, *_list_parsers(chat_format, self.server, self.requests))
 
     def _know(self, *known: FeatureRow) -> None:
         """All features, and a row for each option that none of them covers."""
@@ -171,13 +171,13 @@ class EffectiveConfiguration:
         }
 
     def _model(self) -> dict[str, Any]:
-        portrait = self.portrait
+        summary = self.summary
         return {
-            "family": portrait.family,
-            "parameters": portrait.parameters,
-            "quantisation": portrait.quantisation,
-            "method": portrait.method,
-            "format": portrait.format,
+            "family": summary.family,
+            "parameters": summary.parameters,
+            "quantisation": summary.quantisation,
+            "method": summary.method,
+            "format": summary.format,
             "max_model_len": self.facts["max_model_len"],
         }
 
@@ -265,27 +265,27 @@ def _list_steps(
     )  # fmt: skip
     yield FeatureRow(
         "preemption", DEFAULT, "always",
-        "where blocks run out the youngest waits, and is computed again with the same answer",
+        "without free blocks the youngest sequence waits, and is computed again",
         "preempted", "sequences preempted",
     )  # fmt: skip
 
 
 def _list_parsers(
-    speech: ChatFormat, server: ServerSettings, requests: SettingRequests
+    chat_format: ChatFormat, server: ServerSettings, requests: SettingRequests
 ) -> Iterator[FeatureRow]:
     """How an answer is read."""
     detected, requested = "as in the chat template", "requested"
-    calls, marks = speech.calls, speech.reasoning
+    calls, marks = chat_format.calls, chat_format.reasoning
     own = "the operator's" if server.chat_template else "the model's"
-    reads = ", ".join(sorted(speech.reads or ())) or "nothing"
+    reads = ", ".join(sorted(chat_format.reads or ())) or "nothing"
     yield FeatureRow(
-        "chat template", requests.of("chat-template"), "none" if speech.plain else own,
+        "chat template", requests.of("chat-template"), "none" if chat_format.plain else own,
         "messages as plain text; tools, documents and switches have no effect, and are refused"
-        if speech.plain else f"reads {reads} and the messages; other switches are refused",
+        if chat_format.plain else f"reads {reads} and the messages; other switches are refused",
     )  # fmt: skip
     why = detected if server.tool_call_parser == "auto" else requested
     active = "off" if calls is None else calls.trigger or "JSON"
-    if calls is not None and not speech.shows_tools:
+    if calls is not None and not chat_format.shows_tools:
         active, why = f"{active}, where required", "the chat template shows the model no tools"
     yield FeatureRow(
         "tool calls", requests.of("tool-call-parser", "enable-auto-tool-choice"), active, why,
@@ -296,35 +296,35 @@ def _list_parsers(
         "reasoning", requests.of("reasoning-parser"),
         "off" if marks is None else f"{marks.opening} to {marks.closing}",
         detected if server.reasoning_parser == "auto" else requested,
-        "reasoned", "chats read for it",
+        "reasoned", "chats whose reasoning was parsed",
     )  # fmt: skip
 
 
 def _list_quality(
-    settings: Settings, requests: SettingRequests, portrait: ModelSummary
+    settings: Settings, requests: SettingRequests, summary: ModelSummary
 ) -> Iterator[FeatureRow]:
     """What the model's passport says, where a limit was requested."""
-    if settings.max_kld is not None and portrait.quality.passport is not None:
+    if settings.max_kld is not None and summary.quality.passport is not None:
         yield FeatureRow(
             "quality", requests.of("max-kld"),
-            f"mean KLD {portrait.quality.passport.kld_mean:.4g}",
+            f"mean KLD {summary.quality.passport.kld_mean:.4g}",
             "as the model's passport says; a model above the limit is refused",
         )  # fmt: skip
 
 
 def _list_build(
     settings: Settings, server: ServerSettings, requests: SettingRequests,
-    facts: Mapping[str, Any], portrait: ModelSummary,
+    facts: Mapping[str, Any], summary: ModelSummary,
 ) -> Iterator[FeatureRow]:  # fmt: skip
     """What was decided when the engine was built."""
-    if portrait.method:
+    if summary.method:
         yield FeatureRow(
             "quantised weights", requests.of("quantization"),
-            f"{portrait.method}: {portrait.stored}", describe_kernels(portrait.opened),
+            f"{summary.method}: {summary.stored}", describe_kernels(summary.opened),
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,
-        f"type of the inputs that {portrait.quantisation} weights are multiplied with",
+        f"type of the inputs that {summary.quantisation} weights are multiplied with",
     )  # fmt: skip
     yield FeatureRow(
         "K/V cache",
@@ -346,8 +346,8 @@ def _list_build(
     if settings.max_model_len is not None:
         why = "requested"
     else:
-        whole = length >= portrait.context
-        why = "the model's maximum" if whole else f"of {portrait.context}, as memory allows"
+        whole = length >= summary.context
+        why = "the model's maximum" if whole else f"of {summary.context}, as memory allows"
     yield FeatureRow("context", requests.of("max-model-len"), f"{length} tokens", why)
     memory = facts["memory"]
     yield FeatureRow(

@@ -1,5 +1,5 @@
 """ggml's blocks with float16 scales to `GroupedWeight`: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, and 4-bit
-codes that stand for values of a table, IQ4_NL, IQ4_XS, MXFP4, NVFP4 (layouts of ggml's block_*
+codes that represent values of a table, IQ4_NL, IQ4_XS, MXFP4, NVFP4 (layouts of ggml's block_*
 structures).
 
 Invariant: dequantising the result equals ggml's published definition bit for bit; no value is
@@ -98,7 +98,7 @@ def parse_iq4_xs(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
 
 def parse_mxfp4(raw: U8, shape: tuple[int, ...]) -> GroupedWeight:
     """17 bytes a block of 32: the scale's exponent, 127 for 1; codes as Q4_0's. The table is
-    doubled, so 128 stands for 1.
+    doubled, so 128 means 1.
     """
     n, k = shape
     blocks = raw.reshape(n, k // 32, 17)

@@ -62,7 +62,7 @@ class MatrixScheme:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A matrix: `shape` is what a model asks for, [N, K] or [E, N, K], `kind` what it is packed as
+    """A matrix: `shape` is what a model expects, [N, K] or [E, N, K], `kind` what it is packed as
     (`ops.grouped.name_kind`, or a dense kind where no kernel reads the codes), `parts` the names of
     its tensors by role.  `parse` gives rows [start, stop), leading axes counting as rows.
     """
@@ -93,7 +93,7 @@ class Folder:
         return (name.removesuffix(suffix) for name in self.tensors if name.endswith(suffix))
 
     def choose(self, key: str, allowed: Sequence[Any], default: Any = None) -> Any:
-        """The config's value of a key, one of `allowed`; null stands for the default."""
+        """The config's value of a key, one of `allowed`; null means the default."""
         value = self.config.get(key)
         value = default if value is None else value
         if type(value) is not type(allowed[0]) or value not in allowed:
@@ -111,7 +111,7 @@ class Folder:
         return int(value)
 
     def read_object(self, key: str) -> Mapping[str, Any]:
-        """The config's value of a key, an object; null and false stand for an empty one."""
+        """The config's value of a key, an object; null and false mean an empty one."""
         value: Any = self.config.get(key)
         if value is None or value is False:
             return {}
@@ -196,7 +196,7 @@ def unpack_codes(stream: U8, bits: int) -> U8:
     if stream.shape[1] % bits:
         stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % bits)))
     rows, size = stream.shape
-    if bits in (2, 4):  # runs that are words as they lie
+    if bits in (2, 4):  # runs that are whole words
         words = np.ascontiguousarray(stream).view(f"<u{bits}").astype("<u8")
     else:
         runs = np.zeros((rows, size // bits, 8), np.uint8)

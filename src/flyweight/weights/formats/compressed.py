@@ -210,7 +210,7 @@ def _find_scheme(
 
 
 def _list_cache_scales(stem: str) -> Iterator[str]:
-    """Scales of a K/V cache, which is of the type asked for here: they go with k_proj."""
+    """Scales of a K/V cache, which has the requested type here: they belong to k_proj."""
     module, _, last = stem.rpartition(".")
     if last == "k_proj":
         yield from (module + end for end in CACHE)

@@ -31,7 +31,7 @@ from flyweight.weights.formats.claims import (
 from flyweight.wire import U8
 
 MOST = float(np.finfo(np.float32).max)
-NOTHING = 0x7F  # E4M3's code that stands for no number, sign apart
+NOTHING = 0x7F  # E4M3's code that is not a number, without its sign
 
 
 @dataclass(frozen=True, slots=True)

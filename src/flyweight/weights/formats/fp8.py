@@ -193,7 +193,7 @@ class Float8Matrix:
 
 
 def check_codes(where: str, table: str, codes: U8) -> None:
-    """Every code must stand for a number."""
+    """Every code must represent a number."""
     if codes.size and int((codes | 0x80).max()) >= NUMBERS[table] | 0x80:
         row, column = np.argwhere((codes & 0x7F) >= NUMBERS[table])[0]
         raise CheckpointError(

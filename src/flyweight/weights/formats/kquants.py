@@ -2,7 +2,7 @@
 block_* structures).
 
 Invariant: as in blocks.py: equal to ggml's definition bit for bit, no value rounded. Whole-number
-scales of groups lie beside a float16 scale of the super-block.
+scales of groups are stored with a float16 scale of the super-block.
 """
 
 import numpy as np

@@ -30,7 +30,7 @@ MOST_PLAIN = 50 * 1000**3  # bytes; the Hub serves longer files by Xet only
 
 
 class DownloadListener(Protocol):
-    """Who hears of a download."""
+    """Receives the progress of a download."""
 
     def note(self, message: str) -> None: ...
     def show_download(self, file: str, done: int, total: int) -> None:

@@ -1,7 +1,7 @@
 """From a Hub name to a path: what is in the cache first, then the Hub.
 
 Invariant: a path that is returned leads to everything its model needs.  A copy in the cache is used
-without a call; only `newest` asks whether there is a newer one.
+without a call; only `newest` checks for a newer one.
 """
 
 import re
@@ -29,7 +29,7 @@ from flyweight.weights.hub.names import (
 
 COMMIT = re.compile("[0-9a-f]{40}")
 PATIENCE = 10.0  # seconds for the Hub to answer a look-up
-TRIES, LONGEST_WAIT = 5, 60  # where it asks us to come back later
+TRIES, LONGEST_WAIT = 5, 60  # where it requests a later retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _fetch(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
     listing = _list_files(name, tell)
     choice = choose(name, listing.sizes, search.room)
     download = Download(name, listing.commit, find_cache_folder(), tell)
-    if choice.beside:
+    if choice.companions:
         choice = _refine_choice(name, choice, listing, search, download)
     elif listing.architecture:
         find_architecture({"general.architecture": listing.architecture}, str(name))
@@ -124,11 +124,11 @@ def _refine_choice(
     """The choice once config and index are read: its parts, or GGUF files in its place where we do
     not run the safetensors.
     """
-    first = [*choice.beside, *([choice.index] if choice.index else [])]
+    first = [*choice.companions, *([choice.index] if choice.index else [])]
     download.fetch([listing.files[file] for file in first])
     config = download.path("config.json")
     try:
-        if "config.json" in choice.beside:
+        if "config.json" in choice.companions:
             search.accept(parse_object(read_bytes(config), f"{name}: config.json"))
     except CheckpointError as error:
         if name.want or not group_gguf_files(listing.files):
@@ -160,7 +160,7 @@ def _find_weights(folder: Path, choice: FileChoice) -> Path:
 
 
 def _list_files(name: HubName, tell: DownloadListener) -> HubListing:
-    """What the Hub has under a name, asked for patiently."""
+    """What the Hub has under a name, with retries."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -176,7 +176,7 @@ def _list_files(name: HubName, tell: DownloadListener) -> HubListing:
             if wait is None:
                 raise
             status = error.response.status_code
-            tell.note(f"the Hub asks us to wait ({status}); trying again in {wait} s")
+            tell.note(f"the Hub is busy ({status}); trying again in {wait} s")
             time.sleep(wait)
     commit = str(info.sha)
     if not COMMIT.fullmatch(commit):
@@ -194,8 +194,8 @@ def _wait(response: Any, tries: int) -> int | None:
     """Seconds until the next try; None where there is no sense in one."""
     if response.status_code not in (429, 502, 503, 504) or tries == TRIES - 1:
         return None
-    asked = str(response.headers.get("retry-after", ""))
-    wait = int(asked) if asked.isdecimal() and len(asked) < 6 else 1 << tries
+    delay = str(response.headers.get("retry-after", ""))
+    wait = int(delay) if delay.isdecimal() and len(delay) < 6 else 1 << tries
     return wait if wait <= LONGEST_WAIT else None
 
 

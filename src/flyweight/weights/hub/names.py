@@ -24,7 +24,7 @@ NAME = re.compile(
 )
 FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")  # a path to one of these is no Hub name
 UNREAD = (".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-BESIDE = (  # what is read with safetensors and PyTorch's files
+COMPANIONS = (  # what is read with safetensors and PyTorch's files
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "additional_chat_templates/*.jinja",
     "quantize_config.json", "quant_config.json", "hf_quant_config.json",
@@ -88,7 +88,7 @@ class FileChoice:
     """
 
     weights: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
     index: str = ""
     what: str = "safetensors"
     why: str = ""
@@ -176,7 +176,7 @@ def is_readable(one: str) -> bool:
 def list_companions(files: Iterable[str]) -> tuple[str, ...]:
     """Config and vocabulary, as far as they are there."""
     words = list_vocabulary_files(files)
-    known = (*BESIDE, *words)
+    known = (*COMPANIONS, *words)
     return tuple(f for f in sorted(files) if any(fnmatchcase(f, one) for one in known))
 
 

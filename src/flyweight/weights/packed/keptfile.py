@@ -1,4 +1,4 @@
-"""A kept file: where each packed matrix lies in it and the key that names it, its strict reader,
+"""A kept file: the offset of each packed matrix and the key that names it, its strict reader,
 its checksums, and the writer that streams matrices into it.
 
     magic 8, boot 16, key 32, count 8, SHA-256 of key and checksums 32; a checksum of 32 a matrix
@@ -107,7 +107,7 @@ def _round_up(count: int, to: int) -> int:
 MAGIC = b"FWTILES1"
 FIELDS = Struct("<8s16s32sQ32s")
 BOOT_AT = len(MAGIC)
-NEVER = bytes(16)  # the boot of a file nobody has verified
+NEVER = bytes(16)  # the boot of a file that was never verified
 CHUNK = 8 << 20  # bytes written at once: whole huge pages, so that the file is kept in such
 MOST_PIECES = 512  # in one call; systems take 1,024
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

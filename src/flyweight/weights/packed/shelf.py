@@ -1,8 +1,8 @@
-"""What the loader asks before it packs a matrix, and tells once it has: packed weights from a kept
-file, or into one.
+"""Where the loader looks for a matrix before it packs one, and stores it afterwards: packed weights
+from a kept file, or into one.
 
-Invariant: a load never fails for a kept file; what goes wrong is told through `note`.  Matrices are
-asked for, or told, all of them and in the layout's order.
+Invariant: a load never fails for a kept file; what goes wrong is reported to `note`.  All
+matrices are requested, or stored, in the layout's order.
 
 A mapping is there at once, but is decoded from more slowly than anonymous huge pages.  So its pages
 move while nothing runs, and a share of them with each step, which reads them all once
@@ -24,11 +24,11 @@ from flyweight.weights.packed.keptfile import PackedLayout, PackedWriter, check_
 from flyweight.wire import F32
 
 RUN = 8 << 20  # bytes that move at a time, and are there twice meanwhile: some milliseconds
-STEPS = 40  # beside which a file moves whole, where a run for each is too little
+STEPS = 40  # engine steps in which a whole file moves; a long file moves several runs in each
 
 
 class LayerPrefetch:
-    """The pages of one mapped file, in the order in which they lie; without a file there is nothing
+    """The pages of one mapped file, in the order of the file; without a file there is nothing
     to move.
     """
 

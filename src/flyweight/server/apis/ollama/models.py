@@ -131,7 +131,7 @@ async def show(server: ApiServer, request: Request, body: ShowBody) -> Response:
     name = resolve_name(server.serves, body.model or body.name)
     model = server.find(name)
     card = make_card(model, name)
-    summary, chat_format = model.effective.portrait, model.chat_format
+    summary, chat_format = model.effective.summary, model.chat_format
     calls = chat_format.calls if chat_format.shows_tools else None
     known = {"tools": calls, "thinking": chat_format.reasoning}
     more = [what for what, how in known.items() if how is not None]
@@ -157,7 +157,7 @@ async def show(server: ApiServer, request: Request, body: ShowBody) -> Response:
 def make_card(model: ServedModel, name: str) -> dict[str, Any]:
     """A model as Ollama lists it; `digest` only distinguishes names."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created))
-    summary = model.effective.portrait
+    summary = model.effective.summary
     return {
         "name": name,
         "model": name,

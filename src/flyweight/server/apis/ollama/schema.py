@@ -100,7 +100,7 @@ class OllamaOptions(SamplingFields, Shared):
         self.check(model)
         if self.num_predict == 0:
             raise RequestError(
-                "asks for no tokens",
+                "requests no tokens",
                 "options.num_predict",
                 value=0,
                 allowed="1 or more, or -1 for as many as fit",

@@ -127,8 +127,8 @@ async def prepare_calls(
     reading: AnswerFormat,
 ) -> list[PreparedPrompt]:
     """A prompt whose answer is only constrained by its tools."""
-    room = params.max_tokens or model.max_model_len
-    form = await model.run_in_thread(tools.make_constraint, model.chat_format, reading, room)
+    left = params.max_tokens or model.max_model_len
+    form = await model.run_in_thread(tools.make_constraint, model.chat_format, reading, left)
     try:
         return await model.prepare(
             [prompt], replace(params, structured_outputs=form), context, "tools"

@@ -120,8 +120,8 @@ Item = Annotated[
         custom_error_message=f"an object whose type is one of {', '.join(map(repr, KINDS))}",
     ),
 ]
-# What a response may be asked to show: log-probabilities, and things that this server's never have
-# in them; its reasoning is not encrypted, and is there in any case.
+# What a request may have a response include: log-probabilities, and things that this server's never
+# have in them; its reasoning is not encrypted, and is there in any case.
 SCHEMA = "text.format.schema"
 SCORES = "message.output_text.logprobs"
 Include = Literal[
