@@ -71,7 +71,7 @@ class AmxMath {
   }
 
   // 16 M rows from r on; `first`: the next tile is to be touched.  Parts that none of these rows sees are left as they
-  // are, the softmax does not ask for them.  Registers: sums 0 to 3, rows 4 and 5, positions 6, 7.
+  // are, the softmax does not prefetch them.  Registers: sums 0 to 3, rows 4 and 5, positions 6, 7.
   template <int M>
   void score(const PairTile& tile, const Span& s, int64_t r, bool first) const {
     const uint16_t* q = w_.q + r * k_dim();

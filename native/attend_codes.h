@@ -97,7 +97,7 @@ class CodeSource {
     if (!kv_.v_in_k) CodeTile::touch(tile.next_v[part] + kv_.v_part() - kScaleBytes);
   }
 
-  // All of the next tile, where the products do not ask for it.
+  // All of the next tile, where the products do not prefetch it.
   void ask(const CodeTile& tile) const {
     for (int part = 0; part < kParts; ++part) {
       for (int64_t i = 0; i < kv_.k_part(); i += 64) CodeTile::touch(tile.next_k[part] + i);

@@ -1,7 +1,7 @@
 // Where a tile's pairs of bf16 come from: the cache's own memory, or V in scratch.  Included by attention.cpp.
 //
 // Invariant: V of a position that no row at work sees is zero: its weights are, and zero times anything stored there
-// must be zero.  Parts that no query sees are not brought here: one product of zeros stands for theirs, which changes a sum
+// must be zero.  Parts that no query sees are not brought here: one product of zeros replaces theirs, which changes a sum
 // as all of them would.  Table entries outside a span's positions are not read.
 #pragma once
 
@@ -138,7 +138,7 @@ class PairSource {
   const AttendItem& item_;
   uint16_t* v_;
   int side_;     // parts of V that must lie side by side
-  bool always_;  // V is never used where it lies
+  bool always_;  // V is never used in place
 };
 
 }  // namespace flyweight::FW_ISA

@@ -30,7 +30,7 @@ void copy(float* to, const float* from, int64_t floats) {
 }
 
 // The items of one round, handed out one by one.  A worker takes its next one before it is done with the last tile of
-// the one before, to ask for its K and V.
+// the one before, to prefetch its K and V.
 class Queue {
  public:
   Queue(const AttendWork& work, int64_t first, int64_t last) : work_(work), at_(first), last_(last) {}
@@ -115,7 +115,7 @@ class Worker {
     return together;
   }
 
-  // What to ask for during the tile before `next`.
+  // What to prefetch during the tile before `next`.
   Next after(const Span& next, Queue& queue) {
     // Beyond the item's end, rows may see blocks that its table does not have.
     if (next.seen() && next.at < item_.last) return {&item_, next};

@@ -41,7 +41,7 @@ class Places {
 
 class Bpe {
  public:
-  enum class Use : uint8_t { none, piece, byte };  // of a token: not merged; merged; only what stands for an unknown byte
+  enum class Use : uint8_t { none, piece, byte };  // of a token: not merged; merged; only the one of an unknown byte
 
   // Of equal pieces the last counts.  `whole`: a word that is a piece is taken whole.  `bytes`: characters no piece has
   // become <0xHH> pieces; without it, or those, they are left out.

@@ -33,7 +33,7 @@ FW_TARGET(neon)
 namespace {
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+// __builtin_cpu_supports also checks whether the operating system saves the wide registers.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
          __builtin_cpu_supports("bmi2");
@@ -47,7 +47,7 @@ bool has_avxvnni() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
-// The kernel keeps tile registers from a process until it asks for them; what it grants holds for all threads.
+// The kernel keeps tile registers from a process until it requests them; what it grants holds for all threads.
 bool has_amx() {
   constexpr uint32_t kTile = 1u << 24, kInt8 = 1u << 25, kBf16 = 1u << 22;  // of leaf 7, edx
   uint32_t a = 0, b = 0, c = 0, d = 0;

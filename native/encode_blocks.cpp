@@ -39,7 +39,7 @@ void load_lane(const EncodeJob& job, int64_t block, int lane, Batch<N>& b) {
   }
 }
 
-// Blocks past the last are the last again; nobody stores them.
+// Blocks past the last are the last again, and are not stored.
 template <int N>
 void load_batch(const EncodeJob& job, int64_t first, int64_t blocks, Batch<N>& b) {
   for (int lane = 0; lane < kLanes; ++lane) load_lane(job, first + lane < blocks ? first + lane : blocks - 1, lane, b);

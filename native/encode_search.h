@@ -30,7 +30,7 @@ struct Whole {
   FW_INLINE I32x16 code(F32x16 v) const { return to_i32(sub(nearest(v), set1(low))); }
 };
 
-// Codes that stand for the values of IQ4_NL's table.
+// Codes that represent the values of IQ4_NL's table.
 struct NonLinear {
   static constexpr float kValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
   float low = -127, high = 113;

@@ -145,7 +145,7 @@ struct Normal {
     const F32x16 det = sub(mul(a, c), mul(b, b)), over = invert(det);
     const F32x16 s = mul(over, sub(mul(u, c), mul(b, v))), m = mul(over, sub(mul(b, u), mul(a, v)));
     const F32x16 enough = mul(set1(1e-5f), mul(a, c)), good = select_gt(det, enough, min(s, m), set1(-1.0f));
-    const F32x16 alone = mul(u, invert(a));  // no minima, or not to be told from the scales
+    const F32x16 alone = mul(u, invert(a));  // no minima, or not to be distinguished from the scales
     const F32x16 plain = select_gt(c, zero(), scale, alone);
     scale = select_gt(good, zero(), s, plain), least = select_gt(good, zero(), m, least);
   }

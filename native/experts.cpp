@@ -1,7 +1,7 @@
 // Waves of pairs (token, expert): up, activation, down; then each token's sum in the order of its ids.
 //
 // A wave is a run of the pairs as sorted by expert.  It bounds the memory, and keeps it in cache; where it cuts decides
-// no bit, because every row of a product stands for itself.
+// no bit, because the rows of a product are independent.
 #include "experts.h"
 
 namespace flyweight {

@@ -37,7 +37,7 @@ struct ExpertsArgs {
 struct ExpertsPlan {
   std::vector<int64_t> starts;  // [experts + 1]: expert e owns sorted pairs [starts[e], starts[e + 1])
   std::vector<int32_t> rows;    // [T * top]: the token of a sorted pair
-  std::vector<int32_t> place;   // [T, top]: where a pair lies among the sorted
+  std::vector<int32_t> place;   // [T, top]: the place of a pair among the sorted
   int64_t wave = 0;             // pairs worked on together, at most
   int64_t panel_bytes = 0;      // rounded activations of one pair, at most
 

@@ -8,7 +8,7 @@
 
 namespace flyweight::FW_ISA {
 
-// Outputs of a tile: kTileOuts x kTileVectors vectors, as many as registers hold beside the operands.
+// Outputs of a tile: kTileOuts x kTileVectors vectors, as many as registers hold next to the operands.
 #if defined(FW_ISA_AVX512)
 constexpr int kTileOuts = 8, kTileVectors = 2;
 #else

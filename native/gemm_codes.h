@@ -1,5 +1,5 @@
 // How kernels read the codes and numbers of packed blocks (kernels_gemm.h): what grouped kinds share, whatever their codes
-// stand for.
+// represent.
 #pragma once
 
 #include "gemm_tile.h"
@@ -17,7 +17,7 @@ FW_INLINE void spread(B8x64 codes, F32x16 (&out)[4]) {
   out[3] = to_f32(shr<24>(w));
 }
 
-// Down by `by` bits (up where negative).  Known at compile time wherever the loops over quads are unrolled.
+// Down by `by` bits (up where negative).  Known at compile time where the loops over quads are unrolled.
 FW_INLINE I32x16 shift(I32x16 v, int by) {
   switch (by) {
     case -4: return shl<4>(v);

@@ -1,4 +1,4 @@
-// Products over weights whose codes stand for floats (nf4, fp4, e4m3, e5m2).
+// Products over weights whose codes represent floats (nf4, fp4, e4m3, e5m2).
 //
 // A code is opened to the bf16 nearest its value, which is exact but for nf4 and fp4, and multiplied in pairs (dot_bf16).
 // The pairs of a block (kernels_gemm.h), or of 128 K where there are no scales, are summed by themselves, K upward; then

@@ -53,7 +53,7 @@ struct Stretch {
   float* sums;           // of the first tile; those of the next are kSumTokens rows further
   int64_t groups;
   bool first;  // of K: there are no sums yet
-  // What is opened next.  The first panel's products ask for it, so that memory is busy while they multiply: `ahead_bytes`
+  // What is opened next.  The first panel's products prefetch it, so that memory is busy while they multiply: `ahead_bytes`
   // a group (0: others did), the tiles `ahead_stride` apart.
   const uint8_t* ahead;
   int64_t ahead_bytes, ahead_stride;

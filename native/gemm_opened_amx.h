@@ -90,7 +90,7 @@ class OpenedProduct {
     tile_dot_i8<Set, 4 + Set % 2, 6 + Set % 2>();
   }
 
-  // One tile; `next` are the codes of the one after it, `ahead` what to ask for meanwhile.
+  // One tile; `next` are the codes of the one after it, `ahead` what to prefetch meanwhile.
   FW_INLINE void multiply(const Opened& tile, const uint8_t* next, float* sums, const uint8_t* ahead) {
     F32x16 acc[1][Tokens];
     resume(sums, s_.first, acc);

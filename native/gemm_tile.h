@@ -34,7 +34,7 @@ constexpr int kTokens = 4, kTiles = 1, kRowTiles = 2;
 #endif
 // Decoding reads each weight once.  This far ahead of the multiplication its lines are prefetched, into L2, and half as far
 // into L1: that also carries the stream over the end of a tile, where the hardware's own prefetch starts anew.  At K = 1024
-// one core of a Zen 4 went from 52 % to 95 % of its bandwidth, with lines asked into L1 at once; a Sapphire Rapids needs the
+// one core of a Zen 4 went from 52 % to 95 % of its bandwidth, with lines prefetched into L1 at once; a Sapphire Rapids needs the
 // two stages (71 % -> 94 %: what waits for memory fills L1's few buffers).
 constexpr int64_t kAhead = 4608;
 // As many tokens as still leave a product waiting for memory, or nearly: with int8 activations they save opening the tiles.
@@ -46,10 +46,10 @@ constexpr int kRowTokensI8 = 4, kRowPanel = kTokens < 4 ? kTokens : 4;
 #endif
 constexpr int kMostTokens = kRowPanel > kTokens ? kRowPanel : kTokens;
 
-// What a run of tiles asks of memory.
+// The prefetches of a run of tiles.
 struct Stream {
   int64_t ahead;       // this many bytes early; 0: the tiles were read before and are in L2
-  const uint8_t* end;  // of the run: what is read after it lies `jump` bytes further
+  const uint8_t* end;  // of the run: what is read after it is `jump` bytes further
   int64_t jump;
 };
 inline Stream stream_of(const LinearJob& job, const Run& tiles, int64_t ahead) {
@@ -315,7 +315,7 @@ void multiply_pairs(const LinearJob& job, Run tiles, Range panels);
 void multiply_grouped(const LinearJob& job, Run tiles, Range panels);
 void multiply_grouped_floats(const LinearJob& job, Run tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);
-// The same of kinds whose codes stand for floats; products in bf16.
+// The same of kinds whose codes represent floats; products in bf16.
 void multiply_codes(const LinearJob& job, Run tiles, Range panels);
 void multiply_codes_floats(const LinearJob& job, Run tiles, Range panels);
 void unpack_codes(const LinearJob& job, int64_t row, float* out);

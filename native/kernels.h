@@ -55,7 +55,7 @@ struct ElementwiseKernels {
 };
 
 // One call of `sample`: the columns of flyweight.wire.SampleBatch, R rows, and where the answers go.  The caller has
-// checked that every id lies in [0, vocab) and that the *_starts ascend.
+// checked that every id is in [0, vocab) and that the *_starts ascend.
 struct SampleJob {
   int64_t rows = 0, vocab = 0, longest_history = 0, width = 0;  // width: ids in a row of top_ids, at most 64
   const float *logits = nullptr, *temperature = nullptr, *top_p = nullptr, *min_p = nullptr;

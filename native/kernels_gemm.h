@@ -13,7 +13,7 @@
 // A plane of w bits is w words of 64 bytes: four consecutive K of one row are the bytes of a 32-bit lane (a quad), and
 // 8/w quads share a word, the first in the lowest bits.  Signed codes are stored + 128; codes of floats have the second
 // and third K of a quad exchanged.
-// What belongs to a whole weight lies behind its tiles, where its kind says so: a scale a row [16 ceil(N/16) f32], the
+// What belongs to a whole weight is behind its tiles, where its kind says so: a scale a row [16 ceil(N/16) f32], the
 // order of the columns [K i32], the scale of the activations [f32, padded to 64 bytes].
 // Included by kernels.h.
 #pragma once
@@ -42,16 +42,16 @@ enum class Kind : int {
 constexpr int kKinds = static_cast<int>(Kind::e5m2) + 1;
 enum class Mode : int { f32, bf16, i8 };  // what the activations are rounded to
 
-// How the scale of a sub-group lies in a block: float16, the exponent of 2^(x - 128), a whole number to be multiplied by
+// How the scale of a sub-group is stored in a block: float16, the exponent of 2^(x - 128), a whole number to be multiplied by
 // the super-scale, or the low half of a byte whose high half is the minimum; bfloat16, float32, or no scale at all.
 enum class Number : int { f16, exponent, u8, i8, nibble, bf16, f32, none };
-// What is taken off a value: nothing; a minimum, which lies as scales do; a zero point, of 8 bits or as scales do.
+// What is taken off a value: nothing; a minimum, stored as scales are; a zero point, of 8 bits or as scales are.
 enum class Low : int { none, min, zero, float_zero };
-// What a code stands for: itself, or an entry of a table.
+// What a code means: itself, or an entry of a table.
 enum class Table : int { none, non_linear, e2m1 };
 
 // A `Kind` also carries, above the 8 bits of its base, the form of a weight that does not follow from the base: K of a
-// group, the numbers of scales and of what is taken off, and what lies behind the tiles.
+// group, the numbers of scales and of what is taken off, and what is behind the tiles.
 struct Form {
   int group = 0;  // 0: no scales but a row's
   Number number = Number::none;
@@ -150,7 +150,7 @@ FW_SIZE int64_t tile_bytes(Kind kind, int64_t k) {
 }
 FW_SIZE int64_t tile_count(int64_t n) { return (n + kLanes - 1) / kLanes; }
 
-// Bytes of what lies behind the tiles, and where: row scales, then the order of the columns, then the activations' scale.
+// Bytes of what is behind the tiles, and where: row scales, then the order of the columns, then the activations' scale.
 struct Extras {
   int64_t rows, order, input, bytes;
 };
@@ -191,7 +191,7 @@ struct LinearJob {
   bool round_bf16 = false;
 };
 
-// What lies behind the tiles of a job's weight; null where there is none.
+// What is behind the tiles of a job's weight; null where there is none.
 FW_SIZE const uint8_t* behind(const LinearJob& job) { return job.weight + tile_count(job.n) * tile_bytes(job.kind, job.k); }
 inline __attribute__((always_inline)) const float* row_scales_of(const LinearJob& job) {
   return form_of(job.kind).rows ? reinterpret_cast<const float*>(behind(job)) : nullptr;
@@ -217,7 +217,7 @@ struct Range {
   int64_t begin, end;
 };
 
-// Tiles for one thread, which will probably go on at tile `next`: that is what it asks memory for as it ends.
+// Tiles for one thread, which will probably go on at tile `next`: it prefetches that as it ends.
 struct Run {
   int64_t begin, end, next;
 };

@@ -79,7 +79,7 @@ struct CodeOf<KVType::int8> {
   FW_INLINE static I32x16 code(F32x16 x) { return and_(to_i32(x), iset1(255)); }
 };
 
-// Code c stands for 2 c - 15.
+// Code c means 2 c - 15.
 template <>
 struct CodeOf<KVType::int4> {
   static constexpr float kTop = 15.0f;

@@ -26,7 +26,7 @@ class Pool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls f(chunk, worker) once for every chunk in [0, chunks), worker in [0, threads()); returns when all are done.
-  // A run inside a run is done by the worker that asks for it; runs from several threads wait for each other.
+  // A run inside a run is done by the worker that starts it; runs from several threads wait for each other.
   template <class F>
   void run(int64_t chunks, F&& f) {
     using Body = std::remove_reference_t<F>;
@@ -49,7 +49,7 @@ class Pool {
   void take_chunks(const Job& job, int worker);
   uint32_t wait_for_change(uint32_t seen);    // spins, then parks
 
-  // One word tells everything: how many workers are inside the job (low bits), whether the job is open for joining, and
+  // One word holds everything: how many workers are inside the job (low bits), whether the job is open for joining, and
   // the job's number.  Joining is optional: a worker that wakes late finds the job closed and no thread waited for it.
   alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int64_t> next_{0};

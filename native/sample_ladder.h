@@ -2,7 +2,7 @@
 //
 // Candidates fall into buckets by their distance from the best logit; each knows how many it holds and their weight.  A
 // question about the order ("which is the n-th", "where does the running weight pass w") sorts one bucket only.  A draw
-// from all candidates asks for weights alone, so its buckets count nothing.
+// from all candidates needs weights alone, so its buckets count nothing.
 #pragma once
 
 #include "exp32.h"

@@ -1,6 +1,6 @@
 // A run of decoder layers in one call: attention and feed-forward between norms, kernel after kernel.  Compiled once;
-// knows their order and where each result lies, and leaves every bit to the kernels, which are given what the ops they
-// stand for would give them.
+// knows their order and the place of each result, and leaves every bit to the kernels, which are given what the ops they
+// represent would give them.
 #pragma once
 
 #include <cstdint>

@@ -208,7 +208,7 @@ int64_t probe_dot(Engine& engine, int64_t rounds) { return probe_compute<&GemmKe
 int64_t probe_fma(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::fma>(engine, rounds, kFmaOps); }
 int64_t probe_bf16(Engine& engine, int64_t rounds) { return probe_compute<&GemmKernels::bf16>(engine, rounds, kBf16Ops); }
 
-// What lies behind the tiles: scales of rows [row, row + ...), the order of the columns, the activations' scale.
+// What is behind the tiles: scales of rows [row, row + ...), the order of the columns, the activations' scale.
 void pack_extras(Tiles& tiles, int64_t row, const std::optional<In<float, Vec>>& row_scales,
                  const std::optional<In<int32_t, Vec>>& columns, float input_scale) {
   require(!tiles.memory.pages->read_only(), "tiles of a file are read only");

@@ -1,6 +1,6 @@
 // A mapped file's pages become anonymous huge ones, in their place: addresses stay, bytes stay, and a thread that reads them
 // meanwhile notices nothing.  A mapping is there at once, but decoding from it is slower than from memory of one's own,
-// wherever the host keeps a file's pages; so it moves, run by run, when there is time.
+// at any place where the host keeps a file's pages; so it moves, run by run, when there is time.
 //
 // A run is read from the file into memory that was reserved for it, made read only, and put over the mapping in one call of
 // the system.  What the system refuses (no huge pages, no memory, a file that became shorter) ends the moving, and the rest

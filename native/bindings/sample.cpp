@@ -90,7 +90,7 @@ int64_t take_ids(const SampleJob& job, const Maybe<IdColumns>& c, const int32_t*
   return check_ragged(std::get<0>(*c), std::get<1>(*c), job);
 }
 
-// Where each row's mask lies; null where it has none.
+// Each row's mask; null where it has none.
 std::vector<const uint32_t*> mask_rows(const SampleJob& job, const Maybe<MaskColumns>& c) {
   std::vector<const uint32_t*> found(static_cast<size_t>(job.rows), nullptr);
   if (!c) return found;

@@ -23,7 +23,7 @@ struct Stack {
   Borrowed borrowed;
 };
 
-// The K/V of a stack's layers, looked up once: a step that asks every layer's object for it waits for memory each time.
+// The K/V of a stack's layers, looked up once: a step that gets it from every layer's object waits for memory each time.
 struct StackKV {
   std::vector<KVView> views;
   std::vector<nb::object> held;

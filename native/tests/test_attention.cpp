@@ -72,7 +72,7 @@ double rounded(float x, KVType type) {
   return std::nearbyint(x / unit) * unit;
 }
 
-// A step's inputs: what every token stores, what those of now ask.
+// A step's inputs: what every token stores, and the queries of this step.
 struct Inputs {
   Floats qkv, q, sinks;
 };
@@ -125,7 +125,7 @@ Floats run(const Kernels& kernels, int threads, const Shape& s, Kept kept, const
   return out;
 }
 
-// K as it is stored: normed over all KV heads, with weights of one, where that is asked.
+// K as it is stored: normed over all KV heads, with weights of one, where requested.
 Doubles stored_k(const Shape& s, KVType type, const Floats& qkv) {
   const int64_t wide = s.kv_heads * s.k_dim, tokens = static_cast<int64_t>(qkv.size()) / s.width();
   Doubles out;

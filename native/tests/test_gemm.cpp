@@ -35,7 +35,7 @@ void tame_scales(uint8_t* block, const Structure& s, const Tame& tame, size_t at
     for (int i = s.scales(); i < s.codes(); ++i) block[i] = static_cast<uint8_t>(112 + block[i] % 16);
 }
 
-// What lies behind the tiles: small row scales, columns in reverse, and a scale of activations.
+// What is behind the tiles: small row scales, columns in reverse, and a scale of activations.
 void write_extras(Kind kind, int64_t n, int64_t k, uint8_t* behind) {
   const Extras extras = extras_of(kind, n, k);
   const Form form = form_of(kind);

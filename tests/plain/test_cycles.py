@@ -1,10 +1,13 @@
 """No module imports itself through others, type-checking and function-level imports included."""
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-SRC = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
 
 
 def module_name(path: Path) -> str:
@@ -45,3 +48,14 @@ def test_no_module_imports_itself_through_others() -> None:
 def test_a_cycle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
     assert cycles(graph) == [["b", "c"], ["c", "b"]]
+
+
+def test_the_architecture_page_has_the_layers_of_the_contract() -> None:
+    """Rows of the table, from the top, are the layers that import-linter checks."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    first = contracts["tool"]["importlinter"]["contracts"][0]
+    layers = [set(re.findall(r"flyweight\.(\w+)", one)) for one in first["layers"]]
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = page.split("| packages and modules |", 1)[1].split("\n\n", 1)[0]
+    rows = [set(re.findall(r"`(\w+)`", row)) for row in re.findall(r"\| \d+ \| (.*) \|", table)]
+    assert rows == layers

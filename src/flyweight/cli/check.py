@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
@@ -26,9 +24,7 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": 
 @expand
 def check(
     *,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
-    ] = "stories",
+    model: opt.Model = "stories",
     engine: Annotated[
         Values,
         opt.select_settings(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.eval import Context, KldTokens
 from flyweight.cli.parameters import Values, expand
 from flyweight.config import whole
 from flyweight.errors import ConfigError
@@ -30,8 +31,6 @@ Calibration = Annotated[
         metavar="FILE", help="Text to calibrate the methods on.  [default: Python's help texts]"
     ),
 ]
-Context = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens in a window.")]
-LimitTokens = Annotated[int, typer.Option(metavar="N", help="Max tokens to score.")]
 Rounds = Annotated[int, typer.Option(metavar="N", help="Rounds of timing, all candidates in turn.")]
 Only = Annotated[
     str | None,
@@ -52,7 +51,7 @@ def compare(
     text: Text = None,
     calibration: Calibration = None,
     context: Context = 512,
-    limit_tokens: LimitTokens = 10_000,
+    limit_tokens: KldTokens = 10_000,
     rounds: Rounds = 3,
     only: Only = None,
     keep: Keep = None,

@@ -26,9 +26,7 @@ OutputLen = Annotated[int, typer.Option(metavar="TOKENS", help="Max tokens of an
 @expand
 def compile_model(
     *,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
-    ],
+    model: opt.Model,
     max_batch_size: BatchSize = 32,
     max_input_len: InputLen = 2048,
     max_output_len: OutputLen = 512,

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # commands import what computes when they run
 
 app = make_group(help="Measure the quality of a model on a text.")
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")]
 Text = Annotated[
     str | None,
     typer.Option(
@@ -76,7 +75,7 @@ def evaluate() -> None:
 @expand
 def ppl(
     *,
-    model: Model,
+    model: opt.Model,
     text: Text = None,
     context: Context = 512,
     stride: Stride = None,
@@ -178,7 +177,7 @@ def format_source(text: EvalText, tokens: int, seconds: float) -> str:
 @expand
 def kld(
     *,
-    model: Model,
+    model: opt.Model,
     against: Against,
     text: Text = None,
     context: Context = 512,

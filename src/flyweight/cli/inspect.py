@@ -7,8 +7,6 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
@@ -26,9 +24,7 @@ NUMBERED = re.compile(r"^layers\.\d+\.|\.\d+$")  # of a slot: its layer, its exp
 @expand
 def inspect(
     *,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")
-    ] = "stories",
+    model: opt.Model = "stories",
     engine: Annotated[
         Values,
         opt.select_settings(

@@ -24,6 +24,7 @@ FLAGS = {
     for flag in make_flags(Settings, "engine")
     if (name := flag.sets.partition(".")[2] or flag.key) in FIELDS
 }
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")]
 Adapter = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="LoRA adapter to answer with, in PEFT's format."),

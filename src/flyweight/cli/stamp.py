@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
-from flyweight.cli.eval import Context, KldTokens, Model, Stride, Text, show_progress
+from flyweight.cli.eval import Context, KldTokens, Stride, Text, show_progress
 from flyweight.cli.parameters import Values, expand
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
@@ -62,7 +62,7 @@ Engine = Annotated[
 @expand
 def stamp(
     *,
-    model: Model,
+    model: opt.Model,
     against: Against = None,
     text: Text = None,
     context: Context = 512,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
 from flyweight.cli.parameters import expand
 from flyweight.config import whole
@@ -104,7 +105,7 @@ class KernelOutput:
 @expand
 def kernels(
     *,
-    model: by.Model = "stories",
+    model: opt.Model = "stories",
     tests: TestOptions,
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,

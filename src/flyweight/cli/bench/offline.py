@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
 from flyweight.cli.parameters import expand
 from flyweight.config import whole
@@ -32,7 +33,7 @@ OutputJson = Annotated[
 @expand
 def latency(
     *,
-    model: by.Model = "stories",
+    model: opt.Model = "stories",
     input_len: InputLen = 32,
     output_len: OutputLen = 128,
     batch_size: BatchSize = 8,
@@ -62,7 +63,7 @@ def latency(
 @expand
 def throughput(
     *,
-    model: by.Model = "stories",
+    model: opt.Model = "stories",
     input_len: InputLen = 128,
     output_len: OutputLen = 64,
     num_prompts: NumPrompts = 64,

@@ -15,7 +15,6 @@ from flyweight.errors import ConfigError
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.peers import PeerArgument, PeerMethod
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file, a folder, or org/name.")]
 Threads = Annotated[
     int | None,
     typer.Option(

@@ -20,7 +20,7 @@ Longest = Annotated[
 
 
 def startup(
-    model: by.Model = "stories",
+    model: opt.Model = "stories",
     repetitions: Rounds = 5,
     threads: by.Threads = None,
     max_model_len: Longest = 2048,
