@@ -169,7 +169,7 @@ def open_packed_cache(
     settings: Settings, checkpoint: Checkpoint, plan: WeightPlan, ops: Ops, note: Note
 ) -> Opener | None:
     """The way to a model's kept packed weights; none where they are not wanted, or the backend
-    packs nothing that could lie in a file.
+    packs nothing that could be in a file.
     """
     room = PackedCacheSettings.of_environment()
     if not settings.packed_cache or not isinstance(ops, Packing) or room.folder is None:

@@ -99,7 +99,7 @@ class KVGroup:
 class RouteSpec:
     """How router logits choose experts: `scoring` "softmax" (over all experts), "chosen" (softmax
     over the chosen ones only) or "sigmoid"; `top` experts a token, their weights divided by their
-    sum if `normalise`, then multiplied by `scale`.  With `groups` experts lie in equal groups and
+    sum if `normalise`, then multiplied by `scale`.  With `groups` experts form equal groups and
     only the best `kept` groups, by the sum of their `judges` best experts, take part; `corrected`
     adds a bias of each expert to the scores that choose, not to the weights (DeepSeek-V3).
     """

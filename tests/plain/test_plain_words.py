@@ -51,6 +51,7 @@ BANNED = {
     r"never sleeps|gave up|made room": "is always awake, was preempted, was evicted",
     r"in crowds|sat out|prompts alone": "prefill-only",
     r"asked|asks?( of| for)?": "requested, required, needs",
+    r"lies?": "is, is stored, contradiction",
     r"speaks|speech|hears?|heeds?": "has, uses, receives",
     r"stands? for": "represents, means",
     r"wherever|seams?|ledger|portrait|unasked": "at every place, interface, configuration, summary",

@@ -76,7 +76,7 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "array of 2^61 doubles": (with_key(array(12, 1 << 61)), "length"),
     "array of 2^61 strings": (with_key(array(8, 1 << 61)), "length"),
     "array past the end": (with_key(array(4, 500)), "length"),
-    "array whose string lies": (
+    "array with a false string length": (
         with_key(array(8, 2, string("x") + pack("<Q", HUGE))),
         "string 1 of 2 of",
     ),

@@ -236,8 +236,8 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "a transposed tensor past the end": (
         zipped(tensor(ONE, (2, 2), (1, 2), 1)), "reaches out of a storage"
     ),
-    "rows that overlap": (zipped(tensor(ONE, (2, 3), (1, 1))), "not lie in order"),
-    "an expanded tensor": (zipped(tensor(ONE, (1 << 40, 2), (0, 1))), "not lie in order"),
+    "rows that overlap": (zipped(tensor(ONE, (2, 3), (1, 1))), "not in order"),
+    "an expanded tensor": (zipped(tensor(ONE, (1 << 40, 2), (0, 1))), "not in order"),
     "every second element, past the end": (zipped(tensor(ONE, (3,), (2,))), "reaches out of"),
     "a stride of 2^62": (zipped(tensor(ONE, (2, 2), (1 << 62, 1))), "reaches out of"),
     "strides below 0": (zipped(tensor(ONE, (2,), (-1,), 1)), "a tensor of"),

@@ -133,7 +133,7 @@ class BlockPool:
         return copy
 
     def publish(self, table: Table, tokens: Sequence[int], computed: int) -> None:
-        """Indexes the table's blocks that lie wholly below `computed`."""
+        """Indexes the table's blocks that are wholly below `computed`."""
         full = computed // self.block_size
         if full <= table.published:
             return

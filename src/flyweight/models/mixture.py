@@ -1,4 +1,4 @@
-"""The slots of a mixture of experts, whose matrices lie one by one as published, or stacked as
+"""The slots of a mixture of experts, whose matrices are separate as published, or stacked as
 GGUF's converters leave them.
 
 Invariant: slot `up.{e}` is expert e's gate and up, `down.{e}` its way back.

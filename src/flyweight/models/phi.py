@@ -20,7 +20,7 @@ NAMES = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
 
 
 ADAPTED = ".base_layer.weight"
-BASES = replace(  # where adapters lie next to the matrices
+BASES = replace(  # where adapters are next to the matrices
     NAMES,
     qkv=("self_attn.qkv_proj.base_layer",),
     out="self_attn.o_proj.base_layer",

@@ -153,7 +153,7 @@ class Ops(Protocol):
         ...
 
     def linear(self, x: F32, w: Weights) -> F32:
-        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs lie side
+        """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs are side
         by side.
         """
         ...
@@ -278,7 +278,7 @@ class Ops(Protocol):
 
 @runtime_checkable
 class Packing(Protocol):
-    """A backend whose packed weights are plain bytes, which may lie in a file.  `packing` names
+    """A backend whose packed weights are plain bytes, which may be in a file.  `packing` names
     their layout: under equal names equal parts give equal bytes.
     """
 

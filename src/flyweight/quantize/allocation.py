@@ -128,7 +128,7 @@ def _find_hull(each: Sequence[TypeCost]) -> list[TypeCost]:
 
 
 def _is_above(a: TypeCost, b: TypeCost, c: TypeCost) -> bool:
-    """Whether b lies on or above the line from a to c."""
+    """Whether b is on or above the line from a to c."""
     left = (b.divergence - a.divergence) * (c.nbytes - a.nbytes)
     return left >= (c.divergence - a.divergence) * (b.nbytes - a.nbytes)
 

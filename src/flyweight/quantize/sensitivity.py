@@ -43,7 +43,7 @@ class TypeCost:
 
 class SensitivityRun:
     """A model and the windows [W, L] that it is judged on; `rows` are where the tensors of the file
-    to be written lie, by slot.
+    to be written are, by slot.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where the rows of a model's slots lie in the tensors of a checkpoint that is to be written.
+"""The places of a model's slots in the tensors of a checkpoint that is to be written.
 
 Invariant: a slot holds what the model computes with (row order, additions to norms); a tensor holds
 what its file format has, and `weights.load` makes the slot of it again.  Knows no quantisation.
@@ -70,7 +70,7 @@ class VectorElements:
 
 
 def list_rows(slot: SlotPlan) -> list[TensorRows]:
-    """Where the rows of a matrix slot lie, in their order."""
+    """The places of the rows of a matrix slot, in their order."""
     found, first = [], 0
     for source in slot.sources:
         found.append(
@@ -90,7 +90,7 @@ def list_rows(slot: SlotPlan) -> list[TensorRows]:
 
 
 def list_biases(slot: SlotPlan) -> list[VectorElements]:
-    """Where the biases of a matrix slot lie."""
+    """The places of the biases of a matrix slot."""
     found, first = [], 0
     for source in slot.sources:
         if source.bias:
@@ -102,7 +102,7 @@ def list_biases(slot: SlotPlan) -> list[VectorElements]:
 
 
 def list_elements(slot: SlotPlan) -> list[VectorElements]:
-    """Where the elements of a vector slot lie."""
+    """The places of the elements of a vector slot."""
     found, first = [], 0
     for source in slot.sources:
         width = source.shape[-1] if len(source.shape) > 1 else 1

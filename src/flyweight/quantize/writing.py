@@ -68,7 +68,7 @@ class TensorOutput:
 
     def _write_blocks(self, piece: TensorRows, coded: Coded, start: int) -> None:
         """Rows that are whole bytes of their tensor."""
-        assert isinstance(coded, BlockRows), "rows that lie apart are blocks"
+        assert isinstance(coded, BlockRows), "rows that are apart are blocks"
         if piece.order:
             assert coded.shape[0] == piece.rows, "rows in another order come at once"
             coded = coded.take(piece.find_places(piece.rows))

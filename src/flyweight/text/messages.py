@@ -144,7 +144,7 @@ def to_plain(value: Any) -> Any:
 
 
 def check_depth(name: str, value: Any) -> None:
-    """Raises `RequestError` where lists and mappings lie too deep in one another; no recursion on
+    """Raises `RequestError` where lists and mappings are nested too deeply; no recursion on
     what a client sent.
     """
     level = [value]

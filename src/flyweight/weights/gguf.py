@@ -1,5 +1,5 @@
-"""The GGUF reader (versions 2 and 3, little-endian): metadata, the tensor table, and where each
-tensor lies.
+"""The GGUF reader (versions 2 and 3, little-endian): metadata, the tensor table, and the place of
+each tensor.
 
 Invariant: every length, count, type, offset and alignment is checked against the file before it is
 used, in integers that cannot overflow. Format: ggml's docs/gguf.md. Does not know what keys or

@@ -34,7 +34,7 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class GgufParts:
-    """The files, in order; spans say which one they lie in."""
+    """The files, in order; spans say which one they are in."""
 
     files: tuple[GgufFile, ...]
     spans: Mapping[str, Span]
@@ -91,7 +91,7 @@ def find_first_part(names: Iterable[str]) -> str:
 
 
 def _list_paths(path: Path, count: int) -> list[Path]:
-    """Where the parts of the model lie that `path` is one of."""
+    """The paths of all parts of the model that `path` is one of."""
     named = PART.fullmatch(path.name)
     if named is None or int(named[3]) != count:
         raise CheckpointError(

@@ -21,7 +21,7 @@ class TensorInfo:
 @dataclass(frozen=True, slots=True)
 class Span:
     """The place of a tensor: `nbytes` bytes from `offset` bytes into its file, which is number
-    `part` of those the model is cut into.  `strides`, where its elements do not lie in order, are
+    `part` of those the model is cut into.  `strides`, where its elements are not in order, are
     the bytes from one index to the next along each axis; elements never overlap.
     """
 

@@ -32,7 +32,7 @@ MOST_ENTRIES = 1 << 16  # tensors of one file
 
 
 class StridedFile(MappedFile):
-    """A file whose tensors may be transposed: their elements lie in another order."""
+    """A file whose tensors may be transposed: their elements are in another order."""
 
     def read_rows(self, name: str, span: Span, start: int, stop: int) -> Rows:
         shape, _, count = self._find_range(name, span, start, stop)
@@ -142,7 +142,7 @@ def _read_stream(file: MappedFile) -> tuple[Any, Places, int]:
 def _place_following(
     file: MappedFile, keys: list[str], storages: dict[str, TorchStorage], at: int
 ) -> Places:
-    """Where the storages of the old format lie: one after the other from byte `at` on."""
+    """The places of the storages in the old format: one after the other from byte `at` on."""
     places: Places = {}
     for key in keys:
         if key not in storages or key in places:
@@ -182,8 +182,8 @@ def _make_span(where: str, tensor: PickledTensor, places: Places) -> Span:
     in_order, count = _is_contiguous(shape, tensor.strides), math.prod(shape)
     if not in_order and (len(shape) > 2 or _overlaps(shape, tensor.strides)):
         raise CheckpointError(
-            f"{where}: shape {list(shape)} with strides {list(tensor.strides)}, whose elements do "
-            "not lie in order; make it contiguous() and save it again"
+            f"{where}: shape {list(shape)} with strides {list(tensor.strides)}, whose elements are "
+            "not in order; make it contiguous() and save it again"
         )
     last = sum((n - 1) * step for n, step in zip(shape, tensor.strides, strict=True))
     if tensor.offset + (count if in_order else last + 1) > storage.count:
@@ -208,7 +208,7 @@ def _check(where: str, storage: TorchStorage, places: Places) -> None:
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether a tensor's elements lie one after the other, the last axis first."""
+    """Whether a tensor's elements are one after the other, the last axis first."""
     step = 1
     for n, given in zip(reversed(shape), reversed(strides), strict=True):
         if n != 1 and given != step and 0 not in shape:

@@ -1,4 +1,4 @@
-"""Where the members of a zip archive lie, for archives whose members are stored as they are.
+"""The places of the members of a zip archive, for archives whose members are stored as they are.
 
 Invariant: every size and offset of the archive's directory is checked against the file before use,
 and no member reaches out of it.  Format: PKWARE's APPNOTE 6.3.9, ZIP64 included.  Reads no member.

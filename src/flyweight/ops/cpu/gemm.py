@@ -97,7 +97,7 @@ class Gemm:
         return PackedWeight(shape, tiles.kind, tiles, copy_bias(shape, bias))
 
     def linear(self, x: F32, weights: PackedWeight | tuple[PackedWeight, ...]) -> F32:
-        """[T,K] x (N,K) -> [T,N]; a tuple's outputs lie side by side."""
+        """[T,K] x (N,K) -> [T,N]; a tuple's outputs are side by side."""
         x = np.ascontiguousarray(x)
         if isinstance(weights, PackedWeight):
             out = self._allocate_output(len(x), weights.shape[0])
@@ -149,7 +149,7 @@ class Gemm:
 def map_weight(
     file: _native.TileFile, offset: int, shape: tuple[int, int], kind: str, bias: F32 | None
 ) -> PackedWeight:
-    """A weight whose tiles lie in a file."""
+    """A weight whose tiles are in a file."""
     return PackedWeight(shape, kind, file.tiles(offset, kind, *shape), copy_bias(shape, bias))
 
 

@@ -2,8 +2,8 @@
 a matrix, and parses rows of them into one `GroupedWeight`.
 
 Invariant: a claim is made from the config, the headers, and what little a format writes into
-tensors instead of those (`Folder.read_note`); every lie of theirs is a `CheckpointError` that names
-the tensor or the config's field, its value, and what is expected.
+tensors instead of those (`Folder.read_note`); every contradiction in them is a `CheckpointError`
+that names the tensor or the config's field, its value, and what is expected.
 Knows no container: `Part` is what a format sees of a tensor.
 """
 

@@ -16,7 +16,7 @@ from flyweight.weights.formats.values import split_nibbles, split_planes, to_hal
 from flyweight.wire import U8
 
 Codes = NDArray[np.int8]
-SEVEN = np.array([0, 7, 14, 21], np.uint32)  # where the indices of four rows of signs lie
+SEVEN = np.array([0, 7, 14, 21], np.uint32)  # bits of the indices of four rows of signs
 THREE = np.array([0, 3, 6, 9], np.uint16)
 
 

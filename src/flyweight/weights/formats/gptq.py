@@ -248,7 +248,7 @@ class GptqMatrix:
             )
 
     def _find_columns(self, part: Part) -> I32 | None:
-        """Which element each code belongs to, or None where codes lie in order."""
+        """Which element each code belongs to, or None where codes are in order."""
         columns = sort_columns(part, self.group, self.where)
         if self.ordered:
             return columns

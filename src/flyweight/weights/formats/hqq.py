@@ -7,7 +7,7 @@ M [N, K], one row after the other, are R = N K / g groups of g:
     M.scale, M.zero  floats [R, 1], or [1, R]
     M.nbits, M.group_size, M.axis, M.shape, M.view_as_float  numbers in tensors of their own
 
-Invariant: w = scale * (code - zero).  5 and 6 bits lie in bytes; 1 bit is read as 2.
+Invariant: w = scale * (code - zero).  5 and 6 bits are stored in bytes; 1 bit is read as 2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
