@@ -90,7 +90,7 @@ def test_no_more_than_so_many_are_in_the_engine(folder: Path) -> None:
     run(folder, test, max_requests=3)
 
 
-def test_a_slow_reader_loses_nothing_and_holds_nobody_up(folder: Path) -> None:
+def test_a_slow_reader_loses_nothing_and_delays_no_other(folder: Path) -> None:
     async def test(llm: AsyncLLM) -> None:
         parts = 0
         whole = ""
@@ -107,7 +107,7 @@ def test_a_slow_reader_loses_nothing_and_holds_nobody_up(folder: Path) -> None:
     run(folder, test)
 
 
-def test_who_leaves_ends_the_request(folder: Path) -> None:
+def test_a_client_that_leaves_ends_its_request(folder: Path) -> None:
     async def idle(llm: AsyncLLM) -> None:
         while llm.llm.loaded.engine.busy or llm._streams:
             await asyncio.sleep(0.005)
@@ -186,7 +186,7 @@ def test_refusals_are_the_askers_own(folder: Path) -> None:
     run(folder, test, max_num_seqs=4)
 
 
-def test_closing_tells_those_who_wait(folder: Path) -> None:
+def test_closing_ends_waiting_requests(folder: Path) -> None:
     async def test(llm: AsyncLLM) -> None:
         task = asyncio.create_task(text(llm, "hello", LONG))
         while not llm._streams:

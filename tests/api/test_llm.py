@@ -83,7 +83,7 @@ def test_token_ids_in_options_must_be_in_the_vocabulary(llm: LLM) -> None:
             llm.generate("a", SamplingParams(**option))
 
 
-def test_what_goes_beside_a_prompt_is_checked(llm: LLM) -> None:
+def test_what_goes_next_to_a_prompt_is_checked(llm: LLM) -> None:
     for option, words in (({"salt": 5}, "salt = 5"), ({"priority": "high"}, "priority = 'high'")):
         with pytest.raises(RequestError, match=words):
             llm.generate(["a", "b"], **option)
@@ -133,7 +133,7 @@ def test_log_probabilities(llm: LLM) -> None:
 # --- ends ---
 
 
-def test_stop_strings_cut_the_same_with_and_without_guesses(folder: Path) -> None:
+def test_stop_strings_cut_the_same_with_and_without_drafts(folder: Path) -> None:
     plain, guessing = LLM(folder), LLM(folder, draft_tokens=4)
     few = plain.tokenizer.encode("hello there", add_special=False)  # so that guesses come true
     long = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
@@ -273,7 +273,7 @@ def test_results_carry_times_and_cached_tokens(folder: Path) -> None:
     assert llm.stats()["cached"] == 32
 
 
-def test_counters_tell_ends_from_aborts(llm: LLM) -> None:
+def test_counters_distinguish_ends_from_aborts(llm: LLM) -> None:
     before = llm.stats()
     text = texts(llm, "hello", SamplingParams(**GREEDY))[0]
     for n in (1, 2):

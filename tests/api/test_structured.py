@@ -145,7 +145,7 @@ def test_one_at_his_prompt_does_not_end_for_the_error_of_the_next(
 
 
 @pytest.mark.parametrize("drafts", [0, 4])
-def test_who_waits_for_his_mask_gets_the_same_tokens(folder: Path, llm: LLM, drafts: int) -> None:
+def test_waiting_for_a_mask_changes_no_tokens(folder: Path, llm: LLM, drafts: int) -> None:
     """With no time for masks, each step makes one; what the others draw does not count."""
     params = [
         wanted(s, form={"json": PERSON}, n=3, temperature=0.7, prompt_logprobs=1, logprobs=2)

@@ -129,7 +129,7 @@ def test_the_page_loads_nothing_and_escapes_names() -> None:
     assert "×1.45" in text and "71%" in text
 
 
-def test_the_machine_line_says_beside_what() -> None:
+def test_the_machine_line_names_the_other_load() -> None:
     around = Surroundings("A Processor", 2, 24 << 30, "0.1.0", "abc1234")
     assert describe_machine(around, [OURS, THEIRS]) == (
         "A Processor; 2 cores; 24 GiB; avx512; read 40 GB/s; int8 2000 Gop/s; bf16 1000 Gop/s; "

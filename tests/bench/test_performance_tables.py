@@ -112,7 +112,7 @@ def test_a_busy_core_is_held_to_the_quiet_figure(tables: ModuleType) -> None:
     assert "tg128 @ d2048 + 1 busy" in text and "keeps 60 % of its quiet figure: met" in text
 
 
-def test_time_beside_the_model_is_reported(tables: ModuleType) -> None:
+def test_time_next_to_the_model_is_reported(tables: ModuleType) -> None:
     quick = replace(row("tg128"), outside_us=61.4)
     assert "61 us a step outside the model |" in "\n".join(tables.tables([quick]))
 

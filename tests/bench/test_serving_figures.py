@@ -181,7 +181,7 @@ vllm:generation_tokens_total{{engine="0",model_name="a b"}} 9.0
 """
 
 
-def test_what_became_of_guesses_meanwhile() -> None:
+def test_what_became_of_drafts_meanwhile() -> None:
     pages = [DraftStatistics.of(PAGE.format(*row)) for row in ((1, 2, 1, 1, 0), (11, 22, 13, 9, 4))]
     assert pages[0] is not None and pages[1] is not None
     drafts = pages[1].subtract(pages[0])

@@ -210,7 +210,7 @@ def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
     assert fake.connections == 6
 
 
-def test_nobody_there_is_every_requests_failure() -> None:
+def test_without_a_server_every_request_fails() -> None:
     with serving() as fake:
         pass
     got = played(fake, [ASK] * 2)

@@ -57,7 +57,7 @@ def test_peers_that_are_not_here_are_not_requested(
     assert "--vs" not in suite.command(part, args, set())
 
 
-def test_openvino_gets_f16_beside_bf16(suite: ModuleType, args: argparse.Namespace) -> None:
+def test_openvino_gets_f16_next_to_bf16(suite: ModuleType, args: argparse.Namespace) -> None:
     part = suite.Part("qwen3-0.6b/bf16", ("-n", "8"), ("llama.cpp", "openvino"))
     words = suite.command(part, args, {"llama.cpp", "openvino"})
     assert f"openvino={args.models}/qwen3-0.6b/f16.gguf" in words and "llama.cpp" in words

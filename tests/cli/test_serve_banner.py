@@ -70,7 +70,7 @@ def test_a_terminal_has_one_line_that_moves(clock: list[float]) -> None:
     assert "fetching model.gguf: 19.0 MiB of 100.0 MiB" in text
 
 
-def test_nobody_reads(clock: list[float]) -> None:
+def test_a_client_that_reads_nothing(clock: list[float]) -> None:
     made = shown(Closed())
     made.warn("first")
     made.warn("second")

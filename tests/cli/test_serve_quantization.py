@@ -107,7 +107,7 @@ def test_each_key_is_read_strictly(tmp_path: Path, given: dict, says: str) -> No
     assert says in said
 
 
-def test_what_can_be_honoured_is_taken(tmp_path: Path) -> None:
+def test_what_can_be_supported_is_taken(tmp_path: Path) -> None:
     for words in (
         ("--quantization", '{"method": "GGUF"}'),
         ("--config", written(tmp_path / "a.json", '{"quantization": {"method": "gguf"}}')),

@@ -26,7 +26,7 @@ def words(tmp_path: Path) -> tuple[object, ...]:
     return ("--text", file, "--context", 64, "--limit-tokens", 200)
 
 
-def test_the_file_tells_what_was_measured(command, model, words) -> None:
+def test_the_file_reports_what_was_measured(command, model, words) -> None:
     full = ASSETS / "stories.gguf"
     got = command("eval", "kld", model, "--against", full, *words, "--json")
     expected = json.loads(got.out)

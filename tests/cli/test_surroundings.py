@@ -69,7 +69,7 @@ def test_a_terminal_without_box_characters(shell, folder) -> None:
 # --- a pipe next to a prompt ---
 
 
-def test_text_beside_a_prompt_is_not_lost(shell, folder, tmp_path) -> None:
+def test_text_next_to_a_prompt_is_not_lost(shell, folder, tmp_path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("The notes end here.\n")
     for words in (("Summarise:",), ("Summarise:", "-f", notes)):
@@ -99,7 +99,7 @@ def test_a_pipe_that_stays_open_is_not_waited_for(folder, environment) -> None:
 # --- a home ---
 
 
-def test_nobodys_home_has_no_history(monkeypatch) -> None:
+def test_without_a_home_there_is_no_history(monkeypatch) -> None:
     from flyweight.cli.lines import edit_lines
 
     def unknown(_) -> None:

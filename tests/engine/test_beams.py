@@ -37,7 +37,7 @@ class Counting(Scheduler):
 
 
 @pytest.mark.parametrize("share", (0.6, 0.9))
-def test_crowds_of_searches_get_the_oracles_answers(share: float) -> None:
+def test_many_searches_get_the_oracles_answers(share: float) -> None:
     Counting.met.clear()
     for seed in range(150):
         harness = Harness(workload(seed, share))
@@ -199,7 +199,7 @@ def test_a_fork_goes_on_from_where_its_source_is(size: int, seats: int) -> None:
     assert run.metrics.copied == (2 if size > 1 and seats > 1 and 6 % size else 0)
 
 
-def test_integrity_sees_a_fork_nobody_counted() -> None:
+def test_integrity_detects_an_uncounted_fork() -> None:
     class Uncounted(BlockPool):
         def share(self, table: Table, blocks: list[int]) -> None:
             before = list(self.refs)

@@ -241,7 +241,7 @@ def test_a_slot_one_too_far_is_caught(monkeypatch):
     assert caught()
 
 
-def test_a_guess_that_nobody_verified_is_caught(monkeypatch):
+def test_an_unverified_draft_is_caught(monkeypatch):
     monkeypatch.setattr(drafts_room, "accept_drafts", lambda draft, sampled: list(sampled))
     assert caught()
 

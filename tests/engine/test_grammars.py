@@ -178,7 +178,7 @@ def test_one_grammar_is_let_in_whatever_its_bytes() -> None:
     assert grammars.live_bytes == 0
 
 
-def test_a_text_that_outgrows_its_grammar_costs_nobody_else(
+def test_a_text_that_outgrows_its_grammar_affects_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What `a` writes has its lexer grow beyond all limits; `b` and `c` want the same grammar, one

@@ -31,7 +31,7 @@ class Played:
 
 
 @pytest.mark.parametrize("dear", [10.0, 24.0, 49.0, 200.0])
-def test_a_step_keeps_to_its_allowance_and_everybody_gets_on(dear: float) -> None:
+def test_a_step_keeps_its_budget_and_all_requests_progress(dear: float) -> None:
     names = [f"dear{i}" for i in range(32)] + [f"cheap{i}" for i in range(8)]
     cost = {name: dear if name.startswith("dear") else 0.5 for name in names}
     played, served = Played(cost), Counter[str]()
@@ -47,7 +47,7 @@ def test_a_step_keeps_to_its_allowance_and_everybody_gets_on(dear: float) -> Non
     assert min(turns) >= 2 and max(turns) - min(turns) <= 1
 
 
-def test_nobody_waits_where_all_fit() -> None:
+def test_no_request_waits_where_all_fit() -> None:
     names = [f"a{i}" for i in range(64)]
     played = Played(dict.fromkeys(names, 0.5))
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_without_an_allowance_all_are_served() -> None:
         assert sorted(order) == [0, 1, 2]
 
 
-def test_one_who_is_forgotten_leaves_nothing() -> None:
+def test_a_forgotten_request_leaves_nothing() -> None:
     played = Played({"a": 1.0})
     played.step(["a"])
     played.budget.forget(("a", 0))

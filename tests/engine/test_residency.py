@@ -40,7 +40,7 @@ def test_from_taken_to_evicted_and_from_use_to_use() -> None:
     assert residency.take() == []
 
 
-def test_a_block_nobody_used_again_is_idle_since_it_was_taken() -> None:
+def test_a_block_without_reuse_is_idle_since_its_allocation() -> None:
     pool, residency, clock = watched(blocks=1)
     pool.release(used(pool, [1, 2]))
     clock.now = 6.0

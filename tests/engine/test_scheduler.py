@@ -130,7 +130,7 @@ def test_the_last_in_rank_is_preempted_and_comes_back():
     assert seen and set(seen) == {"a"}
 
 
-def test_guesses_give_way_to_other_sequences():
+def test_drafts_give_way_to_other_sequences():
     s = scheduler(max_num_batched_tokens=3)
     for id in "abc":
         s.add(request(id, 1, 8))

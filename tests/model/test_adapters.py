@@ -134,7 +134,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("fault", CONFIGS)
-def test_configs_that_cannot_be_honoured(fault: str, tmp_path: Path) -> None:
+def test_configs_that_cannot_be_supported(fault: str, tmp_path: Path) -> None:
     change, message = CONFIGS[fault]
     folder = shutil.copytree(ADAPTERS / "llama3" / "queries", tmp_path / "a")
     config = json.loads((folder / "adapter_config.json").read_text())

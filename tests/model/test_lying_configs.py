@@ -106,7 +106,7 @@ def test_deepseek_may_have_experts_from_the_first_layer_on(first: int) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["mixtral", "deepseek_v2"])
-def test_a_plan_is_not_sized_by_a_lie(model_type: str) -> None:
+def test_a_plan_is_not_sized_by_a_false_value(model_type: str) -> None:
     name = {"mixtral": "mixtral", "deepseek_v2": "deepseek-v2"}[model_type]
     config = read_json(MODELS / name / "config.json")
     lies = {"num_local_experts": 1 << 20, "n_routed_experts": 1 << 20, "num_hidden_layers": 1024}

@@ -106,7 +106,7 @@ class Unknown:
 
 @pytest.mark.parametrize("name", ["gemma3", "opt", "olmo2", "qwen3"])
 @pytest.mark.parametrize("unknown", [0, 1])
-def test_runs_around_a_layer_nobody_knows(name: str, unknown: int) -> None:
+def test_runs_around_an_unknown_layer(name: str, unknown: int) -> None:
     ops = FinerOps(2, None, "f32")
     model = decoder(MODELS / name, ops)
     tokens = np.arange(9, dtype=np.int32) % model.spec.vocab

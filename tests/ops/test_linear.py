@@ -193,7 +193,7 @@ def test_a_row_of_an_odd_number_of_groups(isa: str) -> None:
     assert np.array_equal(g.linear(x, w), alone)
 
 
-def test_a_large_result_that_somebody_holds_is_not_written_again() -> None:
+def test_a_large_result_in_use_is_not_overwritten() -> None:
     rng = np.random.default_rng(19)
     part, x = make("q8_0", 5000, 32, rng), tokens(2 * 64, 32, rng)  # 1.3 MB a result
     g = gemm()
@@ -242,13 +242,13 @@ EXPANDED |= {"iq2_xxs": 4.19, "iq1_m": 4.93, "iq1_s": 5.52, "tq2_0": 4.19, "tq1_
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_packed_bytes_beside_the_file(kind: str) -> None:
+def test_packed_bytes_next_to_the_file(kind: str) -> None:
     form = FORMATS[kind]
     packed = gemm().count_packed_bytes((64, 512), form.packed)
     assert packed <= EXPANDED.get(kind, 1.05) * form.count_bytes((64, 512))
 
 
-def test_tuple_outputs_lie_side_by_side() -> None:
+def test_tuple_outputs_are_side_by_side() -> None:
     rng = np.random.default_rng(9)
     g = gemm(activations="int8")
     parts = [make(kind, n, 256, rng) for kind, n in (("q4_k", 33), ("q6_k", 16), ("f32", 5))]

@@ -92,7 +92,7 @@ def test_other_dtypes_are_refused_not_converted() -> None:
         _native.pack_rows(pool(), tiles(), 0, 1, np.ones(16, np.float32))
 
 
-def test_fields_may_lie_at_any_address() -> None:
+def test_fields_may_be_at_any_address() -> None:
     values = np.arange(64, dtype=np.float32)
     raw = np.zeros(257, np.uint8)
     raw[1:] = values.view(np.uint8)

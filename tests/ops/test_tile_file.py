@@ -166,7 +166,7 @@ def test_a_mapped_weight_keeps_its_bias(ops: CpuOps, file: int) -> None:
         (0, 0, K),
     ],
 )
-def test_nothing_lies_beyond_the_file(ops: CpuOps, file: int, offset: int, n: int, k: int) -> None:
+def test_nothing_is_beyond_the_file(ops: CpuOps, file: int, offset: int, n: int, k: int) -> None:
     found = ops.map_file(file)
     with pytest.raises(ValueError, match=r"beyond the file|cache line|needs rows"):
         found.tiles(offset, "q4_0", n, k)

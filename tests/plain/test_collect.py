@@ -51,7 +51,7 @@ def test_neither_grouping_nor_when_it_is_read_changes_anything(cuts, stop, reque
     assert choice.delta == ""
 
 
-def test_feed_tells_when_the_engine_must_stop() -> None:
+def test_feed_reports_when_the_engine_must_stop() -> None:
     early = collector(stop="Lily")
     reported = [early.feed(event([i])) for i in IDS]
     assert reported.count(True) == 1

@@ -28,7 +28,7 @@ def search(tokens: list[int], limit: int, most: int, least: int) -> list[int]:
     return []
 
 
-def test_guesses_what_followed_before() -> None:
+def test_drafts_what_followed_before() -> None:
     assert guess([1, 2, 3, 4, 5, 9, 1, 2]) == [3, 4, 5, 9]
     assert guess([1, 2, 7, 3, 1, 2, 8, 5, 1, 2]) == [8, 5, 1, 2]  # the latest
     assert guess([6, 1, 2, 7, 4, 1, 2, 8, 6, 1, 2]) == [7, 4, 1, 2]  # the longest

@@ -102,7 +102,7 @@ def test_each_pattern_of_license_files_matches(glob: str) -> None:
     assert list(ROOT.glob(glob))
 
 
-def test_files_in_the_package_that_are_not_code_have_a_licence_beside_them() -> None:
+def test_files_in_the_package_that_are_not_code_have_a_licence_next_to_them() -> None:
     folders = {path.parent for path in licence_files()}
     strays = [
         path.relative_to(ROOT).as_posix()

@@ -56,6 +56,11 @@ BANNED = {
     r"stands? for": "represents, means",
     r"wherever|seams?|ledger|portrait|unasked": "at every place, interface, configuration, summary",
 }
+# Words of names, between underscores.
+IN_NAMES = re.compile(
+    r"_(told|tells|asked|beside|dialects?|nobody|somebody|everybody|whoever|honoured|guess(es)?|"
+    r"hears?|lies?|speaks)(?=_|\b)"
+)
 IDIOMS = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 
 
@@ -146,6 +151,12 @@ def test_comments_use_standard_terms() -> None:
     lines = ((path, *line) for path in MODULES for line in comments(path))
     found = [f"{name(path)}:{line}: {text}" for path, line, text in lines if IDIOMS.search(text)]
     assert found == []
+
+
+def test_names_of_tests_use_standard_terms() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    names = (re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")) for path in files)
+    assert [one for one in chain.from_iterable(names) if IN_NAMES.search(one)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

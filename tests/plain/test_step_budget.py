@@ -159,7 +159,7 @@ def test_the_memory_plan_is_never_exceeded() -> None:
     assert tokens(BudgetController(TARGET, 20), 0) <= 20
 
 
-def test_a_prompt_that_grows_dearer_with_depth_is_followed() -> None:
+def test_the_budget_follows_a_prompt_that_costs_more_with_depth() -> None:
     controller = BudgetController(TARGET, MOST)
     at, times = 0, []
     while at < 30_000:

@@ -86,7 +86,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: boo
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("place", ["abort", "_finish", "pool.release"])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_an_end_that_raises_harms_nobody_else(
+def test_an_end_that_raises_affects_no_other(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, capfd: Any, place: str, after: bool, stopped: bool
 ) -> None:
     ends.begin()

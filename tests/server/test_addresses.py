@@ -66,7 +66,7 @@ def over_socket(path: Path) -> http.client.HTTPConnection:
 KEY = {"authorization": "Bearer k"}
 
 
-def test_a_server_with_a_certificate_speaks_https(secure: Running) -> None:
+def test_a_server_with_a_certificate_serves_https(secure: Running) -> None:
     assert f"https://127.0.0.1:{secure.port}" in secure.said[-1]
     body = {"prompt": "Once", "max_tokens": 3, "stream": True}
     got, raw = requested(over_tls(secure), "POST", "/v1/completions", body, **KEY)
@@ -151,7 +151,7 @@ def test_a_socket_needs_no_key() -> None:
     assert ServerSettings(host="0.0.0.0", uds="/run/x").local
 
 
-def test_metrics_are_packed_for_who_can_unpack(server: Running) -> None:
+def test_metrics_are_compressed_on_request(server: Running) -> None:
     plain = server.get("/metrics")
     assert "content-encoding" not in plain.headers
     packed = server.get("/metrics", **{"accept-encoding": "deflate, gzip"})

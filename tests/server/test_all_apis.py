@@ -69,9 +69,7 @@ def test_a_schema_is_kept_to(talker: Running, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_schema_nothing_satisfies_is_refused_by_the_dialects_name(
-    talker: Running, path: str
-) -> None:
+def test_a_schema_nothing_satisfies_is_refused_by_the_apis_name(talker: Running, path: str) -> None:
     got = talker.post(path, requested(name_of(talker), path, HOSTNAME))
     assert got.status == 400, got.body
     words = got.body.decode()
@@ -110,7 +108,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_a_call_in_anthropics_dialect(caller: Running) -> None:
+def test_a_call_in_anthropics_api(caller: Running) -> None:
     choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
     body = {
         "model": "caller", "messages": TALK, "max_tokens": 80, "tool_choice": choice,
@@ -154,14 +152,14 @@ def test_a_call_in_a_response(caller: Running) -> None:
     assert caller.post("/v1/responses", {**body, "input": again}).status == 200
 
 
-def test_tools_are_shown_in_ollamas_dialect(caller: Running) -> None:
+def test_tools_are_shown_in_ollamas_api(caller: Running) -> None:
     body = {"model": "caller", "messages": TALK, "stream": False, "options": {"num_predict": 1}}
     bare = caller.post("/api/chat", body).json["prompt_eval_count"]
     tools = [{"type": "function", "function": PLAIN}]
     assert caller.post("/api/chat", {**body, "tools": tools}).json["prompt_eval_count"] > bare
 
 
-def test_a_call_in_ollamas_dialect_has_a_line_of_its_own(
+def test_a_call_in_ollamas_api_has_a_line_of_its_own(
     tmp_path: Path,
 ) -> None:
     """Arguments are objects there, so a call is sent whole.  It is called, as
@@ -219,7 +217,7 @@ def test_a_call_that_is_cut_off_has_its_finish_reason(caller: Running, stream: b
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/messages", "/v1/completions", "/nowhere"])
-def test_what_no_route_caught_has_the_dialects_shape(path: str) -> None:
+def test_uncaught_errors_have_the_shape_of_the_api(path: str) -> None:
     sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

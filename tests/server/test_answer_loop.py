@@ -133,7 +133,7 @@ def test_many_choices_are_written_in_turns() -> None:
 
 
 @pytest.mark.parametrize("tokens, prompt, aside", [(2, 2, False), (2, 999, True), (999, 2, True)])
-def test_a_piece_with_much_to_tell_is_written_aside(tokens: int, prompt: int, aside: bool) -> None:
+def test_a_large_piece_is_written_on_a_thread(tokens: int, prompt: int, aside: bool) -> None:
     async def work() -> None:
         import threading
 
@@ -197,7 +197,7 @@ def test_a_prompt_is_written_once_for_all_choices(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("more", [{"prompt_logprobs": 5}, {"echo": True, "logprobs": 5}])
-def test_streams_tell_what_whole_replies_do(server: Running, more: dict[str, Any]) -> None:
+def test_streams_have_what_whole_replies_have(server: Running, more: dict[str, Any]) -> None:
     body = {"prompt": [LONG, "Once"], "n": 6, "max_tokens": 3, "seed": 4, **more}
     whole = server.post("/v1/completions", body).json["choices"]
     reported: dict[int, dict[str, Any]] = {}

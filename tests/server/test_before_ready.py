@@ -89,7 +89,7 @@ def test_a_path_is_read_out_of_any_head(head: bytes, path: str) -> None:
     assert parse_path(head) == path
 
 
-def test_the_port_stays_open_for_who_serves_next() -> None:
+def test_the_port_stays_open_for_the_next_server() -> None:
     sock = listen("127.0.0.1", 0)
 
     async def work() -> None:

@@ -94,7 +94,7 @@ def test_without_a_call_to_be_read_there_is_the_form(caller: Running) -> None:
     assert "tool_calls" not in found["message"]
 
 
-def test_other_dialects(caller: Running) -> None:
+def test_other_apis(caller: Running) -> None:
     more = beginning(caller, "<")
     function = STRICT["function"]
     text = {"format": {"type": "json_schema", "name": "pet", "schema": SCHEMA}}
@@ -155,7 +155,7 @@ def test_any_object_has_calls_without_a_mark_in_it(bare: Running) -> None:
     ("form", "tool"),
     [(ALIKE, WEATHER), ({"type": "array", "items": {}}, WEATHER), (True, WEATHER), (None, STRICT)],
 )
-def test_what_looks_like_a_call_is_refused_beside_tools(
+def test_what_looks_like_a_call_is_refused_next_to_tools(
     bare: Running, form: Any, tool: dict[str, Any]
 ) -> None:
     outputs = {"json_object": True} if form is None else {"json": json.dumps(form)}

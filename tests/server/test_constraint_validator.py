@@ -112,7 +112,7 @@ def test_a_process_that_does_not_start_in_time_is_ended(monkeypatch: pytest.Monk
     judged(work)
 
 
-def test_a_question_nobody_waits_for_is_dropped() -> None:
+def test_a_question_without_waiting_requests_is_dropped() -> None:
     async def work(judges: ConstraintValidator) -> None:
         await judges.check(StructuredOutputs(regex="a"))  # a process is there now
         (process,) = judges.idle
@@ -171,7 +171,7 @@ def test_small_questions_do_not_wait_for_slow_ones() -> None:
     judged(work)
 
 
-def test_those_who_wait_for_slow_questions_leave_room() -> None:
+def test_slow_questions_leave_capacity_for_others() -> None:
     async def run() -> None:
         judges = ConstraintValidator(list, 60.0, most=4)
         try:

@@ -52,7 +52,7 @@ def test_a_step_that_raises_ends_its_request_alone(server: Running, step: int) -
         assert faulty.empty()
 
 
-def test_a_step_that_names_nobody_ends_who_fails_alone(server: Running) -> None:
+def test_a_failed_step_ends_only_the_request_that_caused_it(server: Running) -> None:
     expected = alone(server)
     with served(FLYWEIGHT_TESTING="1", FLYWEIGHT_FAULT="poison:request=1") as faulty:
         got = all_at_once(faulty, bodies())
@@ -71,7 +71,7 @@ def own() -> Iterator[Running]:
         yield running
 
 
-def test_a_fault_is_not_honoured_outside_tests(own: Running) -> None:
+def test_a_fault_is_not_supported_outside_tests(own: Running) -> None:
     assert own.post("/v1/completions", bodies()[0]).status == 200
 
 
@@ -201,7 +201,7 @@ def left(server: Running, stream: bool, reset: bool, wait: Callable[[], bool]) -
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("reset", [True, False])
-def test_who_leaves_frees_his_blocks(server: Running, stream: bool, reset: bool) -> None:
+def test_a_client_that_leaves_frees_its_blocks(server: Running, stream: bool, reset: bool) -> None:
     left(server, stream, reset, lambda: not server.empty())
     server.until(server.empty)
 
@@ -221,7 +221,7 @@ def computed(server: Running) -> set[int]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_the_queue_is_never_computed(narrow: Running, stream: bool) -> None:
+def test_a_client_that_leaves_the_queue_is_never_computed(narrow: Running, stream: bool) -> None:
     before = computed(narrow)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(ended, narrow, {**LONG, "max_tokens": 150})
@@ -237,7 +237,7 @@ def sequences(server: Running) -> int:
     return len(server.get("/debug/kv").json["sequences"])
 
 
-def test_who_leaves_at_the_prompt_frees_his_blocks(narrow: Running) -> None:
+def test_a_client_that_leaves_during_prefill_frees_its_blocks(narrow: Running) -> None:
     """A prompt that takes hundreds of steps, left at one of the first."""
     prompt = "One day a cat sat on the mat and looked at the dog. " * 25
     tokens = len(narrow.post("/tokenize", {"prompt": prompt}).json["tokens"])

@@ -3,7 +3,7 @@
 from http_server import Running, started
 
 
-def test_steps_tell_who_was_computed_and_how_long_it_took() -> None:
+def test_steps_list_their_requests_and_times() -> None:
     with started("--disable-log-requests") as server:
         body = {"prompt": "Once upon a time there was a dog", "max_tokens": 6, "ignore_eos": True}
         used = server.post("/v1/completions", body).json["usage"]
@@ -22,7 +22,7 @@ def test_steps_tell_who_was_computed_and_how_long_it_took() -> None:
         assert not any(" request method=" in line for line in server.said)
 
 
-def test_kv_tells_who_holds_which_blocks(server: Running) -> None:
+def test_kv_lists_the_blocks_of_each_request(server: Running) -> None:
     line = server.connection()
     raw = b'{"prompt": "One day", "n": 32, "max_tokens": 400, "ignore_eos": true, "stream": true}'
     line.request("POST", "/v1/completions", raw, {"content-type": "application/json"})

@@ -97,7 +97,7 @@ def test_bodies_are_refused_in_the_shape_that_is_documented(server: Running, pat
     assert sorted(required) == sorted(got.json)
 
 
-def test_the_page_asks_nobody_else(server: Running) -> None:
+def test_the_page_loads_nothing_from_elsewhere(server: Running) -> None:
     page = server.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     policy = page.headers["content-security-policy"]

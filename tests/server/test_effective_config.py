@@ -95,7 +95,7 @@ def test_an_engine_that_starts_over_takes_nothing_back() -> None:
     assert made.document(counts)["sequences"]["finished"] == 120
 
 
-def test_a_wish_that_a_feature_tells_of_has_no_row_of_its_own() -> None:
+def test_an_option_that_a_feature_covers_has_no_row_of_its_own() -> None:
     requested = {"enable-chunked-prefill": "--enable-chunked-prefill", "dtype": "--dtype auto"}
     notes = (
         SettingRequest(
@@ -136,7 +136,7 @@ def test_processes_are_known_by_when_they_began() -> None:
     assert not ProcessInfo(child.pid, began).alive and get_start(child.pid) is None
 
 
-def test_who_listens() -> None:
+def test_the_process_that_listens_on_a_port_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as ours:
         port = ours.getsockname()[1]
         holder = find_listener(port)

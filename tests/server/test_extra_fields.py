@@ -113,7 +113,7 @@ def test_a_schema_is_refused_by_its_own_name(server: Running) -> None:
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-def test_a_priority_reaches_the_server_in_every_dialect(server: Running, path: str) -> None:
+def test_a_priority_reaches_the_server_in_every_api(server: Running, path: str) -> None:
     assert requested(server, path, priority=0).status == 200
     got = requested(server, path, priority=3)
     name = "options.priority" if path in WITHIN else "priority"
@@ -122,7 +122,7 @@ def test_a_priority_reaches_the_server_in_every_dialect(server: Running, path: s
 
 
 @pytest.mark.parametrize("path", [path for path in DIALECTS if path not in NEVER_TOLD])
-def test_a_salt_parts_caches_in_every_dialect(server: Running, path: str) -> None:
+def test_a_salt_parts_caches_in_every_api(server: Running, path: str) -> None:
     """Each with salts of its own: dialects share what one salt hides from others."""
 
     def cached(salt: str) -> int:

@@ -140,7 +140,7 @@ def spent(work: Callable[[], object]) -> float:
     return time.thread_time() - before
 
 
-def test_a_crowd_of_mistakes_costs_little() -> None:
+def test_many_mistakes_cost_little() -> None:
     """To list what is wrong with each of a million items took minutes: a body costs at most ten
     times what it takes to parse twenty thousand small objects.  The best of three counts where one
     takes longer: a full garbage collection may fall into it.

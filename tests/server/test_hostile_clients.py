@@ -69,7 +69,9 @@ def closed(one: socket.socket) -> bool:
 @pytest.mark.parametrize(
     "begun", [b"", b"GET /hea", HEAD, HEAD + b"X: ", POST + b"Content-Length: 9\r\n\r\n{"]
 )
-def test_who_does_not_finish_is_shut_out(hasty: Running, server: Running, begun: bytes) -> None:
+def test_a_client_that_does_not_finish_is_disconnected(
+    hasty: Running, server: Running, begun: bytes
+) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(line(hasty)) for _ in range(40)]
         for one in slow:
@@ -96,7 +98,7 @@ def test_too_many_connections_let_new_ones_in(hasty: Running, server: Running) -
         assert all(closed(one) for one in crowd)
 
 
-def test_who_reads_nothing_is_shut_out(hasty: Running, server: Running) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(hasty: Running, server: Running) -> None:
     """More than the system's buffers hold, to somebody who never reads."""
     body = {"prompt": "Once", "max_tokens": 500, "ignore_eos": True, "logprobs": 20, "n": 8}
     raw = json.dumps({**body, "stream": True}).encode()
@@ -123,7 +125,7 @@ def asks_for_much(server: Running) -> socket.socket:
     return one
 
 
-def test_answers_nobody_reads_are_bounded_together() -> None:
+def test_unread_answers_are_bounded_together() -> None:
     """Who has read nothing for longest gives way; one alone may hold any size."""
     limits = {"max_send_buffer_bytes": 1 << 20, "send_timeout": 1e6}
     with served(server=limits) as own, ExitStack() as held:
@@ -149,7 +151,7 @@ def whole(one: socket.socket, rest: float = 0.0) -> bytes:
     return found.partition(b"\r\n\r\n")[2]
 
 
-def test_who_reads_slowly_is_answered_to_the_end() -> None:
+def test_a_slow_client_gets_the_whole_answer() -> None:
     """However long that takes, as long as he reads."""
     with served(server={"send_timeout": 1.5}) as own, asks_for_much(own) as one:
         start = time.monotonic()
@@ -280,7 +282,7 @@ def test_a_flood_of_pipelined_requests_ends(server: Running) -> None:
     server.until(server.empty)
 
 
-def test_who_pipelines_and_leaves_frees_his_blocks(server: Running) -> None:
+def test_a_pipelining_client_that_leaves_frees_its_blocks(server: Running) -> None:
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
     raw = json.dumps(body).encode()
     with line(server) as one:
@@ -291,7 +293,7 @@ def test_who_pipelines_and_leaves_frees_his_blocks(server: Running) -> None:
     assert steps[-1]["chunks"]
 
 
-def test_continue_is_said_only_to_who_may(server: Running) -> None:
+def test_continue_is_sent_only_to_allowed_clients(server: Running) -> None:
     expect = b"Expect: 100-continue\r\nConnection: close\r\n"
     good = POST + b"Content-Length: %d\r\n" % len(GOOD) + expect + b"\r\n"
     assert server.raw(good + GOOD).startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")

@@ -92,7 +92,7 @@ def test_biases_by_text_or_id(server: Running) -> None:
         {"response_fields": ["content"]}, {"sse_ping_interval": 5}, {"top_n_sigma": -2},
     ],
 )  # fmt: skip
-def test_what_cannot_be_honoured_is_refused(server: Running, field: dict[str, object]) -> None:
+def test_what_cannot_be_supported_is_refused(server: Running, field: dict[str, object]) -> None:
     got = server.post("/completion", {"prompt": "x", **field})
     assert got.status == 400 and next(iter(field)) in got.json["error"]["message"]
 

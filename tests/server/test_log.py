@@ -34,7 +34,7 @@ def test_a_value_cannot_forge_a_line_or_move_a_terminal(form: str) -> None:
         assert text.startswith("1970-01-01T00:00:00.000Z request path=a%0D%0A2026")
 
 
-def test_lines_nobody_takes_are_counted_not_waited_for() -> None:
+def test_unread_log_lines_are_counted_without_waiting() -> None:
     class Stuck(io.StringIO):
         def write(self, text: str) -> int:
             time.sleep(0.2)

@@ -46,7 +46,7 @@ def test_the_scores_of_a_prompt_are_in_the_reply(server: Running) -> None:
     assert echoed["token_logprobs"] == [None, *own]
 
 
-def test_a_stream_tells_the_scores_of_a_prompt_once(server: Running) -> None:
+def test_a_stream_reports_the_scores_of_a_prompt_once(server: Running) -> None:
     whole = completed(server, prompt_logprobs=1, n=2, seed=1)["choices"]
     body = {"prompt": PROMPT, **GREEDY, "prompt_logprobs": 1, "n": 2, "seed": 1}
     for choice in whole:
@@ -56,7 +56,7 @@ def test_a_stream_tells_the_scores_of_a_prompt_once(server: Running) -> None:
         assert all("prompt_logprobs" not in one for one in mine[1:])
 
 
-def test_chat_tells_the_scores_and_ids_of_its_prompt(talker: Running) -> None:
+def test_chat_reports_the_scores_and_ids_of_its_prompt(talker: Running) -> None:
     body = {"messages": TALK, **GREEDY, "prompt_logprobs": 1, "return_token_ids": True}
     got = talker.post("/v1/chat/completions", body).json
     ids = ids_of(talker, messages=TALK)
@@ -69,7 +69,7 @@ def test_chat_tells_the_scores_and_ids_of_its_prompt(talker: Running) -> None:
     assert all("prompt_token_ids" not in e and "prompt_logprobs" not in e for e in rest)
 
 
-def test_chat_tells_the_text_of_its_prompt(talker: Running) -> None:
+def test_chat_reports_the_text_of_its_prompt(talker: Running) -> None:
     body = {"messages": TALK, **GREEDY, "return_prompt_text": True}
     shown = talker.post("/apply-template", {"messages": TALK}).json["prompt"]
     assert talker.post("/v1/chat/completions", body).json["prompt_text"] == shown
@@ -81,7 +81,7 @@ def test_chat_tells_the_text_of_its_prompt(talker: Running) -> None:
     assert got["prompt_text"] == kept != shown
 
 
-def test_a_stream_of_completions_tells_the_ids_of_its_prompt(server: Running) -> None:
+def test_a_stream_of_completions_reports_the_ids_of_its_prompt(server: Running) -> None:
     body = {"prompt": PROMPT, **GREEDY, "return_token_ids": True}
     whole = server.post("/v1/completions", body).json["choices"][0]
     parts = [e["choices"][0] for e in chunks(server, "/v1/completions", body)]
@@ -136,7 +136,7 @@ def test_offsets_are_places_in_the_text(server: Running) -> None:
         assert text[at:].startswith((token, token.removeprefix(" "))), (token, at)
 
 
-def test_a_prompts_pieces_lie_where_its_text_has_them() -> None:
+def test_a_prompts_pieces_have_the_offsets_of_its_text() -> None:
     pieces = [b"<s>", b" Once", b" na", b"\xc3", b"\xaf", b"ve"]
     assert find_offsets("Once naïve", pieces) == [0, 0, 4, 7, 8, 8]
 

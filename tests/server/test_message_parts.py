@@ -53,7 +53,7 @@ def test_parts_of_text_are_taken_under_every_name(talker: Running) -> None:
         ("/v1/responses", {"input": of(TEXT, FILE)["messages"]}, "input.0.content.1.type"),
     ],
 )  # fmt: skip
-def test_other_dialects_refuse_the_same(
+def test_other_apis_refuse_the_same(
     talker: Running, path: str, body: dict[str, Any], param: str
 ) -> None:
     model = talker.get("/v1/models").json["data"][0]["id"]

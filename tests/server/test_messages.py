@@ -133,7 +133,7 @@ def test_errors_are_in_anthropics_shape(talker: Running, field: dict[str, Any], 
 
 
 @pytest.mark.parametrize("strict", [True, False, None])
-def test_a_strict_tool_is_one_in_openais_dialect(*, strict: bool | None) -> None:
+def test_a_strict_tool_is_one_in_openais_api(*, strict: bool | None) -> None:
     tool = {"name": "f", "input_schema": {"type": "object"}, "strict": strict}
     given = {"model": "m", "messages": TALK, "max_tokens": 16, "tools": [tool]}
     (same,) = make_chat_body(MessagesBody.model_validate(given).to_chat()).tools or ()

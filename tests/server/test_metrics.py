@@ -148,7 +148,7 @@ def test_every_name_of_vllm_is_there_or_refused_with_a_reason(everything: Runnin
     assert {n[5:] for n in page.families if n.startswith("vllm:")} == listed - {*refused}
 
 
-def test_names_beside_vllms(quiet: Running) -> None:
+def test_names_next_to_vllms(quiet: Running) -> None:
     page = Page(quiet)
     assert {f"llamacpp:{name}" for name in LLAMA.split()} <= {s.name for s in page.samples}
     assert page.families["http_request_duration_highr_seconds"].type == "histogram"
@@ -156,7 +156,7 @@ def test_names_beside_vllms(quiet: Running) -> None:
         assert f"vllm:{unasked}" not in page.families
 
 
-def test_guesses_by_their_place(everything: Running) -> None:
+def test_drafts_by_their_place(everything: Running) -> None:
     body = {"prompt": "a b", "max_tokens": 40, "ignore_eos": True, "allowed_token_ids": [100]}
     assert everything.post("/v1/completions", body).status == 200
     page = Page(everything)
@@ -224,7 +224,7 @@ def test_buckets_are_vllms_and_finer_ones() -> None:
     assert series(300) == (1, 2, 5, 10, 20, 50, 100, 200)
 
 
-def test_a_value_on_a_bound_lies_within_it() -> None:
+def test_a_value_on_a_bound_is_within_it() -> None:
     histogram = Histogram((1, 2))
     for value in (0.5, 1, 1.5, 2, 3):
         histogram.observe(value)

@@ -89,7 +89,7 @@ def test_keys_that_are_always_null_are_there(server: Running) -> None:
         assert events and all(one["system_fingerprint"] is None for one in events)
 
 
-def test_the_server_tells_of_itself(server: Running) -> None:
+def test_the_server_describes_itself(server: Running) -> None:
     assert server.get("/health").status == 200 == server.get("/ready").status
     for got in (server.get("/v1/health"), server.get("/ping"), server.post("/ping", {})):
         assert got.status == 200 and got.json == {"status": "ok"}

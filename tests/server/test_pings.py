@@ -51,7 +51,7 @@ def test_silence_is_broken_by_comments() -> None:
     assert 2 <= said.count(PING) <= 10 and PING.startswith(b":")
 
 
-def test_whoever_speaks_needs_none() -> None:
+def test_an_active_stream_needs_no_pings() -> None:
     assert PING not in [one.get("body") for one in sent([0.0] * 9, seconds=30.0)]
 
 
@@ -66,7 +66,7 @@ def test_how_long_is_an_option() -> None:
         ServerSettings(ping_interval=-1)
 
 
-def test_dialects_have_their_own() -> None:
+def test_apis_have_their_own() -> None:
     kind, data, *_ = MessageWriter.ping.split(b"\n")
     assert kind == b"event: ping" and json.loads(data.removeprefix(b"data: ")) == {"type": "ping"}
     assert OllamaWriter.ping == b""

@@ -64,7 +64,7 @@ class Work:
         return Response("there")
 
 
-def test_who_leaves_is_not_worked_for() -> None:
+def test_no_work_is_done_for_a_client_that_left() -> None:
     async def work() -> None:
         door, client, route = AdmissionQueue(ServerSettings()), Client(), Work()
         request = client.request()
@@ -91,7 +91,7 @@ def test_a_deadline_counts_from_the_arrival() -> None:
     run(work)
 
 
-def test_who_runs_prepares_no_more() -> None:
+def test_a_running_request_prepares_no_more() -> None:
     async def work() -> None:
         door, client, route = AdmissionQueue(ServerSettings()), Client(), Work(begins=True)
         request = client.request()

@@ -110,7 +110,7 @@ def test_blocks_that_are_not_read_are_named(talker: Running) -> None:
     assert "citations = [1] is not valid; allowed: none" in message(talker.post(SAID, body))
 
 
-def test_each_dialect_has_names_of_its_own(talker: Running) -> None:
+def test_each_api_has_names_of_its_own(talker: Running) -> None:
     model = name_of(talker)
     said = {"model": model, "max_tokens": 4, "messages": TALK}
     for many, words in ((5, ": 5 strings; allowed: 0 to 4"), (65, " = ['x', ")):
@@ -249,7 +249,7 @@ def test_a_model_that_is_not_here_is_one_error(server: Running) -> None:
 
 
 @pytest.mark.parametrize("coding", ["xchunked", "gzip", "gzip, chunked", "identity", "chunked, x"])
-def test_a_transfer_coding_nobody_reads_is_answered(server: Running, coding: str) -> None:
+def test_an_unknown_transfer_coding_is_answered(server: Running, coding: str) -> None:
     head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n"
     got = server.raw(head.encode() + b"5\r\nhello\r\n0\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 400 "), got

@@ -86,7 +86,7 @@ def test_events_have_the_log_probabilities_of_their_text(talker: Running) -> Non
     assert done["logprobs"] == part["logprobs"] == last["logprobs"] == known
 
 
-def test_top_logprobs_that_nobody_included_are_refused(talker: Running) -> None:
+def test_top_logprobs_without_logprobs_are_refused(talker: Running) -> None:
     got = talker.post("/v1/responses", {"input": "x", "top_logprobs": 2})
     assert got.status == 400 and got.json["error"]["param"] == "top_logprobs"
     assert "include = ['message.output_text.logprobs']" in got.json["error"]["message"]
@@ -140,7 +140,7 @@ def test_a_format_is_kept_to(talker: Running) -> None:
     assert "text.format.schema: at '#': the keyword 'not'" in got.json["error"]["message"]
 
 
-def test_an_answer_that_goes_in_circles_is_incomplete(talker: Running) -> None:
+def test_a_repeating_answer_is_incomplete(talker: Running) -> None:
     found = {"max_pattern_size": 3, "min_count": 4}
     body = {"input": "A cat sat.", "allowed_token_ids": [300], "ignore_eos": True,
             "max_output_tokens": 20, "repetition_detection": found}  # fmt: skip

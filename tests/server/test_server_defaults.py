@@ -45,7 +45,7 @@ def sizes(server: Running) -> list[int]:
     return [server.post("/tokenize", body).json["count"] for body in bodies]
 
 
-def test_other_dialects_leave_it_to_the_operator(quiet: Running) -> None:
+def test_other_apis_leave_it_to_the_operator(quiet: Running) -> None:
     model = quiet.get("/v1/models").json["data"][0]["id"]
     silent, loud = sizes(quiet)
     assert silent != loud
@@ -80,7 +80,7 @@ def test_sampling_is_the_operators_where_a_request_does_not_say(quiet: Running) 
     assert usage["completion_tokens"] == 9
 
 
-def test_the_ledger_tells_of_both(quiet: Running) -> None:
+def test_the_effective_configuration_has_both(quiet: Running) -> None:
     rows = {r["feature"]: r for r in quiet.get("/v1/engine/effective").json["features"]}
     assert rows["--default-chat-template-kwargs"]["effective"] == "enable_thinking = false"
     assert rows["--override-generation-config"]["effective"].startswith("temperature = 0.3")

@@ -74,7 +74,7 @@ def test_a_stream_far_ahead_of_its_reader_is_ended() -> None:
     asyncio.run(work())
 
 
-def test_who_reads_is_left_alone() -> None:
+def test_a_reading_client_stays_connected() -> None:
     """However much there is to read."""
 
     async def work() -> None:
@@ -114,7 +114,7 @@ def test_the_end_of_an_answer_is_kept() -> None:
     asyncio.run(work())
 
 
-def test_what_answers_tell_is_bounded() -> None:
+def test_the_logprobs_of_answers_are_bounded() -> None:
     with served({}, {"max_response_logprobs": 240}) as server:
         body = {"prompt": "Once", "max_tokens": 10, "n": 4}
         path = "/v1/completions"

@@ -129,7 +129,7 @@ def test_speculation_is_on_and_changes_no_text(requested: Running, server: Runni
     assert count(requested, "speculation", **KEY) > 0
 
 
-def test_counters_tell_what_has_no_effect_and_outlive_a_process_of_the_engine() -> None:
+def test_counters_reveal_features_without_effect_and_outlive_the_engine_process() -> None:
     """A hundred short prompts share no block: there is a line in the log and in the ledger."""
     with started() as server:
         body = {"prompt": "Hi", "n": 100, "max_tokens": 1, "temperature": 1}

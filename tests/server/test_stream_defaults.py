@@ -41,7 +41,7 @@ def test_a_request_may_say_otherwise(sparing: Running) -> None:
     assert len(parts(sparing, stream_interval=1, max_tokens=40)) > 11
 
 
-def test_every_dialect_has_fewer_pieces(sparing: Running) -> None:
+def test_every_api_has_fewer_pieces(sparing: Running) -> None:
     options = {"num_predict": 24, "temperature": 0}
     body = {"model": "stories", "prompt": "Once upon a time", "options": options}
     lines = sparing.post("/api/generate", body).body.splitlines()
@@ -59,7 +59,7 @@ def test_usage_can_be_forced(sparing: Running, server: Running) -> None:
         assert not any(event.get("usage") for event in events)
 
 
-def test_the_ledger_tells_of_both(sparing: Running) -> None:
+def test_the_effective_configuration_has_both(sparing: Running) -> None:
     rows = {r["feature"]: r for r in sparing.get("/v1/engine/effective").json["features"]}
     assert rows["--stream-interval"]["effective"] == "4"
     assert rows["--enable-force-include-usage"]["effective"] == "on"

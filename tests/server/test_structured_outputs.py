@@ -58,7 +58,7 @@ def completed(server: Running, **body: Any) -> Reply:
     return server.post("/v1/completions", requested)
 
 
-def test_a_schema_is_kept_to_in_both_dialects(server: Running, talker: Running) -> None:
+def test_a_schema_is_kept_to_in_both_apis(server: Running, talker: Running) -> None:
     got = completed(server, response_format=FORMAT, n=3, seed=1)
     assert got.status == 200, got.body
     for choice in got.json["choices"]:

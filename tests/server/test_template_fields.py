@@ -103,7 +103,7 @@ def test_an_effort_is_to_think_where_there_is_but_a_switch(switched: Running) ->
          "output_config.effort has no effect"),
     ],
 )  # fmt: skip
-def test_dialects_have_names_of_their_own(
+def test_apis_have_names_of_their_own(
     server: Running, path: str, body: dict[str, Any], words: str
 ) -> None:
     model = server.get("/v1/models").json["data"][0]["id"]
@@ -111,7 +111,7 @@ def test_dialects_have_names_of_their_own(
     assert got.status == 400 and words in got.body.decode(), got.body
 
 
-def test_what_dialects_say_of_thinking_and_is_so(server: Running) -> None:
+def test_thinking_options_of_every_api(server: Running) -> None:
     model = server.get("/v1/models").json["data"][0]["id"]
     said = {"model": model, "messages": TALK}
     for kind in ("disabled", "adaptive"):

@@ -85,7 +85,7 @@ def test_nothing_yet_is_zeros() -> None:
     assert reported["time_to_first_token_ms"] == 0 == reported["generation_time_ms"]
 
 
-def test_several_prompts_have_one_log_line() -> None:
+def test_several_prompts_have_the_timings_of_one_reply() -> None:
     one = gathered([(14.0, 20.0, 4)], arrival=10.0, scheduled=13.0)
     two = gathered([(12.0, 16.0, 5)], arrival=10.5, scheduled=11.0)
     reported = measure_timings(one, two)
@@ -168,7 +168,7 @@ def last(talker: Running, path: str, *, stream: bool, **more: Any) -> dict[str, 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", DIALECTS)
-def test_every_dialect_tells_times_and_what_was_cached(
+def test_every_api_reports_times_and_what_was_cached(
     talker: Running, path: str, stream: bool
 ) -> None:
     last(talker, path, stream=False)

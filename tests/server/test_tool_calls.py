@@ -234,7 +234,7 @@ def check(function: dict[str, str]) -> None:
         assert function["name"] == "get_weather" and len(arguments) == 2
 
 
-def test_calls_may_stand_beside_each_other(caller: Running) -> None:
+def test_calls_may_follow_each_other(caller: Running) -> None:
     """A model that cannot end its answer goes on calling, until it is cut off."""
     choice = requested(caller, tool_choice="required", logit_bias=ENDLESS)
     calls = choice["message"]["tool_calls"]

@@ -66,7 +66,7 @@ def test_vllms_names_of_a_vectors_form(server: Running) -> None:
     assert other.status == 400 and "allowed: 'float32'" in other.json["error"]["message"]
 
 
-def test_both_dialects_of_tokenize(server: Running) -> None:
+def test_both_apis_of_tokenize(server: Running) -> None:
     text = "Once upon a time"
     vllm = server.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
     llama = server.post("/tokenize", {"content": text, "with_pieces": True}).json

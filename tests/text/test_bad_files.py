@@ -128,7 +128,7 @@ def test_merges_without_anyone_to_say_how_texts_are_cut(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).encode("ab a") == [2, 0]
 
 
-def test_what_lies_beside_a_vocabulary(tmp_path: Path) -> None:
+def test_files_next_to_a_vocabulary(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "bpe-bytes.model", tmp_path / "tokenizer.model")
     plain = load_tokenizer(tmp_path)
     count = plain.vocab_size

@@ -60,7 +60,7 @@ def test_folder_reads_rows_of_every_dense_kind(shards: int, tmp_path: Path) -> N
     checkpoint.close()
 
 
-def test_single_file_takes_the_config_beside_it(tmp_path: Path) -> None:
+def test_single_file_takes_the_config_next_to_it(tmp_path: Path) -> None:
     write_folder(tmp_path, CONFIG, {"a": TENSORS["t0"]})
     write_safetensors(tmp_path / "other.safetensors", {"b": TENSORS["t1"]})
     assert list(open_checkpoint(tmp_path / "other.safetensors").tensors) == ["b"]
@@ -232,7 +232,7 @@ def test_a_config_cannot_reach_the_terminal() -> None:
 # --- GGUF ---
 
 
-def test_gguf_speaks_the_config_vocabulary(tmp_path: Path) -> None:
+def test_gguf_metadata_has_the_config_keys(tmp_path: Path) -> None:
     extra = {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 0xFFFFFFFF}
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", META | extra, EMBED))
     expected = {
@@ -310,7 +310,7 @@ GGUF_LIES: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("lie", GGUF_LIES)
-def test_gguf_metadata_that_cannot_be_honoured(lie: str, tmp_path: Path) -> None:
+def test_gguf_metadata_that_cannot_be_supported(lie: str, tmp_path: Path) -> None:
     change, expected = GGUF_LIES[lie]
     metadata = {k: v for k, v in (META | change).items() if v is not None}
     with pytest.raises(CheckpointError, match=expected):

@@ -157,7 +157,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("lie", CASES)
-def test_lies(lie: Lie, tmp_path: Path) -> None:
+def test_false_values_are_refused(lie: Lie, tmp_path: Path) -> None:
     check_lie(lie, tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
         assert f"2 of the model's 4 parts missing: '{name(0, 4)}', '{name(2, 4)}'" in message
 
 
-def test_two_models_in_a_folder_are_not_guessed_at(tmp_path: Path) -> None:
+def test_two_models_in_a_folder_are_not_drafted_at(tmp_path: Path) -> None:
     paths = write_parts(tmp_path, 2)
     for path in paths:
         (tmp_path / path.name.replace("model", "other")).write_bytes(path.read_bytes())
@@ -111,7 +111,7 @@ LIES: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_parts_that_lie_are_named(lie: str, tmp_path: Path) -> None:
+def test_parts_with_false_values_are_named(lie: str, tmp_path: Path) -> None:
     change, expected = LIES[lie]
     paths = write_parts(tmp_path, 2, **change)
     with pytest.raises(CheckpointError) as error:

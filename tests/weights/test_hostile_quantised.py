@@ -236,7 +236,7 @@ def test_two_schemes_that_both_fit_are_refused(tmp_path: Path) -> None:
         open_checkpoint(write(tmp_path / "m", config, tensors))
 
 
-def test_a_config_beside_is_read_as_strictly(tmp_path: Path) -> None:
+def test_a_config_next_to_is_read_as_strictly(tmp_path: Path) -> None:
     path = write(tmp_path / "m", None, gptq())
     (path / "quantize_config.json").write_text(json.dumps({"bits": 7, "group_size": 32}))
     with pytest.raises(CheckpointError, match=r"quantization_config.bits = 7"):

@@ -82,7 +82,7 @@ def test_layers_beyond_counting(count: int, tmp_path: Path) -> None:
     assert time.process_time() - start < 20
 
 
-def test_code_beside_a_model_is_not_run(tmp_path: Path) -> None:
+def test_code_next_to_a_model_is_not_run(tmp_path: Path) -> None:
     """auto_map, trust_remote_code, and modules by every name that other loaders look for."""
     more = {
         "auto_map": {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X"},

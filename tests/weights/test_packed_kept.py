@@ -232,7 +232,7 @@ def test_no_header_maps_beyond_its_file(
     assert raw[:8] + raw[24:table] == original[:8] + original[24:table], "but for the boot"
 
 
-def test_somebody_elses_file_is_not_believed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_is_not_trusted(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = story()
     monkeypatch.setattr(keptfile, "_is_trusted", lambda owner: owner != os.geteuid())
     second, notes = story()

@@ -70,7 +70,7 @@ def test_pages_move_between_steps_and_after_the_first_answer(kept: Path, story: 
     assert said == story
 
 
-def test_an_asyncio_engine_moves_the_rest_while_nobody_asks(kept: Path, story: list[int]) -> None:
+def test_an_asyncio_engine_moves_the_rest_while_idle(kept: Path, story: list[int]) -> None:
     async def main() -> None:
         async with AsyncLLM(**SMALL) as llm:
             async for _ in llm.generate("Once upon", ONE):

@@ -258,7 +258,7 @@ def test_codes_of_another_method_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_survey_tells_bad_scales(tmp_path: Path) -> None:
+def test_a_survey_lists_bad_scales(tmp_path: Path) -> None:
     tensors = gptq()
     tensors["m.scales"][0, 3] = np.nan
     checkpoint = open_checkpoint(write(tmp_path / "m", GPTQ, tensors))

@@ -172,7 +172,7 @@ def test_every_fault_of_a_file_is_found(tmp_path: Path) -> None:
     assert "tensor 'b'" in first and "'c' is of type int" in second
 
 
-def test_fingerprints_tell_files_apart(tmp_path: Path) -> None:
+def test_fingerprints_distinguish_files(tmp_path: Path) -> None:
     """Same size, another value; and the same bytes in another place have the same one."""
     found = []
     for name, value in (("a", 0.0), ("b", 0.0), ("c", 1.0)):
