@@ -15,7 +15,7 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import options as opt
-from flyweight.cli.eval import Model, show_progress
+from flyweight.cli.eval import show_progress
 from flyweight.cli.parameters import Values, expand
 from flyweight.errors import ConfigError
 
@@ -53,7 +53,7 @@ Engine = Annotated[
 @expand
 def tasks(
     *,
-    model: Model,
+    model: opt.Model,
     tasks: Tasks,
     include_path: IncludePath = None,
     limit: Limit = None,

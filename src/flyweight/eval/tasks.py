@@ -1,4 +1,4 @@
-"""What tasks ask of a model: log-likelihoods of continuations, and answers up to a stop string.
+"""What tasks need of a model: log-likelihoods of continuations, and answers up to a stop string.
 
 Invariant: log-probabilities are the engine's raw ones, and only rows of scored tokens go through
 the model's head.  Windows that differ in their last token only share a request; those with the same
