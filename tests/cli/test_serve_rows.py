@@ -45,7 +45,7 @@ def rows(choice: ServeChoice) -> dict[str, dict[str, Any]]:
     ledger = EffectiveConfiguration(
         choice.settings, choice.server, choice.requests, FACTS, PORTRAIT
     )
-    ledger.speaks(ChatFormat(None, None, {}))
+    ledger.add_chat_format(ChatFormat(None, None, {}))
     reported = ledger.document(ServerCounters(512))["features"]
     assert len({row["feature"] for row in reported}) == len(reported)
     return {row["feature"]: row for row in reported}

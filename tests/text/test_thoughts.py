@@ -143,19 +143,19 @@ def test_a_prompt_may_end_within_a_thought(
     prompt: dict[str, str], opened: bool, spent: int
 ) -> None:
     params = SamplingParams(thinking_token_budget=5)
-    thought = asking("think").ask(prompt, params, RequestContext()).words.thought
+    thought = asking("think").prepare(prompt, params, RequestContext()).words.thought
     assert thought is not None and thought.budget == 5
     assert (thought.opened, bool(thought.spent)) == (opened, bool(spent))
     ids = asking("think").tokenizer.encode(prompt["prompt"])
-    same = asking("think").ask(ids, params, RequestContext()).words.thought
+    same = asking("think").prepare(ids, params, RequestContext()).words.thought
     assert same is not None and same.opened == prompt["prompt"].endswith("<think>\n")
 
 
 def test_what_cannot_be_kept_is_refused_and_nothing_is_done_unasked() -> None:
     none = SamplingParams(thinking_token_budget=-1)
     assert none.thinking_token_budget is None
-    assert asking().ask("x", none, RequestContext()).words.thought is None
+    assert asking().prepare("x", none, RequestContext()).words.thought is None
     with pytest.raises(RequestError, match="thinking_token_budget = 5 is not supported"):
-        asking().ask("x", SamplingParams(thinking_token_budget=5), RequestContext())
+        asking().prepare("x", SamplingParams(thinking_token_budget=5), RequestContext())
     with pytest.raises(RequestError, match="thinking_token_budget = -2 is out of range"):
         SamplingParams(thinking_token_budget=-2)
