@@ -73,7 +73,7 @@ def test_a_model_without_tokenizer_is_looked_at(command) -> None:
     assert json.loads(command("inspect", QUANTIZED / "gptq-4", "--json").out)["tokenizer"] is False
 
 
-def test_the_files_must_be_what_is_asked_for(command) -> None:
+def test_the_files_must_have_the_requested_method(command) -> None:
     folder = QUANTIZED / "gptq-4"
     assert command("inspect", folder, "-q", "GPTQ").code == 0
     got = command("inspect", folder, "--quantization", '{"method": "gptq", "bits": 8}')

@@ -69,7 +69,7 @@ def write_gptq(name: str, rng: np.random.Generator, shape: tuple[int, int]) -> Q
     }, np.ascontiguousarray(values.T)
 
 
-def test_matrices_of_gpt2_lie_as_everywhere(native: CpuOps, tmp_path: Path) -> None:
+def test_matrices_of_gpt2_are_stored_as_others(native: CpuOps, tmp_path: Path) -> None:
     """[out, in] once quantised, though they are published as [in, out]."""
     folder, plain = EditedFolder.read("gpt2", MODELS), EditedFolder.read("gpt2", MODELS)
     rng = np.random.default_rng(9)
@@ -83,7 +83,7 @@ def test_matrices_of_gpt2_lie_as_everywhere(native: CpuOps, tmp_path: Path) -> N
     check_logits("gpt2", native, folder.write(tmp_path / "q"), plain.write(tmp_path / "plain"))
 
 
-def test_experts_of_llama4_may_lie_apart(native: CpuOps, tmp_path: Path) -> None:
+def test_experts_of_llama4_may_be_separate(native: CpuOps, tmp_path: Path) -> None:
     """As compressors leave them: a matrix each, [out, in], those of 64 columns in 8 bits."""
     folder, plain = EditedFolder.read("llama4", MODELS), EditedFolder.read("llama4", MODELS)
     rng = np.random.default_rng(9)
