@@ -20,9 +20,9 @@ constexpr int64_t kStretch = 128;     // steps after which sums rest in `out`: r
 // Tiles in pairs x panels in pairs: accumulators are registers 0 to 3, [panel][tile].
 class Block {
  public:
-  Block(const LinearJob& job, Run tiles)
+  explicit Block(const LinearJob& job)
       : job_(job), bytes_(tile_bytes(Kind::bf16, job.k)), token_(token_bytes(Mode::bf16, job.k)),
-        steps_((job.k + kGroup - 1) / kGroup), panels_(panel_count(job.tokens, kTileRows)), stream_(stream_of(job, tiles, kAhead)) {}
+        steps_((job.k + kGroup - 1) / kGroup), panels_(panel_count(job.tokens, kTileRows)) {}
   ~Block() { TileShapes::release(); }
 
   // At most kSumTiles tiles.
@@ -97,7 +97,7 @@ class Block {
     for (int64_t s = steps.begin; s < steps.end; ++s) {
       const uint8_t* first = weights(tile, s, room[0]);
       if (few)
-        prefetch_stream(stream_, first, kStepBytes);
+        prefetch_stream(kAhead, first, kStepBytes);
       else if (Panels == 1)  // one panel: memory sets the pace
         for (int i = 0; i < Tiles; ++i) prefetch(first + (Tiles + i) * bytes_, kStepBytes);
       tile_load<4>(x_[0] + s * size_[0] * 64, 64);
@@ -114,7 +114,6 @@ class Block {
 
   const LinearJob& job_;
   int64_t bytes_, token_, steps_, panels_;
-  Stream stream_;
   int64_t size_[2] = {}, shaped_[2] = {};
   const uint8_t* x_[2] = {};
   Sums sums_;
@@ -122,8 +121,8 @@ class Block {
 
 }  // namespace
 
-void multiply_pairs(const LinearJob& job, Run tiles, Range panels) {
-  Block block(job, tiles);
+void multiply_pairs(const LinearJob& job, Range tiles, Range panels) {
+  Block block(job);
   const int64_t step = job.tokens <= kRowTokens ? 1 : kSumTiles;
   for (int64_t i = tiles.begin; i < tiles.end; i += step) block.run({i, i + step < tiles.end ? i + step : tiles.end}, panels);
 }
@@ -140,7 +139,7 @@ struct Pairs {
     clear(acc);
     const uint8_t* x = at.panel;
     for (int64_t begin = 0; begin < count; begin += pairs, x += 64 * Tokens) {
-      if (at.stream.ahead) prefetch_stream(at.stream, at.tile + 64 * Tiles * begin, 64 * Tiles * pairs);
+      if (at.ahead) prefetch_stream(at.ahead, at.tile + 64 * Tiles * begin, 64 * Tiles * pairs);
       const int64_t end = begin + pairs < count ? pairs : count - begin;
       for (int64_t pair = 0; pair < end; ++pair) {
         B8x64 w[Tiles];
@@ -157,7 +156,7 @@ struct Pairs {
 
 }  // namespace
 
-void multiply_pairs(const LinearJob& job, Run tiles, Range panels) {
+void multiply_pairs(const LinearJob& job, Range tiles, Range panels) {
   walk(job, job.tokens <= kRowTokens ? kInners<Pairs, 1> : kInners<Pairs, kTiles>, tiles, panels);
 }
 #endif

@@ -52,7 +52,7 @@ struct BF16Weight {
 
 int64_t tiles_at_once(const LinearJob& job) {
   if (by_blocks(job)) return kSumTiles;
-  const bool row = (job.mode == Mode::f32 || of_floats(job.kind)) && job.tokens <= kRowTokens;
+  const bool row = job.mode == Mode::f32 && job.tokens <= kRowTokens;
   return row ? kRowTiles : kTiles;
 }
 
@@ -70,7 +70,7 @@ bool shared(const LinearJob& job) {
   return job.mode == Mode::f32 || of_floats(job.kind);
 }
 
-void multiply(const LinearJob& job, Run tiles, Range panels) {
+void multiply(const LinearJob& job, Range tiles, Range panels) {
   if (shared(job)) return FW_BASE::gemm_kernels.multiply(job, tiles, panels);
   return job.mode == Mode::i8 ? multiply_grouped(job, tiles, panels) : multiply_pairs(job, tiles, panels);
 }
@@ -79,7 +79,7 @@ void unpack(const LinearJob& job, int64_t row, float* out) { FW_BASE::gemm_kerne
 
 #else
 
-void multiply(const LinearJob& job, Run tiles, Range panels) {
+void multiply(const LinearJob& job, Range tiles, Range panels) {
   if (job.mode == Mode::i8) return multiply_grouped(job, tiles, panels);
   if (job.mode == Mode::bf16)
     return of_floats(job.kind) ? multiply_codes(job, tiles, panels) : multiply_pairs(job, tiles, panels);

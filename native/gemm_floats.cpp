@@ -65,7 +65,7 @@ struct FloatPath {
 
 }  // namespace
 
-void multiply_floats(const LinearJob& job, Run tiles, Range panels, OpenFloats open) {
+void multiply_floats(const LinearJob& job, Range tiles, Range panels, OpenFloats open) {
   multiply_stretches(job, tiles, panels, FloatPath{open});
 }
 

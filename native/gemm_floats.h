@@ -12,6 +12,6 @@ namespace flyweight::FW_ISA {
 // Writes the exact values of K [k, k + count) of a tile: [count][16].
 using OpenFloats = void (*)(Kind kind, const uint8_t* tile, int64_t k, int64_t count, float* to);
 
-void multiply_floats(const LinearJob& job, Run tiles, Range panels, OpenFloats open);
+void multiply_floats(const LinearJob& job, Range tiles, Range panels, OpenFloats open);
 
 }  // namespace flyweight::FW_ISA

@@ -219,7 +219,7 @@ void open_floats(Kind kind, const uint8_t* tile, int64_t k, int64_t count, float
 }
 
 template <class W>
-void multiply_kind(const LinearJob& job, Run tiles, Range panels) {
+void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
   if (by_blocks(job))
     return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kSmall && !W::kSigned}, open_tile<W>);
 #if !defined(FW_ISA_AMX)  // there, the base's
@@ -235,12 +235,12 @@ CodeSums code_sums(Kind kind) {
   return sums;
 }
 
-void multiply_grouped(const LinearJob& job, Run tiles, Range panels) {
+void multiply_grouped(const LinearJob& job, Range tiles, Range panels) {
   with_kind(job.kind, [&]<class W>() { multiply_kind<W>(job, tiles, panels); });
 }
 
 #if !defined(FW_BASE)
-void multiply_grouped_floats(const LinearJob& job, Run tiles, Range panels) {
+void multiply_grouped_floats(const LinearJob& job, Range tiles, Range panels) {
   with_kind(job.kind, [&]<class W>() { multiply_floats(job, tiles, panels, open_floats<W>); });
 }
 

@@ -59,9 +59,7 @@ class Chunk {
   // Tiles at a time.
   int64_t tiles() const { return few_ ? kFewTiles : kOpenTiles; }
 
-  // `next`: the tile to go on with.
-  void run(Range tiles, int64_t next) {
-    next_ = next;
+  void run(Range tiles) {
     const int64_t step = (few_ ? kFewK : kOpenK) / kGroup;
     for (int64_t group = 0; group < job_.k / kGroup; group += step) {
       const int64_t left = job_.k / kGroup - group;
@@ -84,7 +82,7 @@ class Chunk {
     arrangement_.set(form_, size);
     const bool first = group == 0, last = group + groups_ == job_.k / kGroup;
     if (!first && !few_) sums_.take(job_, tiles, t, size);
-    const uint8_t* ahead = last ? place(next_, 0) : place(tiles.begin, group + groups_);
+    const uint8_t* ahead = last ? place(tiles.end, 0) : place(tiles.begin, group + groups_);
     const int64_t ask = p == panels_.begin ? bytes_ / (job_.k / kGroup) : 0;
     inner_of(form_, size)({opened_, tiles.end - tiles.begin, job_.panels + t * token_ + group * kRecord * size,
                            sums_.of(0) + (few_ ? (t - begin_) * kLanes : 0), groups_, first, ahead, ask, bytes_});
@@ -95,7 +93,7 @@ class Chunk {
   const OpenedForm& form_;
   OpenTile open_;
   Range panels_;
-  int64_t bytes_, token_, count_, begin_, groups_ = 0, next_ = 0;
+  int64_t bytes_, token_, count_, begin_, groups_ = 0;
   bool few_;
   Arrangement arrangement_;
   Opened opened_[kOpenTiles];
@@ -104,12 +102,11 @@ class Chunk {
 
 }  // namespace
 
-void multiply_opened(const LinearJob& job, Run tiles, Range panels, const OpenedForm& form, OpenTile open) {
+void multiply_opened(const LinearJob& job, Range tiles, Range panels, const OpenedForm& form, OpenTile open) {
   Chunk chunk(job, form, open, panels);
   const int64_t step = chunk.tiles();
   for (int64_t i = tiles.begin; i < tiles.end; i += step) {
-    const bool more = i + step < tiles.end;
-    chunk.run({i, more ? i + step : tiles.end}, more ? i + step : tiles.next);
+    chunk.run({i, i + step < tiles.end ? i + step : tiles.end});
   }
 }
 

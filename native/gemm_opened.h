@@ -43,7 +43,7 @@ struct OpenedForm {
 // Opens groups [group, group + groups) of a tile.
 using OpenTile = void (*)(Kind kind, const uint8_t* tile, int64_t group, int64_t groups, Opened& to);
 
-void multiply_opened(const LinearJob& job, Run tiles, Range panels, const OpenedForm& form, OpenTile open);
+void multiply_opened(const LinearJob& job, Range tiles, Range panels, const OpenedForm& form, OpenTile open);
 
 // What the products of some opened tiles with one panel read, and where they add.
 struct Stretch {

@@ -46,7 +46,7 @@ class StretchChunk {
 };
 
 template <class Path>
-void multiply_stretches(const LinearJob& job, Run tiles, Range panels, Path path) {
+void multiply_stretches(const LinearJob& job, Range tiles, Range panels, Path path) {
   StretchChunk<Path> chunk(job, path);
   for (int64_t i = tiles.begin; i < tiles.end; i += kSumTiles)
     chunk.run({i, i + kSumTiles < tiles.end ? i + kSumTiles : tiles.end}, panels);

@@ -46,17 +46,6 @@ constexpr int kRowTokensI8 = 4, kRowPanel = kTokens < 4 ? kTokens : 4;
 #endif
 constexpr int kMostTokens = kRowPanel > kTokens ? kRowPanel : kTokens;
 
-// The prefetches of a run of tiles.
-struct Stream {
-  int64_t ahead;       // this many bytes early; 0: the tiles were read before and are in L2
-  const uint8_t* end;  // of the run: what is read after it is `jump` bytes further
-  int64_t jump;
-};
-inline Stream stream_of(const LinearJob& job, const Run& tiles, int64_t ahead) {
-  const int64_t bytes = tile_bytes(job.kind, job.k);
-  return {ahead, job.weight + tiles.end * bytes, (tiles.next - tiles.end) * bytes};
-}
-
 // Where a kernel reads and writes: `tile` is the first of its tiles, `panel` its tokens.
 struct Spot {
   const uint8_t* tile;
@@ -65,7 +54,7 @@ struct Spot {
   const float* bias;
   const float* row_scales;  // of these tiles' rows, or null
   int64_t left;   // rows from the first of these tiles to the end of the weight
-  Stream stream;
+  int64_t ahead;  // the weights are prefetched this many bytes early; 0: they were read before and are in L2
 };
 
 template <int Tiles, int Tokens>
@@ -107,13 +96,12 @@ FW_INLINE I32x16 ibroadcast(const uint8_t* p) {
 FW_INLINE void prefetch(const uint8_t* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
-// What is ahead of a stream at p that goes on by `bytes`.
-FW_INLINE void prefetch_stream(const Stream& s, const uint8_t* p, int64_t bytes) {
-  const uint8_t* far = p + s.ahead;
-  prefetch(far < s.end ? far : far + s.jump, bytes);
-  if (s.ahead > kAhead) return;
-  const uint8_t* near = p + s.ahead / 2;
-  if (near >= s.end) near += s.jump;
+// What is ahead of a stream at p that goes on by `bytes`.  At the end of the tiles that is what is stored behind them: what the
+// thread reads next, mostly (linear.cpp).
+FW_INLINE void prefetch_stream(int64_t ahead, const uint8_t* p, int64_t bytes) {
+  prefetch(p + ahead, bytes);
+  if (ahead > kAhead) return;
+  const uint8_t* near = p + ahead / 2;
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(near + i);
 }
 
@@ -133,8 +121,8 @@ FW_INLINE const uint8_t* multiply_run(const LinearJob& job, const W& weight, con
   constexpr int step = W::kStep;
   const int64_t bytes = tile_bytes(job.kind, job.k), group = weight.group_bytes();
   for (; k < whole; k += step, x += 4 * step * Tokens) {
-    if (at.stream.ahead)
-      prefetch_stream(at.stream, at.tile + k * group * Tiles / kGroup, group * Tiles * step / kGroup);
+    if (at.ahead)
+      prefetch_stream(at.ahead, at.tile + k * group * Tiles / kGroup, group * Tiles * step / kGroup);
     F32x16 w[Tiles][step];
     each<Tiles>([&](auto i) FW_LAMBDA { weight.values(at.tile + bytes * i, k, w[i]); });
     each<step>([&](auto j) FW_LAMBDA {
@@ -184,7 +172,7 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
   clear(acc);
   const uint8_t* x = at.panel;
   for (int64_t g = 0; g < job.k / kGroup; ++g, x += kRecord * Tokens) {
-    if (at.stream.ahead) prefetch_stream(at.stream, at.tile + g * group, group);
+    if (at.ahead) prefetch_stream(at.ahead, at.tile + g * group, group);
 #pragma GCC unroll 2
     for (int s = 0; s < subs; ++s) {
       const int sums = (subs == 1 ? 44 : 36 + 4 * s) * Tokens;
@@ -238,7 +226,7 @@ template <class M>
 constexpr Inners kRowInners = inners<M, 1>(std::make_integer_sequence<int, kRowPanel>{});
 
 // Tiles outside, panels inside: a pair of tiles stays in L2 (at most 110 KB at K = 3072) while the panels pass.
-inline void walk(const LinearJob& job, const Inners& inner, Run tiles, Range panels) {
+inline void walk(const LinearJob& job, const Inners& inner, Range tiles, Range panels) {
   const int64_t bytes = tile_bytes(job.kind, job.k), token = token_bytes(job.mode, job.k);
   const int64_t count = panel_count(job.tokens, panel_width(job));
   const float* scales = row_scales_of(job);
@@ -252,7 +240,7 @@ inline void walk(const LinearJob& job, const Inners& inner, Run tiles, Range pan
       const int64_t ahead = p > panels.begin ? 0 : job.tokens <= kRowTokensI8 ? kAhead : bytes * (many ? inner.tiles : 1);
       const Spot at{job.weight + i * bytes, job.panels + t * token, job.out + t * job.stride + row,
                     job.bias ? job.bias + row : nullptr, scales ? scales + row : nullptr, job.n - row,
-                    stream_of(job, tiles, ahead)};
+                    ahead};
       (many ? inner.many : inner.one)[size - 1](job, at);
     }
     i += many ? inner.tiles : 1;
@@ -275,7 +263,7 @@ struct Int8 {
 };
 
 template <class W>
-void multiply_dense(const LinearJob& job, Run tiles, Range panels) {
+void multiply_dense(const LinearJob& job, Range tiles, Range panels) {
   constexpr int side_by_side = W::kRowTiles < kRowTiles ? W::kRowTiles : kRowTiles;
   const bool row = job.tokens <= kRowTokens;
   walk(job, row ? kInners<Float<W>, side_by_side> : kInners<Float<W>, kTiles>, tiles, panels);
@@ -311,13 +299,13 @@ struct CodeSums {
   bool scaled;
 };
 CodeSums code_sums(Kind kind);
-void multiply_pairs(const LinearJob& job, Run tiles, Range panels);
-void multiply_grouped(const LinearJob& job, Run tiles, Range panels);
-void multiply_grouped_floats(const LinearJob& job, Run tiles, Range panels);
+void multiply_pairs(const LinearJob& job, Range tiles, Range panels);
+void multiply_grouped(const LinearJob& job, Range tiles, Range panels);
+void multiply_grouped_floats(const LinearJob& job, Range tiles, Range panels);
 void unpack_grouped(const LinearJob& job, int64_t row, float* out);
 // The same of kinds whose codes represent floats; products in bf16.
-void multiply_codes(const LinearJob& job, Run tiles, Range panels);
-void multiply_codes_floats(const LinearJob& job, Run tiles, Range panels);
+void multiply_codes(const LinearJob& job, Range tiles, Range panels);
+void multiply_codes_floats(const LinearJob& job, Range tiles, Range panels);
 void unpack_codes(const LinearJob& job, int64_t row, float* out);
 
 }  // namespace flyweight::FW_ISA

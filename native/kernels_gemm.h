@@ -217,18 +217,13 @@ struct Range {
   int64_t begin, end;
 };
 
-// Tiles for one thread, which will probably go on at tile `next`: it prefetches that as it ends.
-struct Run {
-  int64_t begin, end, next;
-};
-
 // The kernels of one instruction set.  They do not know the pool: linear.cpp cuts the work.
 struct GemmKernels {
   int64_t (*panel_width)(const LinearJob& job);    // most tokens a panel may hold
   int64_t (*tiles_at_once)(const LinearJob& job);  // best divisor of a run of tiles
   int64_t (*panels_near)(const LinearJob& job);    // bytes of panels a run of tiles may pass over
   void (*fill)(const LinearJob& job, Range panels);               // x -> panels
-  void (*multiply)(const LinearJob& job, Run tiles, Range panels);
+  void (*multiply)(const LinearJob& job, Range tiles, Range panels);
   void (*unpack)(const LinearJob& job, int64_t row, float* out);  // one weight row [K], exactly as the format defines
   // probe.cpp: what the machine can do at most; the results only keep the work alive
   int32_t (*read)(const uint8_t* data, int64_t size);  // size a multiple of 512
@@ -240,7 +235,7 @@ constexpr int64_t kDotOps = 1536, kFmaOps = 384, kBf16Ops = 768;
 
 // How linear.cpp shares out one product of a call: runs of tiles by layers of panels.
 struct Cut {
-  int64_t run, runs, depth, panels;  // tiles of a chunk, chunks side by side; panels of a chunk, of the product
+  int64_t step, runs, depth, panels;  // tiles not to be parted, chunks side by side; panels of a chunk, of the product
   int64_t first_panel, first_chunk;  // numbers in the whole call
 };
 

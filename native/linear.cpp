@@ -7,18 +7,20 @@ namespace {
 
 // A chunk reads at least enough weights to repay its hand-out (~0.1 us against ~3 us) and at most what leaves the last
 // chunk short; small weights are cut finer so that every thread gets several chunks.
-constexpr int64_t kMaxChunkBytes = 128 << 10, kMinChunkBytes = 16 << 10, kChunksPerThread = 6;
+constexpr int64_t kMaxChunkBytes = 256 << 10, kMinChunkBytes = 16 << 10, kChunksPerThread = 6;
 // Below this many activations the caller rounds them alone: waking the pool costs more.
 constexpr int64_t kFillAlone = 16 << 10;
 
 int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share, int64_t least) {
-  const int64_t bytes = tile_bytes(job.kind, job.k), step = kernels.tiles_at_once(job);
+// Runs of about `share` bytes, as many for every thread, and as equal as whole steps allow: threads end together.
+Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share, int64_t least, int threads) {
+  const int64_t bytes = tile_bytes(job.kind, job.k), tiles = tile_count(job.n);
   Cut cut{};
-  cut.run = ceil_div(share / bytes + 1, step) * step;
-  cut.runs = ceil_div(tile_count(job.n), cut.run);
+  cut.step = kernels.tiles_at_once(job);
+  const int64_t steps = ceil_div(tiles, cut.step);
+  cut.runs = clamp(ceil_div(ceil_div(tiles * bytes, share), threads) * threads, 1, steps);
   cut.panels = panel_count(job.tokens, kernels.panel_width(job));
   const int64_t panel_bytes = ceil_div(job.tokens, cut.panels) * token_bytes(job.mode, job.k);
   cut.depth = clamp(kernels.panels_near(job) / panel_bytes, 1, cut.panels);
@@ -38,11 +40,11 @@ int64_t job_of(const Cut* cuts, int64_t count, int64_t at) {
   return low;
 }
 
-// Chunks go to threads in turn, nearly: after this one a thread gets the one `threads` further, mostly.
-void multiply_chunk(const GemmKernels& kernels, const LinearJob& job, const Cut& cut, int64_t chunk, int threads) {
-  const int64_t tile = chunk % cut.runs * cut.run, panel = chunk / cut.runs * cut.depth, tiles = tile_count(job.n);
-  const Run across{tile, tile + cut.run < tiles ? tile + cut.run : tiles, (chunk + threads) % cut.runs * cut.run};
-  kernels.multiply(job, across, {panel, panel + cut.depth < cut.panels ? panel + cut.depth : cut.panels});
+void multiply_chunk(const GemmKernels& kernels, const LinearJob& job, const Cut& cut, int64_t chunk) {
+  const int64_t tiles = tile_count(job.n), steps = ceil_div(tiles, cut.step);
+  const auto start = [&](int64_t run) { return clamp(steps * run / cut.runs * cut.step, 0, tiles); };
+  const int64_t run = chunk % cut.runs, panel = chunk / cut.runs * cut.depth;
+  kernels.multiply(job, {start(run), start(run + 1)}, {panel, panel + cut.depth < cut.panels ? panel + cut.depth : cut.panels});
 }
 
 }  // namespace
@@ -55,7 +57,7 @@ void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64
   }
   const int64_t share = clamp(bytes / (pool.threads() * kChunksPerThread), kMinChunkBytes, kMaxChunkBytes);
   for (int64_t i = 0; i < count; ++i) {
-    Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share, ceil_div(pool.threads() * kChunksPerThread, count));
+    Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share, ceil_div(pool.threads() * kChunksPerThread, count), pool.threads());
     cut.first_panel = panels, cut.first_chunk = chunks;
     panels += cut.panels, chunks += cut.runs * ceil_div(cut.panels, cut.depth);
   }
@@ -67,9 +69,9 @@ void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64
     for (int64_t panel = 0; panel < panels; ++panel) fill(panel, 0);
   else
     pool.run(panels, fill);
-  pool.run(chunks, [&](int64_t number, int) {
+  pool.run_portions(chunks, [&](int64_t number, int) {
     const int64_t i = job_of<&Cut::first_chunk>(cuts, count, number), chunk = number - cuts[i].first_chunk;
-    multiply_chunk(kernels, jobs[i], cuts[i], chunk, pool.threads());
+    multiply_chunk(kernels, jobs[i], cuts[i], chunk);
   });
 }
 

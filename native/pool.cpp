@@ -32,7 +32,7 @@ inline void pause() {
 
 }  // namespace
 
-Pool::Pool(int threads) : process_(getpid()) {
+Pool::Pool(int threads) : portions_(static_cast<size_t>(threads > 0 ? threads : 1)), process_(getpid()) {
   try {
     for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
   } catch (...) {  // the system grants no more threads: those it did grant must end, or the program would
@@ -55,10 +55,34 @@ void Pool::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void Pool::share_out(int64_t chunks) {
+  const auto count = static_cast<int64_t>(portions_.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto low = static_cast<uint64_t>(chunks * i / count), high = static_cast<uint64_t>(chunks * (i + 1) / count);
+    portions_[static_cast<size_t>(i)].left.store(high << 32 | low, std::memory_order_relaxed);
+  }
+}
+
+int64_t Pool::take_from_portions(int worker) {
+  const size_t count = portions_.size(), own = static_cast<size_t>(worker);
+  for (size_t i = 0; i < count; ++i) {
+    std::atomic<uint64_t>& left = portions_[(own + i) % count].left;
+    uint64_t seen = left.load(std::memory_order_relaxed);
+    for (;;) {
+      const uint64_t low = seen & UINT32_MAX, high = seen >> 32;
+      if (low >= high) break;
+      const uint64_t rest = i == 0 ? seen + 1 : seen - (uint64_t{1} << 32);
+      if (left.compare_exchange_weak(seen, rest, std::memory_order_relaxed))
+        return static_cast<int64_t>(i == 0 ? low : high - 1);
+    }
+  }
+  return -1;
+}
+
 void Pool::take_chunks(const Job& job, int worker) {
   for (;;) {
-    const int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= job.chunks) return;
+    const int64_t chunk = job.portions ? take_from_portions(worker) : next_.fetch_add(1, std::memory_order_relaxed);
+    if (chunk < 0 || chunk >= job.chunks) return;
     job.call(job.body, chunk, worker);
   }
 }
@@ -76,6 +100,7 @@ void Pool::run_job(const Job& job) {
   place = {this, 0};
   job_ = job;
   next_.store(0, std::memory_order_relaxed);
+  if (job.portions) share_out(job.chunks);
   // No thread is inside and the job is closed: only this thread may change the word, so a plain store opens the next job.
   const uint32_t number = (state_.load() & ~(kInside | kOpen)) + kJob;
   state_.store(number | kOpen);

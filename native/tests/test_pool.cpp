@@ -33,6 +33,27 @@ void every_chunk_once(int threads) {
   }
 }
 
+// Portions are taken from both ends: a worker alone goes through all, its own upward and the others' downward.
+void every_chunk_of_portions_once(int threads) {
+  Pool pool(threads);
+  for (int64_t chunks = 0; chunks < 70; ++chunks) {
+    std::vector<std::atomic<int>> done(static_cast<size_t>(chunks));
+    std::vector<int64_t> last(static_cast<size_t>(threads), -1);
+    std::atomic<int> backward{0};
+    pool.run_portions(chunks, [&](int64_t chunk, int worker) {
+      ++done[static_cast<size_t>(chunk)];
+      const int64_t begin = chunks * worker / threads, end = chunks * (worker + 1) / threads;
+      int64_t& before = last[static_cast<size_t>(worker)];
+      if (chunk >= begin && chunk < end) {
+        backward += chunk <= before;
+        before = chunk;
+      }
+    });
+    for (const std::atomic<int>& times : done) CHECK(times == 1, "%d threads, %d chunks", threads, int(chunks));
+    CHECK(backward == 0, "%d chunks of a worker's own went backward", backward.load());
+  }
+}
+
 // A worker number names one thread at a time: sums kept per worker need no lock.
 void workers_own_their_numbers(int threads) {
   Pool pool(threads);
@@ -125,6 +146,7 @@ void callers_arithmetic_stays_outside(int threads) {
 int main() {
   for (int threads = 1; threads <= 8; ++threads) {
     every_chunk_once(threads);
+    every_chunk_of_portions_once(threads);
     workers_own_their_numbers(threads);
     nested(threads);
     two_callers(threads);

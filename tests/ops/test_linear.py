@@ -216,6 +216,17 @@ def test_int8_products_are_the_same_on_every_target(kind: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", [k for k in GROUPED if find_base(k) in PAIRS])
+def test_every_code_of_floats_is_opened_exactly(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(17)
+    part = make(kind, 48, 256, rng)
+    g, units = gemm(isa, "bf16"), np.eye(256, dtype=np.float32)
+    weight, want = packed(g, part), factors(part, "bf16").T.astype(np.float32)
+    assert np.array_equal(g.linear(units, weight), want)
+    assert all(np.array_equal(g.linear(units[i : i + 1], weight)[0], want[i]) for i in range(256))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_embed_is_exact(isa: str, kind: str) -> None:
     rng = np.random.default_rng(3)
