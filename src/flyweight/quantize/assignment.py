@@ -4,8 +4,9 @@ Invariant: every tensor of the target plan is assigned once; a matrix that canno
 kept in floats, and `kept` says why.  Reads no weights.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flyweight.errors import ConfigError
 from flyweight.quantize.output.container import OutputTensor
@@ -23,6 +24,7 @@ from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.formats import FORMATS
 
 NEVER = ("router", "shared_gate")  # small, and a wrong choice of experts costs much
+UNBOUNDED = re.compile(r".*\.(out|(shared_)?down(\.\d+)?)")  # slots whose inputs follow no norm
 TOP = {"embed": "embed", "head": "lm_head"}  # slots by their names in `--layer-precision`
 
 
@@ -115,7 +117,10 @@ class Assigner:
 
 @dataclass(frozen=True, slots=True)
 class LayerChoice:
-    """Chooses by layer, where the layout can store it."""
+    """Chooses by layer, where the layout can store it.  Static scales of activations are for inputs
+    that a norm bounds: those of others differ so much between tokens that one scale costs several
+    times as much as a scale a token.
+    """
 
     layout: MatrixLayout
     precision: LayerPrecision
@@ -130,6 +135,8 @@ class LayerChoice:
             return wanted, ""
         if slot.name.endswith(NEVER):
             return KEEP, "routes tokens to experts"
+        if wanted.activations == "static" and UNBOUNDED.fullmatch(slot.name):
+            wanted = replace(wanted, activations="dynamic")
         if piece.transposed or len(piece.shape) != 2:
             return KEEP, "is stored transposed or stacked"
         n, k = piece.shape

@@ -42,7 +42,7 @@ def search_scales(
     means will do for either.  `tie` makes scales equal that must be (`Fold.tie`).  All candidates
     are judged on a few rows; the best of them, and no scales, on `sampled` rows.
     """
-    few = _sample_rows(group, min(SKETCHED, sampled))
+    few = sample_rows(group, min(SKETCHED, sampled))
     judged = []
     for scales in _list_candidates(group, size):
         tied = scales if tie is None else tie(scales)
@@ -50,7 +50,7 @@ def search_scales(
     judged.sort(key=lambda pair: pair[0])
     finalists = [np.ones(len(size), np.float32)]
     finalists += [scales for _, scales in judged[:FINALISTS]]
-    many = _sample_rows(group, sampled)
+    many = sample_rows(group, sampled)
     errors = [_measure_scaled(many, one, gram, round_trip) for one in finalists]
     return finalists[int(np.argmin(errors))]
 
@@ -72,7 +72,7 @@ def _measure_scaled(rows: F32, scales: F32, gram: F32, round_trip: RoundTrip) ->
     return measure_error(rows - round_trip(rows * scales) / scales, gram)
 
 
-def _sample_rows(group: Sequence[F32], most: int) -> F32:
+def sample_rows(group: Sequence[F32], most: int) -> F32:
     """The same share of every matrix's rows, without a pattern."""
     total = sum(len(w) for w in group)
     if total <= most:

@@ -15,7 +15,7 @@ from flyweight.quantize.method import Inputs, MethodSettings
 from flyweight.quantize.precision import Precision
 from flyweight.quantize.rounding import round_rows
 from flyweight.quantize.smoothquant import ALPHA, compute_scales
-from flyweight.quantize.static import find_input_scale, round_rows_to_int8
+from flyweight.quantize.static import find_input_scale, round_rows_to_int8, search_channel_scales
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
 from flyweight.wire import F32
@@ -33,7 +33,7 @@ class Awq:
             seen = find_widest(fold, inputs)
             if seen is None or not layer.precision.quantised:
                 continue
-            group = [layer.matrices[r] for r in fold.readers if not r.endswith(UNROUNDED)]
+            group = list_read(fold, layer)
             trip = make_round_trip(layer.precision)
             scales = search_scales(group, seen.gram, seen.sums, trip, fold.tie)
             apply_scales(fold, scales, layer, inputs)
@@ -51,19 +51,15 @@ class Awq:
 class SmoothQuant:
     """Outliers of activations moved into int8 weights (`smoothquant`)."""
 
-    usual = ALPHA
-
     def __init__(self, settings: MethodSettings) -> None:
-        self.alpha = self.usual if settings.alpha is None else settings.alpha
+        self.alpha = ALPHA if settings.alpha is None else settings.alpha
 
     def prepare(self, layer: LayerWeights, inputs: Inputs) -> None:
         for fold in layer.folds:
             seen = find_widest(fold, inputs)
-            if seen is None:
-                continue
-            group = [layer.matrices[r] for r in fold.readers if not r.endswith(UNROUNDED)]
-            scales = compute_scales(group, seen.most, self.alpha, fold.tie)
-            apply_scales(fold, scales, layer, inputs)
+            if seen is not None:
+                scales = compute_scales(list_read(fold, layer), seen.most, self.alpha, fold.tie)
+                apply_scales(fold, scales, layer, inputs)
 
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
@@ -84,19 +80,40 @@ class Int8Rows:
         return round_rows_to_int8(rows)
 
 
-class StaticInt8(SmoothQuant):
-    """int8 rows for activations with one calibrated scale, smoothed before: as one scale serves all
-    channels, most of the outliers moves into the weights.
+class StaticInt8:
+    """int8 rows for inputs with one calibrated scale after a norm, and a scale a token elsewhere
+    (`LayerChoice`).  As one scale serves all channels, outliers move into the weights, by `alpha`
+    or by what costs least.
     """
 
-    usual = 0.9
+    def __init__(self, settings: MethodSettings) -> None:
+        self.alpha = settings.alpha
+
+    def prepare(self, layer: LayerWeights, inputs: Inputs) -> None:
+        for fold in layer.folds:
+            seen = find_widest(fold, inputs)
+            if seen is None or not all(name in layer.vectors for name in fold.into):
+                continue
+            group = list_read(fold, layer)
+            if self.alpha is None:
+                scales = search_channel_scales(group, seen, fold.tie)
+            else:
+                scales = compute_scales(group, seen.most, self.alpha, fold.tie)
+            apply_scales(fold, scales, layer, inputs)
 
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
     ) -> GroupedWeight:
+        if precision.activations != "static":
+            return round_rows_to_int8(rows)
         assert inputs is not None, "static scales are calibrated"
         sample = np.concatenate(inputs.sample)
         return round_rows_to_int8(rows, find_input_scale(rows, sample, float(inputs.most.max())))
+
+
+def list_read(fold: Fold, layer: LayerWeights) -> list[F32]:
+    """The matrices that read a fold's channels, but for those that stay in floats."""
+    return [layer.matrices[name] for name in fold.readers if not name.endswith(UNROUNDED)]
 
 
 def find_widest(fold: Fold, inputs: Inputs) -> InputStatistics | None:
