@@ -13,6 +13,7 @@ from flyweight.describe import ASSETS, describe
 from flyweight.quantization import Evaluation
 from flyweight.quantize.calibration import CalibrationText
 from flyweight.weights.load import read_matrix
+from tiny_model import tiny_folder
 
 EXACT: dict[str, Any] = {
     "activations": "f32", "kv_cache_dtype": "f32", "memory_limit": "8GiB", "threads": 1,
@@ -33,6 +34,13 @@ def test_a_folder_in_float32_computes_the_same(
     assert ours.prompt_token_ids == theirs.prompt_token_ids
     assert ours.outputs[0].token_ids == theirs.outputs[0].token_ids
     assert ours.outputs[0].logprobs == theirs.outputs[0].logprobs
+
+
+def test_numbers_that_float32_rounds_are_kept(words: CalibrationText, tmp_path: Path) -> None:
+    """Configs of models that were float32 throughout spell 1e-5 so."""
+    full = tiny_folder(tmp_path / "full", {"rms_norm_eps": 9.999999747378752e-06})
+    eps = describe(write(full, tmp_path / "f32.gguf", words, type="F32")).spec.norm.eps
+    assert np.float32(eps) == np.float32(1e-5)
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q5_K_M", "Q4_K_M", "BF16"])

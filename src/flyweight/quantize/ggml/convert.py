@@ -16,7 +16,7 @@ from flyweight.models.registry import find_family
 from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.quantize.ggml.container import GgufTensor
 from flyweight.quantize.ggml.recipes import RecipeModel, TypeRecipe, choose_kind
-from flyweight.spec import Files, ModelSpec, RopeSpec, Source, WeightPlan
+from flyweight.spec import Files, ModelSpec, NormSpec, RopeSpec, Source, WeightPlan
 from flyweight.weights.gguf_config import FLAGS, REALS, WHOLES, make_hf_config
 from flyweight.weights.gguf_names import ARCHITECTURES, GgufArchitecture, spell
 from flyweight.weights.ggufmodel import LONGROPE, add_rope_factors
@@ -291,14 +291,12 @@ def _compare_specs(spec: ModelSpec, read: ModelSpec) -> None:
             same = len(ours) == len(theirs) and all(
                 _turn_alike(a, b, spec.context) for a, b in zip(ours, theirs, strict=True)
             )
-        elif isinstance(ours, float):
-            same = bool(np.isclose(ours, theirs, rtol=1e-6, atol=0))
         elif one.name == "layers":
             same = len(ours) == len(theirs)
             for a, b in zip(ours, theirs, strict=False):
                 _compare_layers(a, b)
         else:
-            same = ours == theirs
+            same = _is_same(ours, theirs)
         if not same:
             raise CheckpointError(f"{one.name} = {ours} would be read as {theirs}")
 
@@ -306,9 +304,17 @@ def _compare_specs(spec: ModelSpec, read: ModelSpec) -> None:
 def _compare_layers(ours: Any, theirs: Any) -> None:
     for one in fields(ours):
         a, b = getattr(ours, one.name), getattr(theirs, one.name)
-        same = np.isclose(a, b, rtol=1e-6, atol=0) if isinstance(a, float) else a == b
-        if not same:
+        if not _is_same(a, b):
             raise CheckpointError(f"{one.name} = {a} of a layer would be read as {b}")
+
+
+def _is_same(ours: Any, theirs: Any) -> bool:
+    """Equal but for numbers that the file rounds to float32."""
+    if isinstance(ours, float):
+        return bool(np.isclose(ours, theirs, rtol=1e-6, atol=0))
+    if isinstance(ours, NormSpec):
+        return _is_same(ours.eps, theirs.eps) and replace(ours, eps=theirs.eps) == theirs
+    return bool(ours == theirs)
 
 
 def _turn_alike(a: RopeSpec, b: RopeSpec, context: int) -> bool:
