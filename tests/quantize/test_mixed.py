@@ -14,6 +14,7 @@ from flyweight.describe import describe
 from flyweight.ops.cpu import CpuOps
 from flyweight.quantize.allocation import allocate, allocate_cost
 from flyweight.quantize.calibration import CalibrationText
+from flyweight.quantize.ggml.encode import BlockEncoder
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
 from flyweight.quantize.make import make_reading
@@ -124,7 +125,7 @@ def test_a_matrix_costs_what_the_model_loses_with_it(full: Path, words: Calibrat
         slot = next(s for s in found.plan.slots if s.name == piece.slot)
         rows = read_matrix(found.checkpoint, slot)
         own = slice(piece.first, piece.first + piece.rows)
-        raw = run._encoder.encode("q4_0", rows[own])
+        raw = BlockEncoder(1).encode("q4_0", rows[own])
         parsed = FORMATS["q4_0"].parse(raw, (piece.rows, rows.shape[1]))
         assert isinstance(parsed, GroupedWeight)
         rows[own] = parsed.dequantize()

@@ -74,7 +74,7 @@ def prepare_job(
             tools = make_floats(settings, found), report or (lambda stage, done, total: None)
             budget = MixedBudget(options.target_size, options.max_kld)
             chosen = choose_mixed(found, target, windows, budget, tools)
-            target = make_target(found, recipe, True, chosen.allocation.types)
+            target = make_target(found, recipe, True, chosen.types)
             notes.append(chosen.describe())
         importance = None
         if options.imatrix is not None:

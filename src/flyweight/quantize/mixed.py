@@ -5,24 +5,26 @@ met by the choice as a whole, measured on the calibration's windows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
-from flyweight.quantize.allocation import Allocation, allocate, allocate_cost
+from flyweight.quantize.allocation import Allocation, Costs, allocate, allocate_cost
 from flyweight.quantize.ggml.container import make_value
 from flyweight.quantize.output.gguf import GgufTarget
-from flyweight.quantize.sensitivity import Report, SensitivityRun
+from flyweight.quantize.sensitivity import Report, SensitivityRun, TypeCost
 from flyweight.quantize.tensors import TensorRows
 from flyweight.wire import I32
 
-WIDE = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0")  # of rows in blocks of 256
-NARROW = ("q4_0", "iq4_nl", "q5_0", "q5_1", "q8_0")  # of rows in blocks of 32
+# In ascending size, of rows in blocks of 256, and of 32.
+WIDE = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
+NARROW = ("iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0")
 WINDOW, LEAST, MOST = 256, 512, 2048  # tokens of a window, and of all that are judged
 WORK = 200e9  # weights times tokens of one evaluation, about
 TRIES = 5
+PASSES = 2  # at most, that improve a choice
 PASSPORT = 4096  # bytes that a passport may add to the header
 ALIGNMENT = 32
 
@@ -37,17 +39,20 @@ class MixedBudget:
 
 @dataclass(frozen=True, slots=True)
 class MixedChoice:
-    """The types, and their divergence as a whole, measured."""
+    """The types, and their divergence as a whole, measured; `first` is the choice by the costs of
+    single matrices, which was improved.
+    """
 
-    allocation: Allocation
+    types: Mapping[str, str]
     divergence: float
+    first: Allocation
 
     def describe(self) -> str:
         """In a line."""
         return (
-            f"mean KLD {self.divergence:.4g} on the calibration "
-            f"({self.allocation.cost:.4g} predicted; at most {100 * self.allocation.gap:.2g} % "
-            "above the best choice)"
+            f"mean KLD {self.divergence:.4g} on the calibration (the first choice, "
+            f"{self.first.cost:.4g} predicted, is at most {100 * self.first.gap:.2g} % above the "
+            "best sum)"
         )
 
 
@@ -70,25 +75,82 @@ def choose_mixed(
             hint=f"{overhead} bytes",
         )  # fmt: skip
     run = SensitivityRun(found, cut_sample(found, windows), target.assignment.rows, ops)
-    candidates = {name: list_types(piece.shape[-1]) for name, piece in tensors.items()}
-    costs = run.measure(candidates, report)
-    if budget.size is not None:
-        chosen = allocate(costs, budget.size - overhead)
-        return MixedChoice(chosen, run.measure_types(chosen.types))
-    assert budget.divergence is not None
-    limit = budget.divergence
+    costs = run.measure({name: list_types(p.shape[-1]) for name, p in tensors.items()}, report)
+    room = None if budget.size is None else budget.size - overhead
+    if room is not None:
+        chosen = allocate(costs, room)
+        first = MixedChoice(chosen.types, run.apply(chosen.types), chosen)
+    else:
+        assert budget.divergence is not None
+        first = find_smallest(run, costs, budget.divergence)
+    return improve(run, first, MixedBudget(room, budget.divergence), costs, report)
+
+
+def find_smallest(run: SensitivityRun, costs: Costs, limit: float) -> MixedChoice:
+    """A small choice whose divergence is at most `limit`.  Raises `ConfigError`."""
+    wanted = limit
     for _ in range(TRIES):
-        chosen = allocate_cost(costs, limit)
-        measured = run.measure_types(chosen.types)
-        if measured <= budget.divergence:
+        chosen = allocate_cost(costs, wanted)
+        measured = run.apply(chosen.types)
+        if measured <= limit:
+            return MixedChoice(chosen.types, measured, chosen)
+        wanted *= 0.98 * limit / measured
+    raise ConfigError(
+        "is not met by any choice that was tried", "max_kld", value=limit,
+        hint=f"nearest valid: {measured:.4g}",
+    )  # fmt: skip
+
+
+def improve(
+    run: SensitivityRun, chosen: MixedChoice, budget: MixedBudget, costs: Costs, report: Report
+) -> MixedChoice:
+    """Costs of single matrices do not add up: those of the types next to the chosen ones are
+    measured again, with all others quantised, and a better choice by them is taken as often as it
+    is measured to be one.  `budget` is that of the matrices; the model has the types of `chosen`.
+    """
+    for _ in range(PASSES):
+        near = measure_near(run, chosen, costs, report)
+        if budget.size is not None:
+            new = allocate(near, budget.size)
+        else:
+            assert budget.divergence is not None
+            new = allocate_cost(near, budget.divergence - chosen.divergence)
+        if new.types == chosen.types:
             break
-        limit *= 0.98 * budget.divergence / measured
-    if measured > budget.divergence:
-        raise ConfigError(
-            "is not met by any choice that was tried", "max_kld", value=budget.divergence,
-            hint=f"nearest valid: {measured:.4g}",
-        )  # fmt: skip
-    return MixedChoice(chosen, measured)
+        measured = run.apply(new.types)
+        if budget.size is not None:
+            better = measured < chosen.divergence
+        else:
+            smaller = new.nbytes < count_bytes(chosen.types, costs)
+            better = smaller and measured <= (budget.divergence or 0)
+        if not better:
+            break
+        chosen = MixedChoice(new.types, measured, chosen.first)
+    return chosen
+
+
+def measure_near(
+    run: SensitivityRun, chosen: MixedChoice, costs: Costs, report: Report
+) -> dict[str, list[TypeCost]]:
+    """What each matrix adds to the divergence of the choice in the next smaller and the next larger
+    type.
+    """
+    near, own = {}, {}
+    for name, kind in chosen.types.items():
+        kinds = [one.kind for one in costs[name]]
+        i = kinds.index(kind)
+        own[name] = costs[name][i]
+        near[name] = [one for one in kinds[max(0, i - 1) : i + 2] if one != kind]
+    return {
+        name: [replace(own[name], divergence=0.0)]
+        + [replace(one, divergence=one.divergence - chosen.divergence) for one in found]
+        for name, found in run.measure(near, report).items()
+    }
+
+
+def count_bytes(types: Mapping[str, str], costs: Costs) -> int:
+    """Of all matrices in their types."""
+    return sum(one.nbytes for name in types for one in costs[name] if one.kind == types[name])
 
 
 def list_matrices(target: GgufTarget) -> dict[str, TensorRows]:

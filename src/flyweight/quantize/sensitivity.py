@@ -1,5 +1,5 @@
 """What each matrix of a model costs in quality, by type: the divergence of the model's predictions
-with only that matrix quantised.
+with only that matrix quantised, or with that matrix in another type where all are quantised.
 
 Invariant: both models run over the same windows with the same backend; a layer's input is computed
 once, and a candidate runs from its own layer on.  The model is in memory as a whole.
@@ -26,7 +26,8 @@ from flyweight.weights.load import load_slots, read_bias, read_matrix
 from flyweight.wire import F32, I32
 
 ROWS = 64  # whose logits are made at once
-SCORED = 512  # rows that are compared
+SCORED, MOST_SCORED = 512, 2048  # rows that are compared: at least, at most
+HEAD_WORK = 1e9  # of the head for them: rows times its weights, about
 
 Report = Callable[[str, int, int], None]
 Candidates = Mapping[str, Sequence[str]]  # types by tensor
@@ -62,12 +63,14 @@ class SensitivityRun:
         self._run = LayerRun(found.spec, windows)
         self._run.embed(ops, self._top)
         self._inputs: list[F32] = []
+        self._base: dict[str, str] = {}
         self.importance: dict[str, F32] = {}
         for i, weights in enumerate(self._weights):
             self._inputs.append(self._run.residual.copy())
             self._observe(i, weights)
             self._run.advance(i, ops, weights)
-        step = max(1, windows.size // SCORED)
+        head = found.spec.hidden * found.spec.vocab
+        step = max(1, windows.size // int(min(MOST_SCORED, max(SCORED, HEAD_WORK / head))))
         self._scored = np.arange(step - 1, windows.size, step)
         self._full = [*self._predict(self._top)]
 
@@ -76,48 +79,40 @@ class SensitivityRun:
         found: dict[str, list[TypeCost]] = {name: [] for name in candidates}
         total, done = sum(map(len, candidates.values())), 0
         for slot, pieces in self.rows.items():
-            wanted = [piece for piece in pieces if piece.tensor in candidates]
-            if not wanted:
-                continue
-            exact = read_matrix(self.found.checkpoint, self._slots[slot])
-            for piece in wanted:
-                for kind in candidates[piece.tensor]:
+            for piece in pieces:
+                for kind in candidates.get(piece.tensor, ()):
                     report(f"sensitivity of {piece.tensor}", done, total)
-                    divergence = self._measure_one(slot, exact, piece, kind)
+                    divergence = self._measure_one(slot, piece.tensor, kind)
                     nbytes = FORMATS[kind].count_bytes(piece.shape)
                     found[piece.tensor].append(TypeCost(kind, nbytes, divergence))
                     done += 1
         return found
 
-    def measure_types(self, types: Mapping[str, str]) -> float:
-        """The divergence with all these types at once."""
-        top = dict(self._top)
+    def apply(self, types: Mapping[str, str]) -> float:
+        """Quantises the model: its divergence with all these types at once.  What is measured from
+        then on has them too.
+        """
+        self._base = dict(types)
         for slot in self.rows:
-            if not slot.startswith("layers."):
-                top[slot] = self._pack(slot, self._round_slot(slot, types))
-        self._run.embed(self.ops, top)
+            packed = self._pack(slot, self._round_slot(slot, self._base))
+            if slot.startswith("layers."):
+                self._weights[_find_layer(slot)][slot] = packed
+            else:
+                self._top[slot] = packed
+        self._run.embed(self.ops, self._top)
         for i, weights in enumerate(self._weights):
-            own = dict(weights)
-            for slot in self.rows:
-                if slot.startswith(f"layers.{i}."):
-                    own[slot] = self._pack(slot, self._round_slot(slot, types))
-            self._run.advance(i, self.ops, own)
-        return self._compare(top)
+            self._inputs[i] = self._run.residual.copy()
+            self._run.advance(i, self.ops, weights)
+        return self._compare(self._top)
 
-    def _round_slot(self, slot: str, types: Mapping[str, str]) -> F32:
-        exact = read_matrix(self.found.checkpoint, self._slots[slot])
-        for piece in self.rows[slot]:
-            exact = self._round(slot, exact, piece, types[piece.tensor])
-        return exact
-
-    def _measure_one(self, slot: str, exact: F32, piece: TensorRows, kind: str) -> float:
-        packed = self._pack(slot, self._round(slot, exact, piece, kind))
+    def _measure_one(self, slot: str, tensor: str, kind: str) -> float:
+        packed = self._pack(slot, self._round_slot(slot, self._base | {tensor: kind}))
         if not slot.startswith("layers."):
             top = {**self._top, slot: packed}
             self._run.embed(self.ops, top)
             self._advance_from(0, {})
             return self._compare(top)
-        layer = int(slot.split(".")[1])
+        layer = _find_layer(slot)
         self._run.residual = self._inputs[layer].copy()
         self._advance_from(layer, {slot: packed})
         return self._compare(self._top)
@@ -127,16 +122,22 @@ class SensitivityRun:
             weights = {**self._weights[i], **(changed if i == layer else {})}
             self._run.advance(i, self.ops, weights)
 
-    def _round(self, slot: str, exact: F32, piece: TensorRows, kind: str) -> F32:
-        """The slot's matrix with one tensor's rows in a type."""
-        own = slice(piece.first, piece.first + piece.rows)
-        raw = self._encoder.encode(kind, exact[own], self.importance.get(slot))
-        parsed = FORMATS[kind].parse(raw, (piece.rows, exact.shape[1]))
-        changed = exact.copy()
-        changed[own] = (
-            parsed.dequantize() if isinstance(parsed, GroupedWeight) else parsed.astype(np.float32)
-        )
-        return changed
+    def _round_slot(self, slot: str, types: Mapping[str, str]) -> F32:
+        """The slot's matrix with its tensors' rows in their types; exact where there is none."""
+        rows = read_matrix(self.found.checkpoint, self._slots[slot])
+        for piece in self.rows[slot]:
+            kind = types.get(piece.tensor)
+            if kind is None:
+                continue
+            own = slice(piece.first, piece.first + piece.rows)
+            raw = self._encoder.encode(kind, rows[own], self.importance.get(slot))
+            parsed = FORMATS[kind].parse(raw, (piece.rows, rows.shape[1]))
+            rows[own] = (
+                parsed.dequantize()
+                if isinstance(parsed, GroupedWeight)
+                else parsed.astype(np.float32)
+            )
+        return rows
 
     def _pack(self, slot: str, rows: F32) -> Any:
         plan: SlotPlan = self._slots[slot]
@@ -169,3 +170,7 @@ class SensitivityRun:
         for full, now in zip(self._full, self._predict(top), strict=True):
             total += float((np.exp(full) * (full - now)).sum(dtype=np.float64))
         return max(0.0, total / len(self._scored))
+
+
+def _find_layer(slot: str) -> int:
+    return int(slot.split(".")[1])
