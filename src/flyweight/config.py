@@ -286,8 +286,8 @@ class Settings:
         if kept is not None and kept.coded and self.block_size % KV_BLOCK:
             near = -(-self.block_size // KV_BLOCK) * KV_BLOCK
             raise ConfigError(
-                f"does not go with kv_cache_dtype = {kept.name}, whose codes are stored for "
-                f"{KV_BLOCK} tokens together",
+                f"is not supported with kv_cache_dtype = {kept.name}, which needs a multiple of "
+                f"{KV_BLOCK}",
                 "block_size",
                 value=self.block_size,
                 hint=f"nearest valid: {near}",

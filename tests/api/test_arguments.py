@@ -137,7 +137,7 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
         ({"kv_cache_dtype": "fp8_e4"}, "did you mean 'fp8_e4m3'?"),
         (
             {"kv_cache_dtype": "fp8", "block_size": 8},
-            "block_size = 8 does not go with kv_cache_dtype = fp8_e4m3",
+            "block_size = 8 is not supported with kv_cache_dtype = fp8_e4m3",
         ),
         ({"max_model_len": 2.5}, "max_model_len = 2.5 is not valid"),
         ({"enable_lora": True}, 'name them: adapters={"NAME": "FOLDER"}'),

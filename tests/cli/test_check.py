@@ -42,7 +42,7 @@ def test_a_model_without_fault(command, report, speaking) -> None:
     assert found["template"] == [("ok", "renders a question, an answer, a system message")]
     shown = command("check", "stories")
     assert shown.code == 0 and shown.out.rstrip().endswith("no problems")
-    assert "none: the model continues text" in shown.out
+    assert "none: the model completes text" in shown.out
 
 
 def test_every_problem_is_reported_at_once(command, report, tmp_path) -> None:
@@ -74,7 +74,7 @@ def test_every_problem_is_reported_at_once(command, report, tmp_path) -> None:
     assert "in 2 of 64 rows, the first in row 3" in found["values"][0][1]
     assert found["template"][0][0] == "problem" and "a question: " in found["template"][0][1]
     assert found["memory"] == [("skipped", "what the model needs is not known")]
-    assert found["one token"] == [("skipped", "not before the problems above are solved")]
+    assert found["one token"] == [("skipped", "because of the problems above")]
     shown = command("check", folder)
     assert shown.code == 1 and "10 problems, 1 warning" in shown.out, shown.out
 

@@ -67,7 +67,7 @@ def test_features_of_a_family_are_reported(command, tmp_path) -> None:
 def test_a_model_without_tokenizer_is_looked_at(command) -> None:
     """And how many of its matrices no kernel reads."""
     got = command("inspect", QUANTIZED / "hqq-columns")
-    assert got.code == 0 and "none here: `run` and `serve` need one" in got.out
+    assert got.code == 0 and "none in the folder; `run` and `serve` require one" in got.out
     words = " ".join(got.out.split())
     assert "hqq: BF16; no kernel reads the codes of 7 matrices, which are kept as bf16" in words
     assert json.loads(command("inspect", QUANTIZED / "gptq-4", "--json").out)["tokenizer"] is False

@@ -270,7 +270,7 @@ MIXED: dict[str, Lie] = {
     "matrix twice": (
         "hqq-4",
         lambda folder: folder.tensors.update({W: ("F32", np.zeros((64, 64), np.float32))}),
-        "is there twice",
+        "is present twice",
     ),
 }
 CASES = [

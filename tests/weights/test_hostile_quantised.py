@@ -84,7 +84,7 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         "quant_method = 'gptq', but no tensor is in that",
     ),
     "a matrix twice": (
-        GPTQ, gptq() | {"m.weight": np.ones((N, K), HALF)}, "'m.weight' is there twice",
+        GPTQ, gptq() | {"m.weight": np.ones((N, K), HALF)}, "'m.weight' is present twice",
     ),
     "a config that is a list": ([4], gptq(), r"quantization_config = \[4\]; an object expected"),
     "AWQ's other layouts": (AWQ | {"version": "gemv"}, awq(), "version = 'gemv'; one of gemm"),
@@ -204,7 +204,7 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         None, packed(), "'m.weight_packed' is of a matrix quantised as compressed-tensors; config",
     ),
     "packed and plain": (
-        schemes(), packed() | {"m.weight": np.ones((N, K), HALF)}, "there twice",
+        schemes(), packed() | {"m.weight": np.ones((N, K), HALF)}, "present twice",
     ),
     "scales missing": (
         schemes(), {k: v for k, v in packed().items() if "scale" not in k},

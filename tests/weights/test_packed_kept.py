@@ -153,7 +153,7 @@ def test_a_damaged_file_is_made_anew(kept: Path, harm: str) -> None:
         os.truncate(file, file.stat().st_size + (1 if harm == "longer" else -1))
     second, notes = story()
     assert first == second
-    assert len(notes) == 1 and notes[0].startswith("kept packed weights are made anew: it")
+    assert len(notes) == 1 and notes[0].startswith("kept packed weights are made again: it")
     assert isinstance(opener().open(), MappedWeights)
     assert story() == (first, [])
 
@@ -178,7 +178,7 @@ def test_after_another_boot_checksums_are_verified_once(
     damage(files(kept)[0])
     second, notes = story()
     assert second == first
-    assert notes == ["kept packed weights are made anew: 1 of its matrices are damaged: embed"]
+    assert notes == ["kept packed weights are made again: 1 of its matrices are damaged: embed"]
 
 
 def test_checksums_are_verified_when_requested(kept: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_file_of_another_user_is_not_trusted(kept: Path, monkeypatch: pytest.M
     monkeypatch.setattr(keptfile, "_is_trusted", lambda owner: owner != os.geteuid())
     second, notes = story()
     assert second == first
-    assert notes == ["kept packed weights are made anew: it belongs to another user"]
+    assert notes == ["kept packed weights are made again: it belongs to another user"]
 
 
 def test_two_writers_are_one(kept: Path) -> None:

@@ -134,7 +134,7 @@ class Examination:
         found = list(find_misfits(self.checkpoint, self.plan))
         yield from (("problem", text) for text in found)
         if not found:
-            yield "ok", "all there, of the right shapes, and none left over"
+            yield "ok", "all present, with the expected shapes; no unused tensors"
 
     def _check_values(self) -> Iterator[tuple[Level, str]]:
         if self.checkpoint is None:
@@ -196,7 +196,7 @@ class Examination:
             return
         template = self.tokenizer.chat_template
         if template is None:
-            yield "ok", "none: the model continues text"
+            yield "ok", "none: the model completes text"
             return
         fine = []
         for what, messages in TALKS.items():
@@ -241,13 +241,13 @@ class Examination:
             way.check()
         except (OSError, CheckpointError) as error:
             reason = getattr(error, "strerror", None) or error
-            yield "problem", f"{way.file}: {reason}; dropped, and made anew at the next load"
+            yield "problem", f"{way.file}: {reason}; it will be made again at the next load"
             return
-        yield "ok", f"{format_size(way.layout.data)} kept in {way.file}, checksums right"
+        yield "ok", f"{format_size(way.layout.data)} kept in {way.file}, checksums match"
 
     def _check_token(self) -> Iterator[tuple[Level, str]]:
         if any(self._is_broken(s) for s in ("header", "config", "tensors", "tokenizer", "memory")):
-            yield "skipped", "not before the problems above are solved"
+            yield "skipped", "because of the problems above"
             return
         assert self.tokenizer is not None
         given = asdict(replace(self.settings, model=self.path))

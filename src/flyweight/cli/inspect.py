@@ -102,7 +102,7 @@ def make_document(found: ModelDescription, kinds: SlotKinds, plan: MemoryPlan) -
 
 
 def make_fact_table(found: ModelDescription) -> Table:
-    """The spec, in a reader's words."""
+    """The spec as a table."""
     from flyweight.cli.show import format_name, make_table
     from flyweight.validation.untrusted import printable
 
@@ -115,13 +115,13 @@ def make_fact_table(found: ModelDescription) -> Table:
         + (", norms on q and k" if layer.qk_norm else ""),
         **list_cache(spec),
         **list_quantisation(found),
-        "vocabulary": f"{spec.vocab}" + (", embedding and head are one" if spec.tie else ""),
+        "vocabulary": f"{spec.vocab}" + (", tied embeddings" if spec.tie else ""),
         "context": f"{spec.context} tokens, {describe_positions(spec)}",
         "stop ids": ", ".join(f"{i} {printable(piece(i))}" for i in sorted(found.stop_ids)),
-        "chat template": "yes" if found.tokenizer.chat_template else "no: it continues text",
+        "chat template": "yes" if found.tokenizer.chat_template else "none; completes text",
     }
     if not found.tokenizer.vocab_size:
-        rows["tokenizer"] = "none here: `run` and `serve` need one"
+        rows["tokenizer"] = "none in the folder; `run` and `serve` require one"
     table = make_table(format_name(found.checkpoint.path))
     for name, value in rows.items():
         table.add_row(name, value)

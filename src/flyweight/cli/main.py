@@ -39,6 +39,8 @@ from flyweight.errors import FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
 
 WRONG, STOPPED = 2, 130
+# What an option expects, by pydantic's name of the check that failed.
+EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 app = make_group(name="flyweight", pretty_exceptions_enable=False)
 app.command("run", cls=HelpCommand)(run.run)
@@ -208,13 +210,13 @@ def explain_misuse(error: Any, words: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     message: str = error.format_message()
     if context is None:
-        return message
+        return message.rstrip(".")
     option = getattr(error, "option_name", None)
     known = [name for p in context.command.params for name in p.opts]
     names = list(getattr(getattr(error, "param", None), "opts", ()))
     value = find_last_value(words, names)
     if value is not None:
-        message = f"{names[-1]} = {value!r}: {error.message.split(',')[0]}"
+        message = f"{names[-1]} = {value!r}: {describe_expected(error)}"
     elif option and option not in known:
         unknown = f"unknown option {option}{nearest(option, known)}"
         message = find_refusal(context.command_path, option) or unknown
@@ -223,6 +225,14 @@ def explain_misuse(error: Any, words: Sequence[str]) -> str:
         commands = list(context.command.commands)
         message = f"unknown command {word!r}{nearest(word, commands)}; known: {', '.join(commands)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help"
+
+
+def describe_expected(error: Any) -> str:
+    """What an option expects, from the failed check of its value."""
+    list_failures = getattr(error.__cause__, "errors", list)
+    kinds = [failure["type"] for failure in list_failures()]
+    expected = next((EXPECTED[kind] for kind in kinds if kind in EXPECTED), None)
+    return f"{expected} expected" if expected else str(error.message.split(",")[0])
 
 
 def find_last_value(words: Sequence[str], names: Sequence[str]) -> str | None:

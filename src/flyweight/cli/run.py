@@ -196,7 +196,7 @@ def read_prompt(prompt: str | None, file: str | None) -> str | None:
 
 
 def check_stdin() -> None:
-    """With a prompt stdin is not read, as the parent process may hold it open for ever.  Text that
+    """With a prompt stdin is not read, as the parent process may never close it.  Text that
     waits there is refused rather than lost; for a pipe that may still bring some a note is printed.
     """
     if sys.stdin is None or sys.stdin.isatty():

@@ -168,7 +168,7 @@ def describe_figures(out: RequestOutput, longest: int) -> str:
     """
     m = out.metrics
     tokens = sum(len(o.token_ids) for o in out.outputs)
-    parts = [f"{tokens} tokens"]
+    parts = ["1 token" if tokens == 1 else f"{tokens} tokens"]
     if m.decode_rate:
         parts.append(f"{m.decode_rate:.1f} tokens/s")
     parts.append(f"first token after {1000 * m.ttft:.0f} ms")

@@ -40,9 +40,15 @@ Model = Annotated[
 ]  # fmt: skip
 AddSpecial = Annotated[
     bool,
-    typer.Option("--add-special/--no-bos", help="Add BOS and EOS as the vocabulary requires."),
+    typer.Option(
+        "--add-special/--no-bos",
+        help="Add BOS and EOS as the vocabulary requires.",
+        show_default="on",
+    ),
 ]
-ParseSpecial = Annotated[bool, typer.Option(help="Read special tokens written in the text.")]
+ParseSpecial = Annotated[
+    bool, typer.Option(help="Read special tokens written in the text.", show_default="on")
+]
 
 
 @dataclass(frozen=True, slots=True)

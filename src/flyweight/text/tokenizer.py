@@ -41,7 +41,7 @@ NAMES = (
 def load_files(path: Path) -> Loaded:
     """The tokenizer in a folder, or in one file that is named.  Raises `CheckpointError`."""
     file = _find_vocabulary(path) if path.is_dir() else path
-    if not file.is_file():  # opening a pipe would wait for ever
+    if not file.is_file():  # opening a pipe would block
         raise CheckpointError(f"{file}: not a regular file; {_describe_search()}")
     return _choose_reader(file)(file)
 

@@ -25,7 +25,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """A regular file of at most `most` bytes, whole, or `CheckpointError` naming it."""
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would block
             raise CheckpointError(f"{path}: not a regular file")
         if found.st_size > most:
             raise CheckpointError(f"{path}: {found.st_size} bytes; at most {most}")

@@ -102,7 +102,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             return _open_folder(path)
-        if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(mode):  # opening a pipe would block
             raise CheckpointError(f"{path}: not a regular file; looked for {LOOKED_FOR}")
         with open(path, "rb") as file:
             magic = file.read(len(MAGIC))

@@ -33,7 +33,7 @@ class MappedFile:
         self.path = path
         self._lent = 0, 0  # the range whose pages a caller may still read
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
                 raise CheckpointError(f"{path}: not a regular file")
             with open(path, "rb") as file:
                 about = os.fstat(file.fileno())

@@ -70,7 +70,7 @@ def claim(folder: Folder) -> dict[str, Claim]:
         found[f"{stem}.weight"] = claim_eight_bits(folder, stem)
     for stem in folder.list_stems(BY_ROW):
         if f"{stem}.weight" not in found:
-            claim_eight_bits(folder, stem)  # which says what is wrong
+            claim_eight_bits(folder, stem)  # which raises
     return found
 
 

@@ -9,7 +9,7 @@ M.weight_zero_point, M.weight_g_idx, M.weight_shape, M.weight_global_scale, M.in
 
 Invariant: w = scale * (code - zero), for NVFP4 divided by the global scale.  What a matrix is, its
 tensors say; one group of `config_groups` must describe it.  Patterns of `targets` and `ignore` are
-not read: a stranger's regular expressions can take for ever.
+not read: matching an untrusted regular expression may never end.
 """
 
 from collections.abc import Iterator, Mapping
@@ -162,7 +162,7 @@ def _claim_matrix(folder: Folder, stem: str, schemes: list[WeightScheme]) -> Cla
     codes = folder.tensors.get(stem + PACKED) or folder.tensors[stem + PLAIN]
     if stem + PACKED in folder.tensors and stem + PLAIN in folder.tensors:
         raise CheckpointError(
-            f"{folder.where}: tensor {shown(stem + PLAIN)} is there twice, as it is and packed"
+            f"{folder.where}: tensor {shown(stem + PLAIN)} is present twice, dense and packed"
         )
     folder.check(codes.name, ("i32", "u8", "i8", "e4m3"), (None, None), "a compressed matrix")
     scale = folder.tensors.get(stem + SCALE)

@@ -7,7 +7,7 @@
 
 Invariant: w = scale * (code - zero).  Three bits are 32 codes in three words.  Where the config has
 `dynamic` modules differ in bits and groups: the shapes say which of those that the config names a
-matrix has.  Patterns of `dynamic` are not matched: a stranger's can take for ever.
+matrix has.  Patterns of `dynamic` are not matched: an untrusted one may never end.
 """
 
 import math

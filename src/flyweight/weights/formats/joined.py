@@ -1,7 +1,7 @@
 """The formats of several tensors a matrix, by the names that `quantization_config.quant_method` has
 for them.
 
-Invariant: no tensor belongs to two matrices, and no matrix is there twice.  A format's file is
+Invariant: no tensor belongs to two matrices, and no matrix is present twice.  A format's file is
 imported when a model of it is read.
 """
 
@@ -83,7 +83,7 @@ def claim_matrices(folder: Folder) -> dict[str, Claim]:
     for name in claims:
         if name in folder.tensors and name not in owners:
             raise CheckpointError(
-                f"{folder.where}: tensor {shown(name)} is there twice, as it is and quantised"
+                f"{folder.where}: tensor {shown(name)} is present twice, dense and quantised"
             )
     return claims
 

@@ -23,7 +23,7 @@ from flyweight.weights.packed.folder import CacheFolder
 from flyweight.weights.packed.keptfile import PackedLayout, PackedWriter, check_file, open_verified
 from flyweight.wire import F32
 
-RUN = 8 << 20  # bytes that move at a time, and are there twice meanwhile: some milliseconds
+RUN = 8 << 20  # bytes that move at a time, in memory twice for some milliseconds
 STEPS = 40  # engine steps in which a whole file moves; a long file moves several runs in each
 
 
@@ -199,7 +199,7 @@ class Opener:
             return False
         except (OSError, CheckpointError) as error:
             reason = getattr(error, "strerror", None) or error
-            self.note(f"kept packed weights are made anew: {reason}")
+            self.note(f"kept packed weights are made again: {reason}")
             self.folder.drop(self.layout.key)
             return False
         return True
