@@ -29,8 +29,10 @@ from flyweight.quantize.make import (
     make_floats,
     prepare_job,
 )
+from flyweight.quantize.naming import name_output
 from flyweight.quantize.options import QuantizeOptions, read_config
 from flyweight.text.sample_text import CALIBRATION, read_sample
+from flyweight.weights.hub.names import name_checkpoint
 from flyweight.weights.passports import write_passport
 
 CalibrationSource = str | Path | Sequence[str | list[Any]] | None
@@ -70,7 +72,7 @@ class SilentEvaluation(SilentListener):
 
 def quantize_model(
     model: str,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     quant_config: Mapping[str, Any] | None = None,
     calib_data: CalibrationSource = None,
@@ -78,15 +80,16 @@ def quantize_model(
     **options: Any,
 ) -> QuantizedModel:
     """Makes a quantised model: `model` is a folder, a .gguf file or a name on the Hub, `out` the
-    folder or .gguf file to write.
+    folder or .gguf file to write, by default one in the current folder (`name_output`).
 
     `options` are the fields of `QuantizeOptions`; `quant_config` is a dict with the keys of
     AutoAWQ or GPTQModel.  `calib_data` is a file of text or JSON lines, or a list of texts and of
     chat messages; None takes Python's help.  Raises `ConfigError` and `CheckpointError`.
     """
-    merged = merge_config(options, quant_config or {})
-    prepared = prepare_model(model, str(out), QuantizeOptions(**merged), calib_data)
-    return run_prepared(prepared, check_out(str(out)), evaluation or Evaluation())
+    chosen = QuantizeOptions(**merge_config(options, quant_config or {}))
+    place = name_output(model, chosen) if out is None else str(out)
+    prepared = prepare_model(model, place, chosen, calib_data)
+    return run_prepared(prepared, check_out(place), evaluation or Evaluation())
 
 
 def prepare_model(
@@ -156,11 +159,11 @@ def run_prepared(
     listener = make_listener() if make_listener else SilentEvaluation()
     try:
         passport = measure_quality(prepared, out, evaluation, listener)
+        write_passport(out, passport)
     except FlyweightError as error:
         command = f"flyweight eval stamp {out} --against {full}"
         why = f"not measured: {error}; measure it with: {command}"
         return QuantizedModel(out, seconds, None, why, tuple(job.notes))
-    write_passport(out, passport)
     return QuantizedModel(out, seconds, passport, "", tuple(job.notes))
 
 
@@ -170,11 +173,12 @@ def measure_quality(
     """The passport of what was written, against the job's input."""
     job = prepared.job
     checkpoint, options = job.found.checkpoint, job.options
+    source = name_checkpoint(checkpoint.path)
     words = MakingWords(
         method=options.method,
         recipe=", ".join(sorted({str(p) for p in job.assignment.modules.values()})),
         requantized_from=checkpoint.quantisation or checkpoint.format if options.requantize else "",
-        command=f"flyweight quantize {checkpoint.path.name} {out.name} {options.spell()}",
+        command=f"flyweight quantize {source} {out.name} {options.spell()}",
     )
     context = min(CONTEXT, job.found.spec.context)
     plan = PassportPlan(

@@ -1,8 +1,9 @@
-"""`flyweight quantize MODEL OUT`: makes a quantised model of a full one."""
+"""`flyweight quantize MODEL [OUT]`: makes a quantised model of a full one."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,14 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.quantize.job import Report
     from flyweight.quantize.make import PreparedJob
 
-Out = Annotated[str, typer.Argument(metavar="OUT", help="Folder or .gguf file to write.")]
+Out = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="OUT",
+        help="Folder or .gguf file to write.  [default: the model's name with what was made]",
+        show_default=False,
+    ),
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file, or org/name.")]
 Method = Annotated[
     str,
@@ -138,7 +146,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the job need
 def quantize(
     *,
     model: Model,
-    out: Out,
+    out: Out = None,
     method: Method = "rtn",
     bits: Bits = None,
     group_size: GroupSize = None,
@@ -170,6 +178,7 @@ def quantize(
     A job that was stopped continues where it was when the same command is given again.
     """
     from flyweight.quantization import Evaluation, merge_config, prepare_model, run_prepared
+    from flyweight.quantize.naming import name_output
     from flyweight.quantize.options import QuantizeOptions
     from flyweight.validation.untrusted import read_json
 
@@ -190,6 +199,7 @@ def quantize(
         length=length,
         requantize=requantize,
     )
+    out = name_output(model, options) if out is None else out
     with show_job(not as_json) as (listener, report):
         prepared = prepare_model(model, out, options, calibration, engine, listener, report)
         if not as_json:
@@ -216,6 +226,7 @@ def quantize(
         print(f"Note:      {note}")
     print(f"Written:   {out} in {done.seconds:.1f} s")
     print(f"Quality:   {done.passport.describe() if done.passport else done.problem}")
+    print(f"Serve:     {shlex.join(['flyweight', 'serve', out])}")
 
 
 def parse_size(text: str | None) -> int | None:

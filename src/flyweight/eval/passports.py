@@ -29,6 +29,7 @@ from flyweight.passport import ContextProbe, KVFigures, Passport
 from flyweight.spec import KV_TYPES
 from flyweight.validation.untrusted import printable
 from flyweight.weights.formats import FORMATS
+from flyweight.weights.hub.names import name_checkpoint
 
 LONGEST = 8192  # tokens of the context probe; a longer one takes minutes a model
 LEAST = 64
@@ -127,7 +128,7 @@ def make_passport(
     said = found.perplexity
     return Passport(
         fingerprint=candidate.fingerprint,
-        against=printable(full.path.name),
+        against=printable(name_checkpoint(full.path)),
         against_fingerprint=full.fingerprint,
         text=printable(plan.text.name),
         text_sha256=plan.text.digest,

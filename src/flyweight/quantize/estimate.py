@@ -11,11 +11,14 @@ from flyweight.describe import ModelDescription
 from flyweight.plan.machine import measure_resident
 from flyweight.quantize.assignment import Assignment
 from flyweight.quantize.tensors import split_layers
-from flyweight.spec import SlotPlan
+from flyweight.spec import ModelSpec, SlotPlan
 from flyweight.wire import I32
 
 STEP = 2048  # tokens computed at once
 MAPPING = 64 << 20  # bytes that a backend takes at once for packed weights
+ROWS = 64  # whose predictions are made at once while types are chosen
+SCORED, MOST_SCORED = 512, 2048  # rows whose predictions are compared: at least, at most
+HEAD_WORK = 1e9  # of the head for them: rows times its weights, about
 PART = 16 << 20  # bytes of rows that are read at once, and what becomes of them
 FLOAT = 4
 
@@ -55,6 +58,33 @@ def estimate(
     disk = sum(entry.nbytes for entry in assignment.entries)
     source = sum(_count_bytes(slot) for slot in found.plan.slots)
     return JobNeeds(memory, disk, source)
+
+
+def estimate_choice(found: ModelDescription, sample: I32, size: int) -> int:
+    """Bytes of memory at the peak while types are chosen on the windows `sample`: the model is held
+    as a whole, in floats of `size` bytes.
+    """
+    spec, slots = found.spec, found.plan.slots
+    matrices = [slot.shape for slot in slots if len(slot.shape) == 2]
+    tied = size * spec.vocab * spec.hidden  # an embedding that is the head too is packed for it
+    widest = max(map(prod, matrices))
+    rows = min(count_scored(spec), sample.size) + 4 * ROWS
+    return sum(
+        (
+            measure_resident(),
+            size * sum(prod(slot.shape) for slot in slots) + tied,
+            2 * MAPPING,
+            5 * FLOAT * widest,  # a matrix, its codes, what they round to, and what is packed of it
+            FLOAT * sample.size * spec.hidden * (len(spec.layers) + 2),
+            FLOAT * spec.vocab * rows,
+            4 * FLOAT * min(STEP, sample.size) * max(shape[0] for shape in matrices[1:]),
+        )
+    )
+
+
+def count_scored(spec: ModelSpec) -> int:
+    """Rows whose predictions are compared, at most: fewer for a larger head."""
+    return int(min(MOST_SCORED, max(SCORED, HEAD_WORK / (spec.hidden * spec.vocab))))
 
 
 def _count_codes(slot: SlotPlan, assignment: Assignment) -> int:

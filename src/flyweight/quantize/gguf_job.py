@@ -25,6 +25,7 @@ from flyweight.quantize.ggml.vocabulary import make_vocabulary
 from flyweight.quantize.output.gguf import GgufLayout, GgufTarget, TypeChoice
 from flyweight.quantize.precision import Precision
 from flyweight.weights.gguf import read_gguf
+from flyweight.weights.hub.names import name_checkpoint
 
 UNTRUE = re.compile(r"quantize\.imatrix\..*|split\..*|flyweight\..*")  # keys of the input's file
 VERSION = 2  # general.quantization_version
@@ -65,10 +66,11 @@ def list_metadata(
         "general.quantization_version": np.uint32(VERSION),
     }
     if isinstance(source, Path):
-        name = {"general.name": source.resolve().name, "general.quantized_by": _name_program()}
+        name = name_checkpoint(source.resolve()).rpartition("/")[2]
+        made = {"general.name": name, "general.quantized_by": _name_program()}
         return {
             **model.metadata,
-            **name,
+            **made,
             **make_vocabulary(source, found.tokenizer, found.spec.vocab),
             **own,
         }

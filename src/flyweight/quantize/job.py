@@ -13,9 +13,10 @@ from typing import Protocol
 
 from flyweight import __version__
 from flyweight.describe import ModelDescription
+from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.quantize.folds import find_folds
-from flyweight.quantize.journal import NAME, Journal
+from flyweight.quantize.journal import MODEL, NAME, Journal
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.method import Inputs, Method
 from flyweight.quantize.options import QuantizeOptions
@@ -72,28 +73,42 @@ class QuantizeJob:
         self._top, self._layers = split_layers(found.plan, len(found.spec.layers))
 
     def run(self, out: Path, backends: Backends, report: Report) -> None:
-        """Writes the folder; continues where a killed run stopped."""
+        """Writes the model; continues where a killed run stopped.  Raises `ConfigError` where it
+        cannot be written.
+        """
         work = out.with_name(f"{out.name}.partial")
-        work.mkdir(parents=True, exist_ok=True)
-        journal = Journal.open(work, self.identify())
-        with self.target.create(work) as writer:
-            journal.save()
+        try:
+            self._write(work, backends, report)
+            self.target.publish(work / MODEL, out)
+            (work / NAME).unlink()
+            work.rmdir()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot be written: {error.strerror or error}", "out", value=str(out),
+                hint="the same command goes on where it stopped",
+            ) from error  # fmt: skip
+
+    def _write(self, work: Path, backends: Backends, report: Report) -> None:
+        model = work / MODEL
+        model.mkdir(parents=True, exist_ok=True)
+        journal = Journal.open(work, self.identify(), model / self.target.file)
+        journal.save()
+        with self.target.create(model) as writer:
             if not journal.top:
                 report("writing tensors outside of layers", 0, len(self._layers) + 1)
                 self._write_top(TensorOutput(writer, self.assignment, self.layout))
                 writer.sync()
                 journal.top = True
                 journal.save()
-            self._run_layers(work, writer, journal, backends, report)
-        (work / NAME).unlink()
-        self.target.publish(work, out)
+            self._run_layers(model, writer, journal, backends, report)
 
     def identify(self) -> str:
         """A hash of all that decides the bytes of the output."""
         windows = b"" if self.windows is None else self.windows.tobytes()
         if self.importance is not None:
             windows += self.importance.digest.encode()
-        words = (__version__, self.found.checkpoint.fingerprint, self.options, self.layout.name)
+        made = self.layout.name, self.assignment.entries
+        words = (__version__, self.found.checkpoint.fingerprint, self.options, *made)
         return sha256(repr(words).encode() + windows).hexdigest()[:32]
 
     def _run_layers(

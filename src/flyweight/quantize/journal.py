@@ -3,15 +3,15 @@
 Invariant: a layer is listed only after its tensors are on the disk.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from flyweight.errors import ConfigError
-from flyweight.quantize.output.folder import write_json
+from flyweight.quantize.output.folder import find_draft, write_json
 from flyweight.validation.untrusted import read_json
 
 NAME = "journal.json"
+MODEL = "model"  # folder of the unfinished model, next to the journal
 
 
 @dataclass(slots=True)
@@ -26,13 +26,14 @@ class Journal:
     layers: int = 0
 
     @classmethod
-    def open(cls, folder: Path, job: str) -> "Journal":
-        """The journal of a job in this folder, or a new one.  Raises `ConfigError` where the folder
-        has another job.
+    def open(cls, folder: Path, job: str, weights: Path) -> "Journal":
+        """The journal of a job in this folder, or a new one: also where `weights` are gone.  Raises
+        `ConfigError` where the folder has another job.
         """
         path = folder / NAME
         if not path.is_file():
-            if any(folder.iterdir()):
+            known = {MODEL, find_draft(path).name}
+            if any(entry.name not in known for entry in folder.iterdir()):
                 raise ConfigError(
                     "has files that no job here wrote; remove it", "out", value=str(folder)
                 )
@@ -45,13 +46,9 @@ class Journal:
                 "out",
                 value=str(folder),
             )
+        if not weights.is_file():
+            return cls(path, job)
         return cls(path, job, bool(found.get("top")), int(found.get("layers", 0)))
 
     def save(self) -> None:
         write_json(self.path, {"job": self.job, "top": self.top, "layers": self.layers})
-
-
-def read_progress(path: Path) -> dict[str, object]:
-    """What a journal says, for a message."""
-    found: dict[str, object] = json.loads(path.read_text())
-    return found

@@ -11,19 +11,20 @@ from typing import Any
 
 from flyweight.build import choose_backend
 from flyweight.config import Settings
-from flyweight.describe import LoadListener, ModelDescription, describe, find
+from flyweight.describe import LoadListener, ModelDescription, SilentListener, describe, find
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu.calibration import CalibrationKernels
 from flyweight.plan.machine import read_machine
+from flyweight.plan.memory import format_size
 from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
 from flyweight.quantize.calibration import CalibrationText, Reading
-from flyweight.quantize.estimate import JobNeeds, estimate
+from flyweight.quantize.estimate import JobNeeds, estimate, estimate_choice
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
 from flyweight.quantize.importance import ColumnImportance
 from flyweight.quantize.job import Backends, QuantizeJob, Report
-from flyweight.quantize.mixed import MixedBudget, choose_mixed
+from flyweight.quantize.mixed import MixedBudget, choose_mixed, cut_sample
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
 from flyweight.quantize.output.bitsandbytes import BitsandbytesLayout
@@ -71,7 +72,11 @@ def prepare_job(
         target = make_target(found, recipe, options.knows_importance)
         notes: list[str] = []
         if options.mixed and windows is not None:
+            tell = listener or SilentListener()
             tools = make_floats(settings, found), report or (lambda stage, done, total: None)
+            size = 4 if are_floats(found) else 2
+            peak = estimate_choice(found, cut_sample(found, windows), size)
+            tell.note(f"choosing types needs {format_size(peak)} of memory at the peak")
             budget = MixedBudget(options.target_size, options.max_kld)
             chosen = choose_mixed(found, target, windows, budget, tools)
             target = make_target(found, recipe, True, chosen.types)
@@ -154,9 +159,13 @@ def check_input(found: ModelDescription, options: QuantizeOptions) -> None:
 
 def make_floats(settings: Settings, found: ModelDescription) -> Ops:
     """The backend for weights as they were."""
-    kinds = {info.kind for info in found.checkpoint.tensors.values()}
-    floats = "f32" if kinds == {"f32"} else "bf16"
+    floats = "f32" if are_floats(found) else "bf16"
     return choose_backend(replace(settings, activations=floats), read_machine().cores)
+
+
+def are_floats(found: ModelDescription) -> bool:
+    """Whether all tensors are float32."""
+    return {info.kind for info in found.checkpoint.tensors.values()} == {"f32"}
 
 
 def make_backends(settings: Settings, found: ModelDescription, cores: int) -> Backends:

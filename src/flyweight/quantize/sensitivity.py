@@ -16,6 +16,7 @@ from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops
 from flyweight.ops.grouped import GroupedWeight
+from flyweight.quantize.estimate import ROWS, count_scored
 from flyweight.quantize.ggml.encode import BlockEncoder
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.statistics import InputStatistics
@@ -24,10 +25,6 @@ from flyweight.spec import SlotPlan
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.load import load_slots, read_bias, read_matrix
 from flyweight.wire import F32, I32
-
-ROWS = 64  # whose logits are made at once
-SCORED, MOST_SCORED = 512, 2048  # rows that are compared: at least, at most
-HEAD_WORK = 1e9  # of the head for them: rows times its weights, about
 
 Report = Callable[[str, int, int], None]
 Candidates = Mapping[str, Sequence[str]]  # types by tensor
@@ -69,8 +66,7 @@ class SensitivityRun:
             self._inputs.append(self._run.residual.copy())
             self._observe(i, weights)
             self._run.advance(i, ops, weights)
-        head = found.spec.hidden * found.spec.vocab
-        step = max(1, windows.size // int(min(MOST_SCORED, max(SCORED, HEAD_WORK / head))))
+        step = max(1, windows.size // count_scored(found.spec))
         self._scored = np.arange(step - 1, windows.size, step)
         self._full = [*self._predict(self._top)]
 

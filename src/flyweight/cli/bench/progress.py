@@ -38,7 +38,9 @@ class Measuring(RunListener):
         self.load.note(message)
 
     def round(self, test: str, done: int, total: int) -> None:
-        """`done` of `total` are over, and `test` begins."""
+        """`done` of `total` are over, and `test` begins.  Another total is another stage, whose
+        time left is its own.
+        """
         self.load.stop()
         if not self.console.is_terminal:
             return
@@ -56,8 +58,10 @@ class Measuring(RunListener):
             )
             self.bar.start()
             self.bar.add_task(test, total=total)
-        name_now = printable(test)
-        self.bar.update(self.bar.task_ids[0], completed=done, description=name_now, refresh=True)
+        (task,) = self.bar.tasks
+        if total != task.total or done < task.completed:
+            self.bar.reset(task.id, total=total)
+        self.bar.update(task.id, completed=done, description=printable(test), refresh=True)
 
     def rows(self, rows: Sequence[BenchRow]) -> None:
         self.stop()  # rows and the bar may share a terminal

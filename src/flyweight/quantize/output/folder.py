@@ -27,9 +27,14 @@ def copy_companions(source: Path, folder: Path) -> None:
         shutil.copyfile(file, folder / file.name)
 
 
+def find_draft(path: Path) -> Path:
+    """Where a file is while it is written."""
+    return path.with_name(f".{path.name}.draft")
+
+
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Whole or not at all."""
-    draft = path.with_name(f".{path.name}.draft")
+    draft = find_draft(path)
     with draft.open("w", encoding="utf-8") as file:
         json.dump(document, file, indent=2, ensure_ascii=False)
         file.write("\n")
@@ -38,9 +43,9 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     draft.replace(path)
 
 
-def publish(folder: Path, out: Path) -> None:
-    """Gives a finished folder its final name."""
-    folder.rename(out)
+def publish(made: Path, out: Path) -> None:
+    """Gives a finished folder or file its final name."""
+    made.rename(out)
     directory = os.open(out.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -16,6 +16,7 @@ from flyweight.ops.grouped import BlockRows
 from flyweight.quantize.assignment import Assignment
 from flyweight.quantize.ggml.container import GgufTensor, GgufWriter
 from flyweight.quantize.output.container import OutputTensor
+from flyweight.quantize.output.folder import publish
 from flyweight.quantize.output.layout import Tensors
 from flyweight.quantize.precision import DENSE, Precision
 from flyweight.quantize.tensors import TensorRows, split_layers, to_bytes
@@ -23,8 +24,6 @@ from flyweight.spec import SlotPlan
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.formats import FORMATS
 from flyweight.wire import F32
-
-FILE = "model.gguf"
 
 
 class GgufLayout:
@@ -72,21 +71,22 @@ class GgufTarget:
     metadata: Mapping[str, object]
     constants: Mapping[str, F32] = field(default_factory=dict)
     layout: GgufLayout = field(default_factory=GgufLayout)
+    file: str = "model.gguf"
 
     def create(self, work: Path) -> GgufWriter:
         entries = [GgufTensor(e.name, e.kind, e.shape) for e in self.assignment.entries]
         fixed = [GgufTensor(name, "f32", x.shape) for name, x in self.constants.items()]
-        writer = GgufWriter(work / FILE, [*fixed, *entries], self.metadata)
+        writer = GgufWriter(work / self.file, [*fixed, *entries], self.metadata)
         for name, values in self.constants.items():
             writer.write(name, to_bytes(np.asarray(values, np.float32)))
         return writer
 
     def open(self, work: Path) -> tuple[Checkpoint, list[list[SlotPlan]]]:
-        checkpoint = open_checkpoint(work / FILE)
+        checkpoint = open_checkpoint(work / self.file)
         family = find_family(checkpoint.config)
         spec = read_spec(checkpoint, family)
         return checkpoint, split_layers(read_plan(checkpoint, family, spec), len(spec.layers))[1]
 
     def publish(self, work: Path, out: Path) -> None:
-        (work / FILE).rename(out)
+        publish(work / self.file, out)
         work.rmdir()

@@ -36,6 +36,11 @@ class OutputTarget(Protocol):
     def assignment(self) -> Assignment: ...
     @property
     def layout(self) -> MatrixLayout: ...
+    @property
+    def file(self) -> str:
+        """The name of the file of weights in `work`."""
+        ...
+
     def create(self, work: Path) -> TensorWriter:
         """Writes all that is known before the tensors; opened again, keeps what is there."""
         ...
@@ -54,13 +59,14 @@ class FolderTarget:
     found: ModelDescription
     assignment: Assignment
     layout: MatrixLayout
+    file: str = WEIGHTS
 
     def create(self, work: Path) -> SafetensorsWriter:
         write_json(work / "config.json", self._make_config())
         source = self.found.checkpoint.tokenizer_source
         if isinstance(source, Path):
             copy_companions(source, work)
-        return SafetensorsWriter(work / WEIGHTS, self.assignment.entries, {"format": "pt"})
+        return SafetensorsWriter(work / self.file, self.assignment.entries, {"format": "pt"})
 
     def open(self, work: Path) -> tuple[Checkpoint, list[list[SlotPlan]]]:
         layers = len(self.found.spec.layers)

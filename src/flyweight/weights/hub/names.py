@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from flyweight.errors import CheckpointError, nearest
 from flyweight.validation.untrusted import printable, shown
@@ -79,6 +79,16 @@ class HubName:
 
     def __str__(self) -> str:
         return self.repo + (f":{self.want}" if self.want else "")
+
+
+def name_checkpoint(path: Path) -> str:
+    """The name of a file or folder, to be shown; of a folder in the Hub's cache, which is named
+    after a commit, that of its repository.
+    """
+    repo = path.parent.parent.name
+    if path.parent.name == "snapshots" and repo.startswith("models--"):
+        return repo.removeprefix("models--").replace("--", "/", 1)
+    return path.name
 
 
 @dataclass(frozen=True, slots=True)
