@@ -68,9 +68,19 @@ def test_a_plot_is_valid_and_has_every_name() -> None:
     words = [node.text for node in drawn.iter() if node.tag.endswith("text")]
     assert {"a<b", "c", "d & e", "speed", "cost"} <= set(words)
     circles = [node for node in drawn.iter() if node.tag.endswith("circle")]
+    circles = circles[1:] + circles[:1]  # the front is drawn last, over the others
     heights = [float(node.attrib["cy"]) for node in circles]
     assert heights[0] > heights[1] > heights[2]
     assert float(circles[1].attrib["cx"]) > float(circles[2].attrib["cx"])
+
+
+def test_names_of_near_points_are_apart() -> None:
+    points = [(f"model {i}", 1000.0 + i, 0.01, i == 2) for i in range(5)]
+    drawn = ElementTree.fromstring(draw_front(points, ("speed", "cost")))
+    named = [node for node in drawn.iter() if str(node.text).startswith("model")]
+    places = [(float(node.attrib["x"]), float(node.attrib["y"])) for node in named]
+    for i, (x, y) in enumerate(places):
+        assert all(abs(x - a) > 50 or abs(y - b) > 12 for a, b in places[:i])
 
 
 def test_the_command(
