@@ -241,6 +241,36 @@ def test_memory_is_what_was_planned(tmp_path: Path, method: str) -> None:
     assert method != "rtn" or planned < whole + BASE
 
 
+CHOSEN = MEASURED.replace(
+    """prepared = prepare(Path(sys.argv[1]), make_words(), method=sys.argv[3], samples=2)
+run_job(prepared, Path(sys.argv[2]))
+over.set()
+print(most[0], prepared.needs.peak)
+""",
+    """import flyweight.quantize.make as make
+planned, real = [], make.estimate_choice
+make.estimate_choice = lambda *given: planned.append(real(*given)) or planned[0]
+prepare(Path(sys.argv[1]), make_words(), method="rtn", target_size=int(sys.argv[2]), length=64)
+over.set()
+print(most[0], planned[0])
+""",
+)
+
+
+def test_memory_of_a_choice_is_what_was_planned(tmp_path: Path) -> None:
+    wide = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
+    tensors = tiny_tensors({**CONFIG, **wide})
+    model = tiny_folder(tmp_path / "wide", wide, tensors)
+    size = sum(len(tensor[2]) for tensor in tensors.values()) // 5
+    found = subprocess.run(
+        [sys.executable, "-c", CHOSEN, model, str(size)],
+        env={"PYTHONPATH": ":".join(sys.path), "MALLOC_ARENA_MAX": "1"},
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    peak, planned = map(int, found.stdout.split())
+    assert peak <= planned
+
+
 def test_dicts_of_other_tools() -> None:
     assert read_config(
         {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}
