@@ -112,6 +112,17 @@ def test_gram_is_the_product_on_every_instruction_set(t: int, k: int) -> None:
     assert all((h == found[0]).all() for h in found)
 
 
+def test_importance_is_the_mean_square_of_each_column() -> None:
+    """With and without the whole products."""
+    x = make_activations(1200, 64)
+    exact = np.square(x.astype(np.float64)).mean(axis=0)
+    plain = InputStatistics(64)
+    plain.take(x[:700])
+    plain.take(x[700:])
+    for found in (gather(x), plain):
+        assert np.allclose(found.compute_mean_square(), exact, rtol=1e-5)
+
+
 def test_gram_of_no_rows_adds_nothing() -> None:
     h = np.ones((40, 40), np.float32)
     CalibrationKernels(2).accumulate(h, np.empty((0, 40), np.float32))

@@ -134,6 +134,21 @@ def test_a_matrix_costs_what_the_model_loses_with_it(full: Path, words: Calibrat
         assert costs[name][0].divergence == pytest.approx(expected, rel=1e-4)
 
 
+def test_costs_are_measured_around_applied_types(full: Path, words: CalibrationText) -> None:
+    """A matrix in the type it has leaves the divergence as it is; a finer one lowers it."""
+    found = describe(full)
+    target = make_target(found, find_recipe("Q4_0"), False)
+    windows = words.cut(make_reading(found), (), 4, 32)
+    run = SensitivityRun(found, windows, target.assignment.rows, CpuOps(1, None, "f32"))
+    names = [p.tensor for each in target.assignment.rows.values() for p in each]
+    whole = run.apply(dict.fromkeys(names, "q4_0"))
+    assert whole > 0
+    near = {"token_embd.weight": ("q4_0", "q8_0"), "blk.1.attn_k.weight": ("q4_0", "q8_0")}
+    for same, finer in run.measure(near, lambda *_: None).values():
+        assert same.divergence == pytest.approx(whole, rel=1e-5)
+        assert finer.divergence < whole
+
+
 def test_a_file_meets_its_size_and_its_divergence(
     full: Path, words: CalibrationText, tmp_path: Path
 ) -> None:
