@@ -181,6 +181,13 @@ def _check_keys(requested: Mapping[str, Any]) -> None:
         raise ConfigError("has no method", "quantization", allowed="gptq, awq, fp8, ...")
 
 
+def describe_activations(activations: str) -> str:
+    """What the precision of activations applies to."""
+    if activations == "int8":
+        return "type of the inputs of integer weights; bf16 or f32 for others"
+    return "type of the inputs of matrix products"
+
+
 def describe_kernels(opened: int) -> str:
     """What a quantised folder's matrices are read by, `opened` of them by no kernel: the words of
     all that show it.

@@ -81,6 +81,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         tokenizer=str(folder), tensor_parallel_size=1, gpu_memory_utilization=0.9, dtype="auto",
         quantization=None, enforce_eager=True, trust_remote_code=True, max_model_len=64,
         enable_chunked_prefill=True, load_format="safetensors", swap_space=4, seed=0,
+        calculate_kv_scales=True,
         speculative_config={"method": "ngram", "num_speculative_tokens": 3}, deterministic=True,
     )  # fmt: skip
     with LLM(str(folder), **arguments) as llm:
@@ -126,7 +127,7 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
         ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not supported: one process"),
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False is not supported"),
         ({"quantization": "gptq"}, "'gptq', and stories.gguf is quantised as gguf; leave it out"),
-        ({"tokenizer": "other"}, "tokenizer = other is not supported: the vocabulary is the"),
+        ({"tokenizer": "other"}, "tokenizer = other is not supported: the tokenizer is read"),
         ({"load_format": "dummy"}, "allowed: auto, safetensors"),
         ({"load_format": "safetensors"}, "load_format = 'safetensors', and stories.gguf holds"),
         ({"dtype": "int4"}, "allowed: auto, half, float16, bfloat16, float, float32"),
@@ -145,6 +146,7 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
             {"speculative_config": {"model": "m", "num_speculative_tokens": 5}},
             "is not supported yet",
         ),
+        ({"speculative_config": {"method": "eagle"}}, "method = 'eagle' is not supported yet"),
         ({"override_generation_config": {"temprature": 1}}, "did you mean 'temperature'?"),
     ],
 )

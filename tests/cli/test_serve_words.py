@@ -237,7 +237,7 @@ REFUSED = [
     (["--max-logprobs", "65"], "--max-logprobs = 65", "nearest valid: 64"),
     (["--api-key", ""], "--api-key = ''", "one character or more"),
     (["--api-key-file", "/none"], "--api-key-file /none", "No such file"),
-    (["--host", "0.0.0.0"], "--host = '0.0.0.0' would let anyone", "--insecure"),
+    (["--host", "0.0.0.0"], "--host = '0.0.0.0' accepts clients of the network", "--insecure"),
     (["--max-modl-len", "5"], "unknown option '--max-modl-len'", "'--max-model-len'"),
     (["--port"], "--port: expected one argument", "--help"),
     (["--activations", "int4"], "--activations = 'int4'", "int8, bf16, f32"),

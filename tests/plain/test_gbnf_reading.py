@@ -112,7 +112,7 @@ def test_what_grammars_mean(grammar: str, good: list[str], bad: list[str]) -> No
         ('root ::= ("a"\nb ::= "c"', "line 2: 'b': ')' is missing, for the '(' of line 1"),
         ('\n\nroot ::= "a" "\\\n"\n ', "line 3: '\"\\\\\\n\"': '\\\\\\n' is not an escape"),
         ('root ::= "a\nb" [x]\n  )', "line 3: ')': no rule begins so"),
-        ("a ::= root\nroot ::= itme\nitem ::= [x]", "line 2: the rule 'itme' is nowhere defined "
+        ("a ::= root\nroot ::= itme\nitem ::= [x]", "line 2: the rule 'itme' is not defined "
          "(did you mean 'item'?)"),
         ('rot ::= "a"', "no rule is named 'root' (did you mean 'rot'?)"),
         ('root ::= "a"\r\nroot ::= "b"', "line 2: the rule 'root' is defined twice"),

@@ -212,7 +212,7 @@ def test_ambiguous_grammars_take_turns() -> None:
         ({"json_schema": {}}, "json_schema", "use 'structured_outputs'"),
         ({"structured_outputs": {"grammar": 'root ::= "a"\n\nx ::= b'}},
          "structured_outputs.grammar",
-         "structured_outputs.grammar: line 3: the rule 'b' is nowhere defined"),
+         "structured_outputs.grammar: line 3: the rule 'b' is not defined"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_field(

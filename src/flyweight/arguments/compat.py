@@ -100,10 +100,10 @@ ONE_PROCESS = "leave it out, or use 1; --threads sets how many cores are used"
 NO_CODE = "no code but the package's is run"
 NO_GRAPHS = "there are no graphs to capture on a CPU"
 ONE_ENGINE = "one engine generates and embeds"
-OWN_CONFIG = "a model's config is taken unchanged"
+OWN_CONFIG = "the config is used unchanged"
 TEXT_ONLY = "a prompt has no images, audio or video"
 NO_EXPORT = "nothing is sent anywhere"
-NO_H11 = "HTTP is not read by h11"
+NO_H11 = "h11 is not used"
 
 # fmt: off
 ENGINE = (
@@ -122,7 +122,7 @@ ENGINE = (
             "none"),
     Support("device", ("cpu", "auto"), "this engine computes on the CPU",
             instead="leave it out, or use cpu"),
-    Support("cpu-offload-gb", ("0", "0.0"), "weights are in main memory already",
+    Support("cpu-offload-gb", ("0", "0.0"), "weights are already in main memory",
             instead="leave it out; --memory-limit limits the memory"),
     Support("swap-space", COUNTS, "a preempted sequence is computed again, not swapped", "none"),
     # kernels and steps
@@ -135,7 +135,8 @@ ENGINE = (
     Support("deterministic", ON, "every row is computed the same way in any batch; there is no "
             "other kernel to switch to",
             instead="leave it out: an answer does not depend on other requests"),
-    Support("calculate-kv-scales", OFF, "K/V is kept in 16 or 32 bits, without scales"),
+    Support("calculate-kv-scales", BOTH, "quantised K/V has a scale for each token and head",
+            "always"),
     Support("disable-hybrid-kv-cache-manager", ON, "all layers share one kind of blocks"),
     Support("prefix-caching-hash-algo", ("blake2b",),
             "blocks are found by a chain of BLAKE2b digests"),
@@ -148,11 +149,12 @@ ENGINE = (
             instead="--long-prefill-token-threshold limits the tokens of each in a step"),
     Support("async-scheduling", OFF, "a step is planned after the step before it"),
     Support("num-scheduler-steps", ("1",), "every token is sent at once"),
-    Support("scheduler-delay-factor", ("0", "0.0"), "a prompt begins as soon as there is room"),
+    Support("scheduler-delay-factor", ("0", "0.0"),
+            "a prompt starts as soon as seats and blocks are free"),
     Support("preemption-mode", ("recompute",), "a preempted sequence is computed again"),
     Support("scheduler-cls", NONE, NO_CODE),
     Support("worker-cls", NONE, NO_CODE),
-    Support("additional-config", NONE, "it means nothing without a platform's plugin",
+    Support("additional-config", NONE, "there are no platform plugins",
             is_object=True),
     Support("kv-transfer-config", NONE, "K/V is not sent between machines", is_object=True),
     Support("kv-events-config", NONE, NO_EXPORT, instead="--kv-cache-metrics times blocks for "
@@ -168,9 +170,9 @@ ENGINE = (
     Support("runner", ("auto", "generate", "pooling"), ONE_ENGINE),
     Support("task", ("auto", "generate", "embed"), ONE_ENGINE),
     Support("convert", ("auto", "none", "embed"), ONE_ENGINE),
-    Support("model-impl", ("auto",), "a family is computed in one way"),
+    Support("model-impl", ("auto",), "each family has one implementation"),
     Support("config-format", ("auto",), "the format is detected from the files"),
-    Support("hf-config-path", NONE, "a model's config is its own",
+    Support("hf-config-path", NONE, "the config is read from the model's folder",
             instead="edit its config.json"),
     Support("hf-overrides", NONE, OWN_CONFIG, instead="edit its config.json", is_object=True),
     Support("rope-scaling", NONE, OWN_CONFIG, instead="edit its config.json", is_object=True),
@@ -179,9 +181,9 @@ ENGINE = (
     Support("download-dir", NONE, "models are in the cache of the Hub's tools",
             instead="set HF_HOME"),
     Support("code-revision", NONE, "no code from a checkpoint is run", instead="use --revision"),
-    Support("tokenizer-revision", NONE, "the vocabulary is the model's own",
+    Support("tokenizer-revision", NONE, "the tokenizer is read from the model's folder",
             instead="use --revision"),
-    Support("tokenizer", NONE, "the vocabulary is the model's own", "the model's own",
+    Support("tokenizer", NONE, "the tokenizer is read from the model's folder", "the model's own",
             "leave it out, or name the model again; its files are read from the folder of the "
             "weights"),
     Support("tokenizer-mode", ("auto",), "the model's files define it"),
@@ -199,23 +201,23 @@ ENGINE = (
             "normalization; the default is the last token, normalized", "of each request",
             "leave it out, and set pooling and normalize in the request", is_object=True),
     Support("allowed-local-media-path", NONE, "no file is read for a request"),
-    Support("model-loader-extra-config", NONE, "weights are read in one way", is_object=True),
+    Support("model-loader-extra-config", NONE, "there is one weight loader", is_object=True),
     Support("ignore-patterns", NONE, "only files that are read are fetched"),
-    Support("safetensors-load-strategy", ("lazy",), "weights are mapped, and read on use"),
+    Support("safetensors-load-strategy", ("lazy",), "weights are memory-mapped"),
     Support("pt-load-map-location", ("cpu",), "this engine computes on the CPU"),
-    Support("guided-decoding-backend", ("guidance", "auto"), "grammars are llguidance's"),
+    Support("guided-decoding-backend", ("guidance", "auto"), "llguidance compiles grammars"),
     Support("structured-outputs-config", ('{"backend":"guidance"}', '{"backend":"auto"}'),
-            "grammars are llguidance's", is_object=True),
+            "llguidance compiles grammars", is_object=True),
     # adapters
     Support("max-loras", COUNTS, "all adapters are loaded, and any of them may share a step",
             "all"),
     Support("max-cpu-loras", COUNTS, "all adapters are loaded", "all"),
-    Support("max-lora-rank", COUNTS, "nothing is reserved by rank", "each its own"),
+    Support("max-lora-rank", COUNTS, "no memory is reserved by rank", "per adapter"),
     Support("lora-dtype", ("auto",), "adapters are computed in float32"),
     Support("fully-sharded-loras", OFF, "one process computes all"),
 )
 SERVER = (
-    Support("headless", OFF, "it is a server of its own"),
+    Support("headless", OFF, "there is one node, which serves HTTP"),
     Support("api-server-count", ("1",), "one process serves HTTP", also=("-asc",)),
     Support("disable-frontend-multiprocessing", OFF, "HTTP and engine are two processes, so that "
             "neither waits for the other", "never"),
@@ -223,15 +225,15 @@ SERVER = (
     Support("enable-auto-tool-choice", ON, "a request that declares tools may call them",
             instead="set tool_choice of a request to none"),
     Support("exclude-tools-when-tool-choice-none", ON,
-            "with tool_choice none a model is shown no tools"),
+            "with tool_choice none the prompt has no tools"),
     Support("enable-request-id-headers", ON, "every answer has an X-Request-Id"),
     Support("enable-prompt-tokens-details", ON, "usage always has cached_tokens"),
-    Support("enable-server-load-tracking", ON, "/load has the load, and /metrics has more"),
+    Support("enable-server-load-tracking", ON, "/load returns the load"),
     Support("enable-tokenizer-info-endpoint", ON,
             "/tokenizer_info is served, with the key if any"),
     Support("disable-fastapi-docs", OFF,
             "the document needs the key, and its page holds no data", "served"),
-    Support("response-role", ("assistant",), "an answer is the assistant's"),
+    Support("response-role", ("assistant",), "answers have the role assistant"),
     Support("chat-template-content-format", ("auto",), "the template defines it"),
     Support("trust-request-chat-template", OFF, "no template of a request is run", "never",
             "give the server one: --chat-template"),

@@ -59,7 +59,7 @@ def apply_utilization(draft: DraftArguments) -> None:
 def apply_dtype(draft: DraftArguments) -> None:
     requested = draft.text("dtype").removeprefix("torch.")  # PyTorch's own, as vLLM takes them
     if requested == "auto":
-        draft.note("dtype", "auto", "weights are as the file has them; see activations")
+        draft.note("dtype", "auto", "weights are used as stored in the file; see activations")
         return
     if requested not in COMPUTED_AS:
         raise ConfigError(
@@ -74,7 +74,11 @@ def apply_dtype(draft: DraftArguments) -> None:
         )
     draft.engine["activations"] = computed
     half = requested in ("half", "float16")
-    why = "16 bits: float16 is computed as bfloat16" if half else "weights are as the file has them"
+    why = (
+        "16 bits: float16 is computed as bfloat16"
+        if half
+        else "weights are used as stored in the file"
+    )
     draft.note("dtype", f"activations {computed}", why)
 
 
@@ -83,7 +87,7 @@ def apply_quantization(draft: DraftArguments) -> None:
     given = objects.read_quantization(text)
     requested = given["method"]
     if requested in ("none", "auto"):
-        draft.note("quantization", requested, "weights are computed with as the file has them")
+        draft.note("quantization", requested, "weights are used as stored in the file")
     elif requested == "gguf":
         if (other := draft.engine.get("load_format")) in ("safetensors", "pt"):
             raise ConfigError(f"--quantization gguf and --load-format {other} contradict")
@@ -94,7 +98,7 @@ def apply_quantization(draft: DraftArguments) -> None:
         if held != requested:
             raise ConfigError(f"--load-format {held} and --quantization {requested} contradict")
         draft.engine["quantization"] = given
-        draft.note("quantization", requested, "the files are quantised so")
+        draft.note("quantization", requested, "the files have this method")
 
 
 def apply_load_format(draft: DraftArguments) -> None:
@@ -106,8 +110,8 @@ def apply_load_format(draft: DraftArguments) -> None:
         requested = "safetensors"
     if requested not in FORMATS:
         raise ConfigError(
-            f"--load-format = {shown(requested)} is not supported: weights come as safetensors, "
-            "PyTorch's files or GGUF; allowed: auto, safetensors, gguf, pt"
+            f"--load-format = {shown(requested)} is not supported: weights are read from "
+            "safetensors, PyTorch files or GGUF; allowed: auto, safetensors, gguf, pt"
         )
     if requested in ("safetensors", "pt") and draft.engine.get("load_format") == "gguf":
         raise ConfigError(
@@ -115,7 +119,7 @@ def apply_load_format(draft: DraftArguments) -> None:
         )
     if requested != "auto":
         draft.engine["load_format"] = requested
-    draft.note("load-format", requested, "the files' kind is seen from the files")
+    draft.note("load-format", requested, "the format is detected from the files")
 
 
 def apply_generation_config(draft: DraftArguments) -> None:

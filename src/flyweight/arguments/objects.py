@@ -195,13 +195,14 @@ def read_speculation(text: str) -> Speculation:
             raise ConfigError(
                 f"{SPECULATION}: {shown(name)} is unknown{nearest(name, SPECULATION_KEYS)}"
             )
-    tokens = given.get("num_speculative_tokens")
+    tokens: Any = given.get("num_speculative_tokens")
+    if tokens is not None:
+        _check_whole("num_speculative_tokens", tokens, 1, MOST_DRAFTS)
+    _check_method(given)
     if tokens is None:
         raise ConfigError(
             f"{SPECULATION}: num_speculative_tokens is missing; allowed: 1 to {MOST_DRAFTS}"
         )
-    _check_whole("num_speculative_tokens", tokens, 1, MOST_DRAFTS)
-    _check_method(given)
     for name in given:
         if name not in NGRAM_KEYS:
             raise ConfigError(f"{SPECULATION}: {name} does not apply to ngram; leave it out")
@@ -230,9 +231,10 @@ def _check_method(given: dict[str, Any]) -> None:
             f"{SPECULATION}: method = {shown(method)} is not valid; allowed: ngram{hint}"
         )
     if method != "ngram":
+        tokens = given.get("num_speculative_tokens", 4)
         of = f" (model = {shown(model)})" if model is not None else ""
         raise ConfigError(
             f"{SPECULATION}: method = {method!r}{of} is not supported yet; leave it out, or use "
-            f'{{"method": "ngram", "num_speculative_tokens": {given["num_speculative_tokens"]}}}, '
+            f'{{"method": "ngram", "num_speculative_tokens": {tokens}}}, '
             "which drafts from the prompt"
         )

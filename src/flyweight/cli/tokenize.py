@@ -42,12 +42,15 @@ AddSpecial = Annotated[
     bool,
     typer.Option(
         "--add-special/--no-bos",
-        help="Add BOS and EOS as the vocabulary requires.",
-        show_default="on",
+        help="Add BOS and EOS as the vocabulary requires.  [default: on]",
+        show_default=False,
     ),
 ]
 ParseSpecial = Annotated[
-    bool, typer.Option(help="Read special tokens written in the text.", show_default="on")
+    bool,
+    typer.Option(
+        help="Read special tokens written in the text.  [default: on]", show_default=False
+    ),
 ]
 
 

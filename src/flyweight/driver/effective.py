@@ -10,7 +10,7 @@ from dataclasses import asdict
 from flyweight.arguments.draft import DEFAULT, SettingRequest
 from flyweight.arguments.engine import EngineChoices
 from flyweight.build import LoadedModel
-from flyweight.describe import describe_kernels
+from flyweight.describe import describe_activations, describe_kernels
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
 from flyweight.plan.memory import format_size
@@ -58,7 +58,7 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     )
     if loaded.quantisation:
         yield row("quantised weights", loaded.quantisation, describe_kernels(loaded.opened))
-    yield row("activations", settings.activations, "type of the inputs of matrix products")
+    yield row("activations", settings.activations, describe_activations(settings.activations))
     yield row("kv_cache_dtype", plan.sizing.kv_dtype, KV_TYPES[plan.sizing.kv_dtype].meaning)
     yield row("block_size", limits.block_size, f"tokens in a block; {limits.blocks} blocks")
     yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")

@@ -9,7 +9,15 @@ from dataclasses import KW_ONLY, dataclass, field
 from numbers import Real
 from typing import Any
 
-from flyweight.validation.ranges import check_list, number, require, strings, whole, within
+from flyweight.validation.ranges import (
+    check_kind,
+    check_list,
+    number,
+    require,
+    strings,
+    whole,
+    within,
+)
 
 OPENAI, LLAMACPP, OLLAMA = "openai", "llamacpp", "ollama"
 EVERY_API = (OPENAI, LLAMACPP, OLLAMA)
@@ -211,7 +219,7 @@ def make_instance_check(kind: type) -> Callable[[str, Any], Any]:
 
     def check(name: str, value: Any) -> Any:
         known = value is None or isinstance(value, kind)
-        require(known, name, type(value).__name__, f"a {kind.__name__}, or none")
+        check_kind(known, name, value, f"a {kind.__name__}, or none")
         return value
 
     return check

@@ -260,7 +260,7 @@ def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         raise RequestError(
             "is not valid",
             "prompts",
-            value=str(prompts)[:80],
+            value=prompts,
             allowed="text, token ids, a mapping, or a list of these",
         )
     many: list[Any] = list(prompts)
@@ -279,7 +279,7 @@ def spread_options(name: str, given: object, kind: type[T], wanted: int) -> Sequ
         raise RequestError(
             "is not valid",
             name,
-            value=str(given)[:80],
+            value=given,
             allowed=f"one {kind.__name__}, or a list with one for each prompt",
         )
     _check_count(name, kind.__name__, len(given), wanted)

@@ -119,9 +119,7 @@ def _check_defined(node: Node, rules: dict[str, Node]) -> None:
     if isinstance(node, GbnfName):
         if node.name not in rules:
             hint = nearest(node.name, rules)
-            raise make_gbnf_error(
-                node.line, f"the rule {shown(node.name)} is nowhere defined{hint}"
-            )
+            raise make_gbnf_error(node.line, f"the rule {shown(node.name)} is not defined{hint}")
     elif isinstance(node, GbnfRepeat):
         _check_defined(node.item, rules)
     elif isinstance(node, GbnfSequence | GbnfChoice):

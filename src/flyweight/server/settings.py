@@ -238,8 +238,8 @@ class ServerSettings:
             )
         if not self.local and not self.keys and not self.insecure:
             raise ConfigError(
-                "would let anyone on the network in; give an --api-key, or --insecure if "
-                "that is what you want",
+                "accepts clients of the network without a key; set --api-key, or --insecure to "
+                "allow that",
                 "host",
                 value=self.host,
             )

@@ -255,9 +255,7 @@ class SamplingBody(VllmFields):
     def options(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """The keywords of `SamplingParams`.  Raises `RequestError`."""
         if self.stream_options is not None and not self.stream:
-            raise RequestError(
-                "can be set only for streams", "stream_options", allowed="only if stream is true"
-            )
+            raise RequestError("requires stream = true", "stream_options", code="bad_value")
         found = self.read_options(defaults)
         if self.logit_bias:
             found["logit_bias"] = read_biases(self.logit_bias)

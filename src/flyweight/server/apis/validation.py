@@ -4,6 +4,7 @@ Invariant: the reported error is the first, or, if a value may be of several kin
 kind that matches best; its text contains none of the library's.  Knows no API.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ MEDIA = (
     "image", "input_image", "image_url", "document", "file", "input_file", "input_audio", "audio",
     "video", "video_url",
 )  # fmt: skip
+NAME = re.compile(r"'([^']*)'")  # in pydantic's lists of them
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 WORDS = {
     "string_type": "text",
@@ -80,13 +82,33 @@ def explain_errors(
     value = first["input"]
     if kind == "union_tag_invalid":
         name, value = f"{name}.type", given["tag"]
-    span = _describe_range(fields.get(name, {})) if kind in BOUNDS and len(chosen) == 1 else ""
+    schema = fields.get(name, {}) if kind in BOUNDS and len(chosen) == 1 else {}
+    span = _describe_range(schema)
     allowed = span or ", or ".join(dict.fromkeys(_describe_allowed(one) for one in chosen))
-    hint = "images and files are not supported" if _is_media(value, loc[-1]) else ""
+    allowed += _find_name(value, given)
+    hint = _suggest(value, loc) or (_find_end(kind, schema) if span else "")
+    return RequestError("is not valid", name, value=value, allowed=allowed, hint=hint)
+
+
+def _suggest(value: object, loc: Place) -> str:
+    """What to do instead of a value or field that is not supported."""
     instead = INSTEAD.get(".".join(str(part) for part in loc if isinstance(part, str)))
     if instead is not None:
-        hint = f"use {instead!r}"
-    return RequestError("is not valid", name, value=value, allowed=allowed, hint=hint)
+        return f"use {instead!r}"
+    return "images and files are not supported" if _is_media(value, loc[-1]) else ""
+
+
+def _find_name(value: object, given: Mapping[str, Any]) -> str:
+    """The nearest of the names that a literal or a tag may be."""
+    names = str(given.get("expected", given.get("expected_tags", "")))
+    return nearest(value, NAME.findall(names)) if isinstance(value, str) else ""
+
+
+def _find_end(kind: str, schema: Mapping[str, Any]) -> str:
+    """The end of a range that a number is beyond, if it is in the range."""
+    end = "minimum" if kind.startswith("greater") else "maximum"
+    found = next((one[end] for one in schema.get("anyOf", [schema]) if end in one), None)
+    return "" if found is None else f"nearest valid: {_format_number(found)}"
 
 
 def _choose_errors(errors: Sequence[ErrorDetails], start: int) -> list[ErrorDetails]:

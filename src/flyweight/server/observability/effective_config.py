@@ -14,7 +14,7 @@ from typing import Any
 
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
-from flyweight.describe import ModelDescription, describe_kernels
+from flyweight.describe import ModelDescription, describe_activations, describe_kernels
 from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
@@ -324,7 +324,7 @@ def _list_build(
         )  # fmt: skip
     yield FeatureRow(
         "activations", requests.of("activations", "dtype"), settings.activations,
-        f"type of the inputs that {summary.quantisation} weights are multiplied with",
+        describe_activations(settings.activations),
     )  # fmt: skip
     yield FeatureRow(
         "K/V cache",
@@ -353,7 +353,8 @@ def _list_build(
     yield FeatureRow(
         "memory", requests.of("memory-limit", "gpu-memory-utilization"),
         f"{format_size(memory['need'])} of {format_size(memory['limit'])}",
-        f"limit {settings.memory_limit}; a share is of the memory that cgroups allow",
+        f"limit {settings.memory_limit}"
+        + (" of the memory that cgroups allow" if "%" in str(settings.memory_limit) else ""),
     )  # fmt: skip
     yield FeatureRow(
         "threads", requests.of("threads"), str(facts["threads"]),
