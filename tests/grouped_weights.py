@@ -96,7 +96,7 @@ def random_formed(
 
 
 def scaled(part: GroupedWeight, by: float) -> GroupedWeight:
-    """All values `by` times as large, but for rounding: the float fields are."""
+    """All values `by` times as large, except for rounding: the float fields are."""
     names = ("scales", "super_scales", "mins", "super_mins")
     held = {name: x for name in names if (x := getattr(part, name)) is not None}
     floats = {name: x for name, x in held.items() if x.dtype.name in FLOATS}

@@ -1,6 +1,6 @@
 """What a caller gets back: vLLM's names, with timings and cached-token counts on every result.
 
-Data only, but for log-probabilities, which are spelled out when they are looked at.
+Data only, except for log-probabilities, which are spelled out when they are looked at.
 """
 
 from array import array

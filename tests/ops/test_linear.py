@@ -75,7 +75,7 @@ def seen(x: F32, activations: str, part: Part) -> NDArray[np.float64]:
 
 
 def factors(part: Part, activations: str) -> NDArray[np.float64]:
-    """What x is multiplied with: the weight's values, but for tables of floats rounded to bf16."""
+    """What x is multiplied with: the weight's values, but tables of floats in bf16."""
     if isinstance(part, GroupedWeight) and find_base(part.kind) in PAIRS and activations != "f32":
         table = from_bf16_bits(to_bf16_bits(np.array(part.values, np.float32)))
         part = replace(part, values=tuple(map(float, table)))

@@ -4,7 +4,7 @@
 
 Needs torch, transformers, optimum, gptqmodel, autoawq's kernels or torch's, compressed-tensors,
 bitsandbytes and hqq.  Most folders are loaded by transformers: its logits are those of a float
-model with the matrices our reader makes, but for the float16 some of them compute in.  What
+model with the matrices our reader makes, except for the float16 some of them compute in.  What
 transformers does not load (zero points of compressed-tensors, HQQ) or computes with rounded
 activations is dequantised by the library itself.
 """

@@ -25,7 +25,7 @@ LENGTH = 128
 
 def test_measured_as_llama_imatrix_does(data: Callable[[str], Path]) -> None:
     """The same four windows of the same text, each with the beginning token in place of its first:
-    the sums agree but for llama.cpp's K/V in float16.
+    the sums agree except for llama.cpp's K/V in float16.
     """
     found = describe(data("stories260k/stories260K-f32.gguf"))
     text = data("text-tinystories/tinystories-excerpt.txt").read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ def test_codes_and_scales_are_those_of_bitsandbytes(
 @pytest.mark.parametrize(("form", "w", "block"), CASES)
 def test_double_quantisation_is_that_of_bitsandbytes(form: str, w: F32, block: int) -> None:
     """The library's search of a code stops near the middle of two values: ours is as near, or
-    nearer, and the same but for one in a hundred.
+    nearer, and the same except for one in a hundred.
     """
     nested = round_to_floats(w, "nf4", block, double=True).nested
     assert nested is not None

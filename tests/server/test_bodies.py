@@ -53,7 +53,7 @@ def test_what_is_held_is_bounded_and_given_back() -> None:
 
 
 def begun(server: Running) -> socket.socket:
-    """A connection whose body has come but for its last byte."""
+    """A connection whose body has come except for its last byte."""
     line = socket.create_connection(("127.0.0.1", server.port), 60)
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(HALF) + 1}"
     line.sendall(head.encode() + b"\r\n\r\n" + HALF)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parents[1] / "data" / "text" / "chat"
 OWN = ("plain", "constructs", "turns")
-CONFIGS = {  # templates that stay in the corpora, but for the first
+CONFIGS = {  # templates that stay in the corpora, except for the first
     "qwen3": "tokenizer-qwen2/qwen3_tokenizer_config.json",
     "qwen2.5": "tokenizer-qwen2/qwen2.5_tokenizer_config.json",
     "phi3": "tokenizers-hf-json/phi-3-mini/tokenizer_config.json",

@@ -363,7 +363,7 @@ def write_expected(name: str, folder: Path, values: Weights) -> None:
 
 
 def find_hash(weight: torch.Tensor) -> str:
-    """Of the float32 values, but for the sign of zeros."""
+    """Of the float32 values, except for the sign of zeros."""
     return hashlib.sha256((weight.detach().float() + 0.0).numpy().tobytes()).hexdigest()
 
 

@@ -143,7 +143,7 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
     ),
     "a static scale of dynamic activations": (
         EIGHT, eight(**{"m.input_scale": np.ones(1, np.float32)}),
-        "has no input_activations.dynamic = false, but tensor 'm.input_scale' is there",
+        "has no input_activations.dynamic = false, but the folder has tensor 'm.input_scale'",
     ),
     "weights that are dynamic": (
         schemes(dynamic=True), packed(), "weights.dynamic = true; one of false",

@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def list_content(path: Path) -> tuple[list[str], list[tuple[str, bytes]], dict[str, bytes]]:
-    """What the gguf package reads: keys in order, tensors, values but for the passport."""
+    """What the gguf package reads: keys in order, tensors, values except for the passport."""
     reader = GGUFReader(path)
     keys = [name for name in reader.fields if not name.startswith("GGUF.")]
     tensors = [(t.name, t.data.tobytes()) for t in reader.tensors]

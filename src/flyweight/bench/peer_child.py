@@ -201,7 +201,7 @@ ENGINES: dict[str, type[OpenVINO] | type[LlamaCpp]] = {"openvino": OpenVINO, "ll
 
 
 def die_with_parent() -> None:
-    """A stopped process whose parent was killed would stay for ever; Linux ends it."""
+    """A stopped process whose parent was killed would stay forever; Linux ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

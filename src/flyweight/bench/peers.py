@@ -201,7 +201,7 @@ class PeerProcess:
 
 
 class PeerBinary:
-    """llama-bench and llama-batched-bench, run anew for every round."""
+    """llama-bench and llama-batched-bench, run again for every round."""
 
     def __init__(self, named: PeerArgument, model: str, means: PeerMethod) -> None:
         self.label, self.flags = named.label, named.flags

@@ -1,6 +1,6 @@
 """Sequences whose text must match a grammar: compiled in a thread, one matcher for each sequence.
 
-Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made anew from
+Invariant: a matcher has taken exactly the tokens its sequence has generated, or is made again from
 them; so it needs no notice of preemption, forks and interrupts.  A compiled grammar grows with
 the texts matched with it, up to limits after which it takes none; so each request has one of
 its own.  Whatever goes wrong with one ends its own request, and what its masks cost is bounded for

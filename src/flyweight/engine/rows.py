@@ -94,7 +94,7 @@ class PoolingRows(Hook):
 
     def take(self, seq: Sequence, start: int, rows: F32) -> "array[float] | None":
         """Takes the wanted rows [r, H] of a chunk that began at `start`; the vector, once the
-        prompt is computed.  A prompt begun anew (after a preemption) is summed anew.
+        prompt is computed.  A prompt begun again (after a preemption) is summed again.
         """
         id, params = seq.request.id, seq.request.pooling
         assert params is not None

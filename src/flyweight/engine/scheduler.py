@@ -229,7 +229,7 @@ class Scheduler(LiveSequences):
 
 
 def _is_ready(seq: Sequence) -> bool:
-    """Whether a choice may start: its leader's prompt is computed but for the last token, or was
+    """Whether a choice may start: its leader's prompt is computed except for the last token, or was
     once.
     """
     leader = seq.leader

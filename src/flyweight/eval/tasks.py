@@ -34,7 +34,7 @@ class Likelihood:
 
 
 class LikelihoodCollector:
-    """Takes the events of one request: windows, by number, that are `known` but for the last token
+    """Takes the events of one request: windows, by number, `known` except for the last token
     of each.
     """
 

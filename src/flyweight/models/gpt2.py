@@ -1,5 +1,5 @@
 """GPT-2 (Radford et al., 2019): learned positions, LayerNorms, matrices published as [in, out],
-but for quantised ones, which are [out, in] as everywhere.
+except for quantised ones, which are [out, in] as everywhere.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Methods that move scales between a layer's matrices before they are rounded: AWQ and SmoothQuant.
 
-Invariant: a layer computes what it did (`folds`), but for rounding; statistics of inputs are
+Invariant: a layer computes what it did (`folds`), except for rounding; statistics of inputs are
 changed along with the inputs.
 """
 
@@ -112,7 +112,7 @@ class StaticInt8:
 
 
 def list_read(fold: Fold, layer: LayerWeights) -> list[F32]:
-    """The matrices that read a fold's channels, but for those that stay in floats."""
+    """The matrices that read a fold's channels, except for those that stay in floats."""
     return [layer.matrices[name] for name in fold.readers if not name.endswith(UNROUNDED)]
 
 

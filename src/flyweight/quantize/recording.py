@@ -1,6 +1,6 @@
 """A backend that hands out the inputs of matrix products while it computes them.
 
-Invariant: results are those of the backend it wraps, bit for bit, but for products whose results
+Invariant: results are those of the backend it wraps, bit for bit, except for products whose results
 are not wanted, which are zeros.  Knows no model: a slot is the name under which a weight was given.
 """
 

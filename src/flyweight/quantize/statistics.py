@@ -17,7 +17,7 @@ Accumulate = Callable[[F32, F32], None]  # h [K, K] += x^T x, for x [T, K]
 @dataclass(slots=True)
 class InputStatistics:
     """Of a matrix with K columns: `gram` is the sum of x^T x [K, K] (the Hessian of the squared
-    output error, but for a factor), `sums` of |x| and `most` |x| by column [K], over `count` rows.
+    output error, times a factor), `sums` of |x| and `most` |x| by column [K], over `count` rows.
     `sample` has the first rows themselves.  Without `accumulate` only the diagonal of the sum is
     kept, as `squares`.
     """

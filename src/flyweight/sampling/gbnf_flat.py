@@ -22,7 +22,7 @@ from flyweight.sampling.gbnf import (
 
 @dataclass(frozen=True, slots=True)
 class FlatWord:
-    """What the rule of a number says, matched by a regex as one piece, but for an `empty` text."""
+    """What the rule of a number says, matched by a regex in one piece, except an `empty` text."""
 
     regex: str
     number: int

@@ -82,7 +82,7 @@ def _find_plain(rules: Mapping[int, FlatRule]) -> dict[int, int]:
         inside = [one for one in _list_symbols(rule) if not isinstance(one, GbnfChars)]
         missing[number] = len(inside)
         for one in inside:
-            if isinstance(one, int):  # a token is missing for ever
+            if isinstance(one, int):  # a token is missing forever
                 above[one].append(number)
     found: dict[int, int] = {}
     depths: dict[int, int] = {}

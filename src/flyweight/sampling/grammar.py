@@ -148,7 +148,7 @@ def compiler_nbytes(tokens: int) -> int:
 
 
 class TrialCompiler:
-    """Says whether a constraint can be kept to, without a model's vocabulary but for the special
+    """Says whether a constraint can be kept to, without a model's vocabulary except for the special
     tokens, which a grammar may name; remembers its last answers.
     """
 

@@ -1,7 +1,7 @@
 """How far the rules of a grammar, or the parts of a schema, lead into each other: counted before a
 library follows them on its stack, which ends the process where it is used up.
 
-Invariant: what passes is followed to its end within `DEEPEST` steps, but for what leads back to
+Invariant: what passes is followed to its end within `DEEPEST` steps, except for what leads back to
 itself, which has `MOST_LOOPED` steps in all; no recursion here, and time goes with the length.
 Knows no rule's and no keyword's meaning but `$ref`.
 """

@@ -56,7 +56,7 @@ class Closing:
 
     def is_divided(self, schema: Mapping[str, Any]) -> bool:
         """Whether the branches of a `oneOf` exclude each other: all are objects that differ in the
-        constants of a required property, but for one at most, which is no object.
+        constants of a required property, except for one at most, which is no object.
         """
         found = [self.resolve(one) for one in _list_branches(schema, "oneOf")]
         objects = [one for one in found if _requires_object(one)]

@@ -1,6 +1,6 @@
 """Keywords that the grammar engine lacks, said in those that it has.
 
-Invariant: what comes out holds what the schema does, and nothing else, but for arrays of distinct
+Invariant: what comes out holds what the schema does, and nothing else, except arrays of distinct
 items (in the order of an `enum` that is long) and for properties that are unevaluated.  What cannot
 be said so is refused by name, with its place.  Knows no grammar engine.
 """
@@ -258,7 +258,7 @@ class Rewriting:
         said = one.keys() - ANNOTATIONS - {"type", "items", "uniqueItems", "minItems", "maxItems"}
         if values is None or len(values) > MOST_DISTINCT or said or one.get("type") != "array":
             what = f"arrays of up to one item, or of an enum of up to {MOST_DISTINCT}"
-            problem = f"the keyword 'uniqueItems' is not supported but for {what}"
+            problem = f"the keyword 'uniqueItems' is not supported except for {what}"
             raise UnsupportedSchema(place, problem, "uniqueItems")
         orders = permutations if len(values) <= MOST_ORDERED else combinations
         longest = min(len(values), most if isinstance(most, int) else len(values))

@@ -42,7 +42,7 @@ SOFTMAX, SIGMOID = (0, 1, 3), 2  # not said, of all experts, of the chosen ones
 GROUPED = 256, 8, 4  # DeepSeek-V3: experts, groups, groups kept; its first files say no groups
 NO_PATTERN = {"gemma3_text": {"sliding_window_pattern": 1}}  # then every layer sees everything
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "layer_norm_epsilon")
-LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, whose scores are scaled anew
+LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, whose scores are scaled again
 
 
 def make_hf_config(

@@ -88,7 +88,7 @@ def rewrite_gguf(path: Path, passport: Passport) -> None:
 
 
 def check_copy(old: GgufFile, path: Path) -> None:
-    """Raises `CheckpointError` unless the new file is the old one but for its passport."""
+    """Raises `CheckpointError` unless the new file is the old one except for its passport."""
     new = read_gguf(path)
     try:
         digests = {GgufParts((one,), one.spans).compute_digest() for one in (old, new)}

@@ -309,7 +309,7 @@ def _compare_layers(ours: Any, theirs: Any) -> None:
 
 
 def _is_same(ours: Any, theirs: Any) -> bool:
-    """Equal but for numbers that the file rounds to float32."""
+    """Equal except for numbers that the file rounds to float32."""
     if isinstance(ours, float):
         return bool(np.isclose(ours, theirs, rtol=1e-6, atol=0))
     if isinstance(ours, NormSpec):

@@ -230,7 +230,7 @@ class ConstraintValidator:
             trial = ValidationTrial(await self._get_process(), question)
             if await trial.wait(min(QUICK, self.seconds)) or self.seconds <= QUICK:
                 return await self._take_answer(trial, question, 0.0)
-            moved = self._slow_turn.take()  # it goes on; else it begins anew when its turn comes
+            moved = self._slow_turn.take()  # it goes on; else it begins again when its turn comes
             if not moved:
                 await trial.end()
         finally:

@@ -23,7 +23,7 @@ Rows = GroupedWeight | NDArray[Any]
 @dataclass(frozen=True, slots=True)
 class TensorFormat:
     """`block` elements along K take `nbytes` bytes on disk and `canonical` bytes once parsed.
-    `packed` is the kind backends pack it as: its own, but for those without a kernel of their own.
+    `packed` is the kind backends pack it as: its own, or another where it has no kernel.
     """
 
     block: int

@@ -237,37 +237,12 @@ def _claim_codes(
     folder: Folder, stem: str, scheme: WeightScheme, k: int, parts: dict[str, str]
 ) -> Claim:
     """Whole numbers and FP8."""
-    codes = folder.tensors[parts["codes"]]
+    codes, scale = folder.tensors[parts["codes"]], folder.tensors[stem + SCALE]
     n, packed, what = codes.shape[0], codes.kind == "i32", shown(codes.name)
-    scale = folder.tensors[stem + SCALE]
     folder.check(stem + SCALE, (*SCALES, *(("u8", "e8m0") if scheme.kind == "float" else ())),
                  scale.shape, what)  # fmt: skip
-    if packed and stem + SHAPE in folder.tensors:
-        folder.check(stem + SHAPE, ("i64", "i32"), (2,), what)
-        parts["shape"] = stem + SHAPE
-    if packed and stem + ORDER in folder.tensors:
-        folder.check(stem + ORDER, ("i32", "i64"), (k,), what)
-        parts["order"] = stem + ORDER
-    elif scheme.ordered:
-        folder.check(stem + ORDER, ("i32",), (k,), f"{what} with actorder = group")
-    if stem + ZERO in folder.tensors or not scheme.symmetric:
-        whole = not scheme.symmetric and packed
-        words = -(-n * scheme.bits // 32)
-        shape = (words, scheme.scales_of(n, k)[1]) if whole else scale.shape
-        folder.check(stem + ZERO, ("i32",) if whole else ("i8",), shape, what)
-        parts["zeros"] = stem + ZERO
-    if stem + INPUT in folder.tensors and codes.kind == "i8" and not scheme.static:
-        folder.refuse(
-            "config_groups has no input_activations.dynamic = false, but tensor "
-            f"{shown(stem + INPUT)} is there"
-        )
-    if stem + INPUT in folder.tensors or scheme.static:
-        static = f"{what} with input_activations.dynamic = false" if scheme.static else what
-        folder.check_single(stem + INPUT, static)
-        parts["input"] = stem + INPUT
-    if stem + INPUT_ZERO in folder.tensors:
-        parts["input_zero"] = stem + INPUT_ZERO
-    scheme_group = scheme.block[1] if scheme.strategy == "block" else scheme.group
+    parts = parts | _list_companions(folder, stem, scheme, codes, k)
+    parts |= _list_inputs(folder, stem, scheme, codes)
     found = CodedMatrix(
         where=f"{folder.where}: tensor {what}",
         shape=(n, k),
@@ -275,7 +250,7 @@ def _claim_codes(
         floats=scheme.kind == "float",
         packed=packed,
         symmetric=scheme.symmetric,
-        group=scheme_group or k,
+        group=(scheme.block[1] if scheme.strategy == "block" else scheme.group) or k,
         block_rows=scheme.block[0] if scheme.strategy == "block" else 1,
         single=scheme.strategy == "tensor",
         scales=SCALES.get(scale.kind, "float32"),
@@ -283,3 +258,47 @@ def _claim_codes(
         static="input" in parts and codes.kind == "i8" and scheme.symmetric,
     )
     return Claim((n, k), found.kind, parts, found.parse, scheme.simplify())
+
+
+def _list_companions(
+    folder: Folder, stem: str, scheme: WeightScheme, codes: TensorInfo, k: int
+) -> dict[str, str]:
+    """The tensors by role that say a matrix's shape, its order of columns and its zero points."""
+    found: dict[str, str] = {}
+    n, packed, what = codes.shape[0], codes.kind == "i32", shown(codes.name)
+    if packed and stem + SHAPE in folder.tensors:
+        folder.check(stem + SHAPE, ("i64", "i32"), (2,), what)
+        found["shape"] = stem + SHAPE
+    if packed and stem + ORDER in folder.tensors:
+        folder.check(stem + ORDER, ("i32", "i64"), (k,), what)
+        found["order"] = stem + ORDER
+    elif scheme.ordered:
+        folder.check(stem + ORDER, ("i32",), (k,), f"{what} with actorder = group")
+    if stem + ZERO in folder.tensors or not scheme.symmetric:
+        whole = not scheme.symmetric and packed
+        words = -(-n * scheme.bits // 32)
+        groups = scheme.scales_of(n, k)[1]
+        shape = (words, groups) if whole else folder.tensors[stem + SCALE].shape
+        folder.check(stem + ZERO, ("i32",) if whole else ("i8",), shape, what)
+        found["zeros"] = stem + ZERO
+    return found
+
+
+def _list_inputs(
+    folder: Folder, stem: str, scheme: WeightScheme, codes: TensorInfo
+) -> dict[str, str]:
+    """The tensors by role that a matrix has for static activations."""
+    found: dict[str, str] = {}
+    what = shown(codes.name)
+    if stem + INPUT in folder.tensors and codes.kind == "i8" and not scheme.static:
+        folder.refuse(
+            "config_groups has no input_activations.dynamic = false, but the folder has tensor "
+            f"{shown(stem + INPUT)}"
+        )
+    if stem + INPUT in folder.tensors or scheme.static:
+        static = f"{what} with input_activations.dynamic = false" if scheme.static else what
+        folder.check_single(stem + INPUT, static)
+        found["input"] = stem + INPUT
+    if stem + INPUT_ZERO in folder.tensors:
+        found["input_zero"] = stem + INPUT_ZERO
+    return found

@@ -1,7 +1,7 @@
 """Rows of compressed-tensors' matrices to `GroupedWeight` (`compressed` says what the tensors are).
 
 Invariant: codes become the unsigned or signed ones of the kind claimed, scales stay as they are,
-but for repeats of groups wider than kernels read.
+except for repeats of groups wider than kernels read.
 """
 
 import math

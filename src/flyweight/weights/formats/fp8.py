@@ -39,7 +39,7 @@ from flyweight.weights.tensorinfo import TensorInfo
 from flyweight.wire import U8
 
 TABLES = {"e4m3": E4M3, "e5m2": E5M2}
-NUMBERS = {"e4m3": 0x7F, "e5m2": 0x7C}  # codes from here up, but for the sign, are no numbers
+NUMBERS = {"e4m3": 0x7F, "e5m2": 0x7C}  # codes from here up, except for the sign, are no numbers
 FORMATS = {  # what a config calls them; without a word the tensors say
     "e4m3": "e4m3", "e5m2": "e5m2", "e4m3fn": "e4m3", "float8_e4m3fn": "e4m3",
     "float8_e5m2": "e5m2", "": "",

@@ -164,7 +164,7 @@ def write_head(file: int, layout: PackedLayout, head: PackedHead) -> None:
 
 
 def mark_verified(path: Path) -> None:
-    """The file is believed until the system starts anew."""
+    """The file is believed until the system restarts."""
     with suppress(OSError), _open_file(path, os.O_WRONLY) as file:
         os.pwrite(file, read_boot_id(), BOOT_AT)
 
