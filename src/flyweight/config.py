@@ -106,10 +106,11 @@ class Limits:
 
 
 def parse_bytes(text: str, total: int, name: str = "memory_limit") -> int:
-    """`6GiB`, `512MB`, `80%` (of `total`) or plain bytes.  Raises `ConfigError`."""
+    """`6GiB`, `512MB`, plain bytes or, with a `total`, `80%` of it.  Raises `ConfigError`."""
+    examples = "6GiB, 512MB or 80%" if total else "6GiB or 512MB"
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]{0,3}|%)\s*", text, re.ASCII)
-    if match is None:
-        raise ConfigError("is not a size; write 6GiB, 512MB or 80%", name, value=text)
+    if match is None or (match[2] == "%" and not total):
+        raise ConfigError(f"is not a size; write {examples}", name, value=text)
     number, unit = Fraction(match[1]), match[2].lower()
     if unit == "%":
         if not 0 < number <= 100:
@@ -123,7 +124,7 @@ def parse_bytes(text: str, total: int, name: str = "memory_limit") -> int:
         return int(total * number / 100)
     scale = (UNITS | BINARY).get(unit.removesuffix("b"))
     if scale is None:
-        raise ConfigError(": unknown unit; write 6GiB, 512MB or 80%", name, value=text)
+        raise ConfigError(f": unknown unit; write {examples}", name, value=text)
     return int(number * scale)
 
 

@@ -100,6 +100,7 @@ REFUSED = [
     (("--layer-precision", "0=int8"), "leaves out layer 1 of 2 layers"),
     (("--target-size", "60kB"), "smallest types; nearest valid: "),
     (("--target-size", "much"), "target_size = 'much' is not a size"),
+    (("--target-size", "80%"), "target_size = '80%' is not a size; write 6GiB or 512MB"),
     (("--max-kld", "1e-9"), "max_kld = 1e-09 cannot be met by any of the types; nearest valid: "),
     (("--calibration", "EMPTY", "--method", "gptq"), "calibration = 'empty.txt' has 0 tokens"),
     (("--calibration", "SHORT", "--method", "gptq"), "calibration = 'short.txt' has "),

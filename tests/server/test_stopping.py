@@ -221,7 +221,7 @@ def test_detached_and_stopped(cache: Path, flyweight: Command) -> None:
     assert "MiB given back" in got.out
     assert not any(one.alive for one in members) and list_running() == []
     got = flyweight("stop")
-    assert got.code == 2 and "no server of ours is running" in got.err
+    assert got.code == 2 and "no flyweight server is running" in got.err
 
 
 def test_a_detached_start_that_fails_says_why(cache: Path, flyweight: Command) -> None:
@@ -243,7 +243,7 @@ def test_one_of_several_is_named_and_answers_are_waited_for_unless_not(
             assert b"[DONE]" not in rest(answer)
         assert one.process.wait(WAIT) == 0 and other.process.poll() is None
         got = flyweight("stop", "--port", one.port)
-        assert got.code == 2 and f"ours: {other.port}" in got.err
+        assert got.code == 2 and f"servers: {other.port}" in got.err
         with stream(other, max_tokens=40) as answer:
             assert flyweight("stop", "--all").code == 0
             assert answer.read().endswith(b"data: [DONE]\n\n")

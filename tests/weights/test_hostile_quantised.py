@@ -87,8 +87,8 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         GPTQ, gptq() | {"m.weight": np.ones((N, K), HALF)}, "'m.weight' is present twice",
     ),
     "a config that is a list": ([4], gptq(), r"quantization_config = \[4\]; an object expected"),
-    "AWQ's other layouts": (AWQ | {"version": "gemv"}, awq(), "version = 'gemv'; one of gemm"),
-    "AWQ of 3 bits": (AWQ | {"bits": 3}, awq(), "bits = 3; one of 4"),
+    "AWQ's other layouts": (AWQ | {"version": "gemv"}, awq(), "version = 'gemv'; gemm expected"),
+    "AWQ of 3 bits": (AWQ | {"bits": 3}, awq(), "bits = 3; 4 expected"),
     "AWQ's group missing": (
         {k: v for k, v in AWQ.items() if k != "group_size"}, awq(), "group_size = null; a whole",
     ),
@@ -146,7 +146,7 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
         "has no input_activations.dynamic = false, but the folder has tensor 'm.input_scale'",
     ),
     "weights that are dynamic": (
-        schemes(dynamic=True), packed(), "weights.dynamic = true; one of false",
+        schemes(dynamic=True), packed(), "weights.dynamic = true; false expected",
     ),
     "activations of another word": (
         schemes("int-quantized", {"num_bits": 8, "dynamic": "static"}, **EIGHT_BITS), eight(),
@@ -186,7 +186,7 @@ CLAIMS: dict[str, tuple[Any, Arrays, str]] = {
     ),
     "activations of 4 bits": (
         schemes("int-quantized", {"num_bits": 4, "dynamic": True}, **EIGHT_BITS), eight(),
-        "config_groups.g.input_activations.num_bits = 4; one of 8",
+        "config_groups.g.input_activations.num_bits = 4; 8 expected",
     ),
     "activations of text": (
         schemes("int-quantized", "int8", **EIGHT_BITS), eight(),

@@ -31,7 +31,7 @@ Method = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Method: rtn, gptq, awq, smoothquant, nf4, hqq, int8-dynamic or int8-static.",
+        help="Method: rtn, gptq, awq, smoothquant, nf4, hqq, int8-dynamic, int8-static, binary.",
     ),
 ]
 Bits = Annotated[

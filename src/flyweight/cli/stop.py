@@ -44,12 +44,14 @@ def refuse_missing(port: int | None) -> str:
 
     ports = ", ".join(str(record.port) for record in running.list_running()) or "none"
     if port is None:
-        return "no server of ours is running"
+        return "no flyweight server is running"
     holder = running.find_listener(port)
     if holder is not None:
         who = f"process {holder.pid} ({running.read_command(holder.pid)})"
-        return f"--port = {port} is held by {who}, which is no server of ours; ours: {ports}"
-    return f"--port = {port}: no server of ours is there; ours: {ports}"
+        return (
+            f"--port = {port} is held by {who}, which is not a flyweight server; servers: {ports}"
+        )
+    return f"--port = {port}: no flyweight server listens there; servers: {ports}"
 
 
 def stop_server(record: "ServerRecord", now: bool) -> int:

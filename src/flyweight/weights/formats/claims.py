@@ -98,8 +98,9 @@ class Folder:
         value = default if value is None else value
         if type(value) is not type(allowed[0]) or value not in allowed:
             names = [one if isinstance(one, str) else spell(one) for one in allowed]
-            near = nearest(str(value), names)
-            self.refuse(f"{key} = {spell(value)}; one of {', '.join(names)}{near}")
+            near = "" if str(value) in names else nearest(str(value), names)
+            allowed = f"one of {', '.join(names)}" if len(names) > 1 else f"{names[0]} expected"
+            self.refuse(f"{key} = {spell(value)}; {allowed}{near}")
         return value
 
     def read_whole(self, key: str, low: int, default: int | None = None) -> int:
