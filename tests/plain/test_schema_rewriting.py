@@ -115,8 +115,14 @@ def test_what_is_let_through_is_what_is_valid(schema: dict[str, Any]) -> None:
         ({"if": True, "then": {"items": {"patern": 1}}}, "at '/then/items': .*mean 'pattern'"),
         ({"dependentSchemas": {"a": {"format": "iri"}}}, "'/dependentSchemas/a': format"),
         ({"items": {"uniqueItems": True}}, "at '/items': the keyword 'uniqueItems' is not"),
-        ({"type": "array", "contains": {"const": 1}}, "the keyword 'contains' is supported once"),
-        ({"propertyNames": {"type": "integer"}}, "the keyword 'propertyNames' is supported of"),
+        (
+            {"type": "array", "contains": {"const": 1}},
+            "the keyword 'contains' is supported only once",
+        ),
+        (
+            {"propertyNames": {"type": "integer"}},
+            "the keyword 'propertyNames' is supported only with",
+        ),
         ({"unevaluatedItems": False, "allOf": [{}]}, "'unevaluatedItems' is not supported in"),
         ({"not": {}}, "nothing is valid"),
     ],

@@ -46,7 +46,7 @@ REPLACED = {
 }  # fmt: skip
 LITERAL = re.compile(r"\^((?:[A-Za-z0-9_ -]|\\[$.^*+?()\[\]{}|/\\-])+)\$")
 NAME = {"pattern", "format", "minLength", "maxLength"}
-NAMED_BY = "the keyword 'propertyNames' is supported of a pattern, or names"
+NAMED_BY = "the keyword 'propertyNames' is supported only with a pattern or names"
 MOVED = "moved-"  # of definitions that are made here
 
 
@@ -154,7 +154,7 @@ class Rewriting:
         try:
             return self._move(self._negation.negate(given), f"{place}/{name}")
         except NotExpressible as error:
-            what = f"the keyword {name!r} is not supported of a schema with {error}"
+            what = f"the keyword {name!r} is not supported for a schema with {error}"
             raise UnsupportedSchema(place, what, name) from None
 
     def _list_replacements(
@@ -237,7 +237,7 @@ class Rewriting:
         bounded = isinstance(longest, int) and longest <= MOST_PLACES
         if least != 1 or most is not None or not bounded:
             what = f"up to {MOST_PLACES} items (maxItems)"
-            problem = f"the keyword 'contains' is supported once, in arrays of {what}"
+            problem = f"the keyword 'contains' is supported only once, in arrays of {what}"
             raise UnsupportedSchema(place, problem, "contains")
         before = self._negate(given, "contains", place)
         it = self._move(given, f"{place}/contains")
