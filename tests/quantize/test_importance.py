@@ -1,5 +1,6 @@
 """Importance matrices: measured as llama-imatrix does, and used in place of a calibration."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,14 +69,16 @@ def test_the_command_writes_what_quantize_reads(
 ) -> None:
     path, out = tmp_path / "i.gguf", tmp_path / "q4.gguf"
     small = ["--samples", "2", "--length", "64", "--threads", "1"]
-    assert main(["imatrix", str(full), str(path), *small]) == 0
+    assert main(["imatrix", str(full), str(path), *small, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["tensors"], said["windows"], said["length"]) == (7 * layers(full), 2, 64)
     assert main([
         "quantize", str(full), str(out), "--type", "Q4_0", "--imatrix", str(path),
         "--eval-tokens", "500", "--threads", "1",
     ]) == 0  # fmt: skip
     assert "KLD" in capsys.readouterr().out
-    said = gguf.GGUFReader(out).get_field("flyweight.passport")
-    assert said is not None and "--imatrix i.gguf" in said.contents()
+    field = gguf.GGUFReader(out).get_field("flyweight.passport")
+    assert field is not None and "--imatrix i.gguf" in field.contents()
 
 
 def test_another_models_file_is_refused(full: Path, words: CalibrationText, tmp_path: Path) -> None:
@@ -85,6 +88,10 @@ def test_another_models_file_is_refused(full: Path, words: CalibrationText, tmp_
         QuantizeOptions(method="gptq", imatrix="x")
     with pytest.raises(ConfigError, match="imatrix = 'x'"):
         QuantizeOptions(target_size=1 << 20, imatrix="x")
+
+
+def layers(folder: Path) -> int:
+    return int(json.loads((folder / "config.json").read_text())["num_hidden_layers"])
 
 
 def write_short(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,7 @@ def imatrix(
     engine: Annotated[
         Values, opt.select_settings("threads", "revision", "offline", "memory_limit")
     ],
+    as_json: opt.AsJson = False,
 ) -> None:
     """Measure how large the inputs of each matrix are on a text.
 
@@ -36,7 +38,11 @@ def imatrix(
     from flyweight.quantization import measure_imatrix
     from flyweight.quantize.ggml.imatrix import write_imatrix
 
-    with show_job(True) as (listener, report):
+    with show_job(not as_json) as (listener, report):
         found = measure_imatrix(model, calibration, (samples, length), engine, listener, report)
     write_imatrix(Path(out).expanduser(), found)
+    if as_json:
+        said = {"out": out, "tensors": len(found.matrices), "windows": found.chunks}
+        print(json.dumps({**said, "length": found.chunk_size, "calibration": found.datasets[0]}))
+        return
     print(f"Written:   {out}, {len(found.matrices)} tensors, {found.chunks} windows")

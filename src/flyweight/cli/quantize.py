@@ -15,6 +15,7 @@ from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 
 if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.quantization import QuantizedModel
     from flyweight.quantize.job import Report
     from flyweight.quantize.make import PreparedJob
 
@@ -212,14 +213,18 @@ def quantize(
         evaluation = Evaluation(eval_text, eval_tokens, usual)
         path = Path(out).expanduser()
         done = run_prepared(prepared, path, evaluation, report, lambda: listener)
+    show_done(prepared, done, out, as_json)
+
+
+def show_done(prepared: PreparedJob, done: QuantizedModel, out: str, as_json: bool) -> None:
+    """What was written, how good it is, and how to serve it."""
     if as_json:
-        fields = done.passport.list_fields() if done.passport else None
         more: dict[str, Any] = {
             "seconds": round(done.seconds, 3),
-            "quality": fields,
+            "quality": done.passport.list_fields() if done.passport else None,
             "why": done.problem,
+            "notes": list(done.notes),
         }
-        more["notes"] = list(done.notes)
         print(json.dumps(make_document(prepared, out) | more))
         return
     for note in done.notes:
