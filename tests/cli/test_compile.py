@@ -119,7 +119,7 @@ def test_check_verifies_checksums(command, kept: Path) -> None:
     assert got.code == 1
     [packed] = [f for f in json.loads(got.out)["findings"] if f["stage"] == "packed"]
     assert packed["level"] == "problem" and "1 of its matrices are damaged: " in packed["text"]
-    assert "dropped, and made anew at the next load" in packed["text"]
+    assert "it will be made again at the next load" in packed["text"]
     assert command("check", "stories").code == 0 and file.exists()
 
 

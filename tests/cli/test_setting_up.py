@@ -72,8 +72,8 @@ def test_hooks_check_the_sources() -> None:
 
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-# Run by .ci/fixtures and by hand with torch and transformers, never by pytest: make_*.py and these.
-WITH_TORCH = {"fixture_models", "families", "tiny_llama", "read_by_libraries"}
+# Run by .ci/full and by hand with torch and transformers, never by pytest: make_*.py and these.
+WITH_TORCH = {"fixture_models", "tasks_by_lm_eval", "families", "tiny_llama", "read_by_libraries"}
 OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")} | {"flyweight"}
 
 

@@ -87,7 +87,7 @@ def test_safetensors_come_first_where_there_is_a_config() -> None:
     both = {"config.json": 1, "model.safetensors": 9, "tokenizer.json": 1, **sizes(Q8_0=80)}
     chosen = choose(HubName("org/m"), both)
     assert chosen.weights == ("model.safetensors",)
-    assert chosen.beside == ("config.json", "tokenizer.json")
+    assert chosen.companions == ("config.json", "tokenizer.json")
     assert choose(HubName("org/m", "q8_0"), both).weights == ("M-Q8_0.gguf",)
     assert choose(HubName("org/m", "safetensors"), both).weights == ("model.safetensors",)
     del both["config.json"]
@@ -154,7 +154,7 @@ def test_pytorchs_files_are_taken_where_there_is_nothing_else() -> None:
     old = {"config.json": 1, "tokenizer.json": 1, "pytorch_model.bin": 5, "tf_model.h5": 5}
     words = ("config.json", "tokenizer.json")
     chosen = choose(HubName("org/m"), old)
-    assert (chosen.weights, chosen.beside) == (("pytorch_model.bin",), words)
+    assert (chosen.weights, chosen.companions) == (("pytorch_model.bin",), words)
     safe = old | {"model.safetensors": 5}
     assert choose(HubName("org/m"), safe).weights == ("model.safetensors",)
     assert choose(HubName("org/m"), old | {"M-Q8_0.gguf": 5}).weights == ("M-Q8_0.gguf",)
@@ -173,4 +173,4 @@ def test_quantised_repositories_bring_their_config() -> None:
     files = dict.fromkeys(["config.json", "quantize_config.json", "tokenizer.json", "README.md"], 9)
     found = choose(HubName("org/name-GPTQ"), files | {"gptq_model-4bit-128g.safetensors": 4 * MIB})
     assert found.weights == ("gptq_model-4bit-128g.safetensors",)
-    assert {"config.json", "quantize_config.json", "tokenizer.json"} == set(found.beside)
+    assert {"config.json", "quantize_config.json", "tokenizer.json"} == set(found.companions)
