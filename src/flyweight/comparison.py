@@ -73,13 +73,19 @@ def choose_candidates(names: str | None) -> Sequence[Candidate]:
     if names is None:
         return CANDIDATES
     known = {one.name: one for one in CANDIDATES}
-    for name in names.split(","):
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
         if name not in known:
             raise ConfigError(
                 "is not valid", "only", value=name,
                 allowed=", ".join(known) + nearest(name, known),
             )  # fmt: skip
-    return [known[name] for name in known if name in names.split(",")]
+        if known[name].like and known[name].like not in wanted:
+            raise ConfigError(
+                f"needs {known[name].like}, whose size it has", "only", value=name,
+                hint=f"nearest valid: {known[name].like},{name}",
+            )  # fmt: skip
+    return [known[name] for name in known if name in wanted]
 
 
 @dataclass(slots=True)
@@ -182,7 +188,8 @@ class Comparison:
         began = time.monotonic()
         try:
             made = QuantizeOptions(**options, requantize=True, samples=self.plan.samples)
-            calibration = self.plan.calibration
+            uses = made.kind.needs or made.container == "gguf"
+            calibration = self.plan.calibration if uses else None
             prepared = prepare_model(self.model, str(out), made, calibration)
             run_prepared(prepared, out, Evaluation(tokens=0), None, SilentEvaluation)
         except FlyweightError as error:

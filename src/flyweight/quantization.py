@@ -4,6 +4,7 @@ Invariant: nothing is under the final name until it is whole; a model whose qual
 measured is kept, and the reason is returned.  Knows no command line.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,17 @@ from typing import Any
 from flyweight.config import Settings
 from flyweight.describe import SilentListener, describe, find
 from flyweight.errors import ConfigError, FlyweightError
-from flyweight.eval.passports import MakingWords, PassportPlan, measure_passport
+from flyweight.eval.passports import (
+    MakingWords,
+    PassportPlan,
+    describe_making,
+    measure_passport,
+)
 from flyweight.eval.session import EvalListener
 from flyweight.eval.windows import EvalText, WindowPlan
 from flyweight.passport import Passport
 from flyweight.plan.machine import read_machine
+from flyweight.quantize.assignment import list_quantised
 from flyweight.quantize.calibration import CalibrationText
 from flyweight.quantize.ggml.imatrix import ImportanceFile
 from flyweight.quantize.importance import measure_importance
@@ -29,6 +36,7 @@ from flyweight.quantize.make import (
     make_floats,
     prepare_job,
 )
+from flyweight.quantize.methods import resolve_method
 from flyweight.quantize.naming import name_output
 from flyweight.quantize.options import QuantizeOptions, read_config
 from flyweight.text.sample_text import CALIBRATION, read_sample
@@ -109,9 +117,13 @@ def prepare_model(
         options = replace(options, format="gguf")
     if options.container == "gguf" and calibration is not None:
         options = replace(options, weighed=True)
+    if calibration is not None and not options.needs:
+        by = "with imatrix" if options.imatrix else f"by method {options.method}"
+        raise ConfigError(f"is not used {by}; leave it out", "calibration")
     settings = Settings.of(model=model, **(engine or {}))
     text = read_calibration(calibration) if options.needs else None
-    return prepare_job(settings, options, text, listener, report)
+    prepared = prepare_job(settings, options, text, listener, report)
+    return replace(prepared, calibration=name_calibration(calibration))
 
 
 def measure_imatrix(
@@ -172,13 +184,18 @@ def measure_quality(
 ) -> Passport:
     """The passport of what was written, against the job's input."""
     job = prepared.job
-    checkpoint, options = job.found.checkpoint, job.options
-    source = name_checkpoint(checkpoint.path)
+    checkpoint = job.found.checkpoint
+    source = describe_making(job.found)
+    made = describe(out)
+    made.checkpoint.close()
     words = MakingWords(
-        method=options.method,
+        method=job.options.method,
+        bits=describe_making(made).bits,
         recipe=", ".join(sorted({str(p) for p in job.assignment.modules.values()})),
-        requantized_from=checkpoint.quantisation or checkpoint.format if options.requantize else "",
-        command=f"flyweight quantize {source} {out.name} {options.spell()}",
+        requantized_from=f"{source.method} ({source.recipe})"
+        if list_quantised(checkpoint, job.found.plan)
+        else "",
+        command=spell_command(prepared, out, evaluation),
     )
     context = min(CONTEXT, job.found.spec.context)
     plan = PassportPlan(
@@ -189,9 +206,26 @@ def measure_quality(
     return measure_passport(str(out), str(checkpoint.path), plan, words, listener)
 
 
+def spell_command(prepared: PreparedJob, out: Path, evaluation: Evaluation) -> str:
+    """The command that makes and measures the same, without the folders of files: they are private
+    where the model is published.
+    """
+    source = name_checkpoint(prepared.job.found.checkpoint.path)
+    words = ["flyweight", "quantize", source, out.name, *prepared.job.options.list_words()]
+    if prepared.calibration:
+        words += ["--calibration", prepared.calibration]
+    if evaluation.text:
+        words += ["--eval-text", Path(evaluation.text).name]
+    if evaluation.tokens != EVALUATED:
+        words += ["--eval-tokens", str(evaluation.tokens)]
+    return shlex.join(words)
+
+
 def merge_config(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The options with those of a dict of another tool, which must not contradict them."""
     found = dict(options)
+    if found.get("method"):
+        found["method"] = resolve_method(found["method"])
     usual = QuantizeOptions()
     for name, value in (read_config(config) if config else {}).items():
         given = found.get(name)
@@ -209,6 +243,13 @@ def check_out(out: str) -> Path:
     if not path.parent.is_dir():
         raise ConfigError("has no folder to be in", "out", value=out)
     return path
+
+
+def name_calibration(given: CalibrationSource) -> str:
+    """As in a command: a file without its folder, FILE for texts, "" for the default."""
+    if given is None:
+        return ""
+    return Path(given).name if isinstance(given, str | Path) else "FILE"
 
 
 def read_calibration(given: CalibrationSource) -> CalibrationText:

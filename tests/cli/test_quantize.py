@@ -109,6 +109,28 @@ REFUSED = [
 ]
 
 
+UNUSED = [
+    (("--layer-precision", "0-1=int8"), "out.gguf", "layer_precision = '0-1=int8' does not apply"),
+    (("--group-size", 64), "out.gguf", "group_size = 64 does not apply to format gguf"),
+    (("--asym",), "out.gguf", "symmetric = False does not apply to format gguf"),
+    (("--type", "Q8_0", "--bits", 4), "out.gguf", "bits = 4 cannot be combined with type"),
+    (("--target-size", "1MB", "--bits", 4), "out.gguf", "cannot be combined with target_size"),
+    (("--alpha", 0.4), "out", "alpha = 0.4 is not used by method rtn; leave it out, or give"),
+    (("--damping", 0.4), "out", "damping = 0.4 is not used by method rtn"),
+    (("--calibration", "TEXT"), "out", "calibration is not used by method rtn; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("more", "out", "error"), UNUSED)
+def test_options_without_effect_are_refused(command, wider, tmp_path, more, out, error) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat")
+    given = [tmp_path / "text.txt" if word == "TEXT" else word for word in more]
+    got = command("quantize", wider, tmp_path / out, *given, *SMALL, *LIMIT)
+    assert got.code == 2 and got.out == "" and got.err.count("\n") == 1
+    assert got.err.startswith("error: ") and error in got.err
+    assert not [*tmp_path.glob("out*")]
+
+
 @pytest.mark.parametrize(("more", "error"), REFUSED)
 def test_refusals_are_one_line(command, wider, tmp_path, more, error) -> None:
     seed = {"type": "int4", "method": "GPTQ", "groupSize": 32, "actOrder": True, "desc_act": False}
@@ -116,7 +138,8 @@ def test_refusals_are_one_line(command, wider, tmp_path, more, error) -> None:
     for name, text in texts.items():
         (tmp_path / f"{name.lower()}.txt").write_text(text)
     given = [tmp_path / f"{word.lower()}.txt" if word in texts else word for word in more]
-    got = command("quantize", wider, tmp_path / "out", "--group-size", 32, *SMALL, *LIMIT, *given)
+    group = () if {"--target-size", "--max-kld"} & {*more} else ("--group-size", 32)
+    got = command("quantize", wider, tmp_path / "out", *group, *SMALL, *LIMIT, *given)
     assert got.code == 2 and got.out == "", got.out
     lines = [line for line in got.err.splitlines() if "needs" not in line or "error" in line]
     assert len(lines) == 1 and lines[0].startswith("error: ") and error in lines[0], got.err

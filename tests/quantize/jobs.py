@@ -18,7 +18,9 @@ def make_words() -> CalibrationText:
 
 
 def prepare(model: Path, words: CalibrationText, **options: Any) -> PreparedJob:
-    given = {"group_size": 32, "samples": 4, "length": 64} | options
+    given = {"samples": 4, "length": 64} | options
+    if QuantizeOptions(**given).container != "gguf":  # whose types have groups of their own
+        given = {"group_size": 32} | given
     return prepare_job(Settings.of(model=str(model), threads=1), QuantizeOptions(**given), words)
 
 

@@ -13,8 +13,10 @@ from flyweight.comparison import (
     ComparedModel,
     Comparison,
     ComparisonPlan,
+    choose_candidates,
     mark_best,
 )
+from flyweight.errors import ConfigError
 from flyweight.eval.divergence import Divergence
 from flyweight.eval.perplexity import MeanWithError, Perplexity
 from flyweight.eval.windows import EvalText, WindowPlan
@@ -95,3 +97,12 @@ def test_the_command(
     assert "<svg" in plot.read_text()
     assert main(["eval", "compare", str(full), *words[:-1], "Q4_1"]) == 2
     assert "only = 'Q4_1' is not valid" in capsys.readouterr().err
+    nowhere = str(tmp_path / "none/plot.svg")
+    assert main(["eval", "compare", str(full), *words, "--plot", nowhere]) == 2
+    assert "none/plot.svg' has no folder to be in" in capsys.readouterr().err
+
+
+def test_names_may_have_spaces_and_mixed_needs_a_size() -> None:
+    assert [one.name for one in choose_candidates("Q4_K_M, mixed")] == ["Q4_K_M", "mixed"]
+    with pytest.raises(ConfigError, match=r"only = 'mixed' needs Q4_K_M.*valid: Q4_K_M,mixed"):
+        choose_candidates("mixed")

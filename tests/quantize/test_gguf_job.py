@@ -97,7 +97,7 @@ def test_the_bundled_model_in_four_bits(tmp_path: Path) -> None:
         str(ASSETS / "stories.gguf"), tmp_path / "q4.gguf", type="Q4_0", requantize=True,
         evaluation=few,
     )  # fmt: skip
-    assert done.passport is not None and done.passport.requantized_from == "gguf"
+    assert done.passport is not None and done.passport.requantized_from == "gguf (q8_0 f32)"
     assert 0.001 < done.passport.kld_mean < 0.5
     assert done.path.stat().st_size < 0.65 * (ASSETS / "stories.gguf").stat().st_size
 

@@ -49,9 +49,10 @@ def test_what_is_written_loads_and_is_near(
     quantise: Run, full: Path, method: str, form: str
 ) -> None:
     bits = METHODS[method].bits[0] if form != "awq" else 4
-    group = {"nf4": 32, "int8-dynamic": -1, "int8-static": -1, "smoothquant": -1}.get(method, 32)
+    rows = method in ("int8-dynamic", "int8-static", "smoothquant")
+    group = {} if form == "gguf" else {"group_size": -1 if rows else 32}
     symmetric = False if form == "awq" else None
-    out = quantise(method=method, format=form, bits=bits, group_size=group, symmetric=symmetric)
+    out = quantise(method=method, format=form, bits=bits, symmetric=symmetric, **group)
     llm = LLM(str(out), memory_limit="8GiB", threads=1)
     given = SamplingParams(temperature=0, max_tokens=4)
     assert len(llm.generate(["the cat"], given)[0].outputs[0].token_ids) == 4
@@ -163,7 +164,11 @@ REFUSED = [
     ({"layer_precision": "0-2=int8"}, "layer_precision = '0-2' names no layers .*0 to 1"),
     ({"layer_precision": "0-1=int9"}, "layer_precision = 'int9' is not valid.*did you mean 'int8'"),
     ({"layer_precision": "0-1"}, "LAYERS=PRECISION expected"),
-    ({"damping": 0.0}, "damping = 0.0 is not valid; allowed: 0 to 1"),
+    ({"method": "gptq", "damping": 0.0}, "damping = 0.0 is not valid; allowed: .* 0 and 1"),
+    ({"method": "gptq", "damping": "x"}, "damping = 'x' is not valid; allowed: .* 0 and 1"),
+    ({"method": "smoothquant", "alpha": 2}, "alpha = 2 is not valid; allowed: .* 0 and 1"),
+    ({"bits": 5}, "bits = 5 is not supported by method rtn; allowed: 2, 3, 4, 8; nearest valid: 4"),
+    ({"bits": "4"}, "bits = '4' is not supported by method rtn; .*nearest valid: 4"),
     ({"method": "gptq", "format": "compressed-tensors", "act_order": True}, "act_order = True can"),
     ({"samples": 0}, "samples = 0 .*"),
 ]

@@ -1,6 +1,7 @@
 """`quantize_model` and `flyweight quantize`: a model, its passport, and dicts of other tools."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from jobs import WORDS
 
 from flyweight import ConfigError, quantize_model
 from flyweight.cli.main import main
+from flyweight.describe import describe
+from flyweight.passport import Passport
 from flyweight.quantization import Evaluation
 
 FEW = Evaluation(tokens=600, engine={"memory_limit": "8GiB", "threads": 1})
@@ -26,7 +29,10 @@ def test_a_dict_of_autoawq(full: Path, tmp_path: Path) -> None:
     assert written["quant_method"] == "awq" and written["group_size"] == 32
     assert done.path == out and done.passport is not None
     assert done.passport.kld_mean > 0 and done.passport.method == "awq"
-    assert "--group-size 32" in done.passport.command
+    assert done.passport.command == (
+        f"flyweight quantize {full.name} awq --method awq --bits 4 --group-size 32 --asym "
+        "--length 64 --calibration FILE --eval-tokens 600"
+    )
     kept = json.loads((out / "flyweight_passport.json").read_text())
     assert kept["kld_mean"] == done.passport.kld_mean
 
@@ -75,3 +81,46 @@ def test_the_founding_json_is_refused_as_printed(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "desc_act = false contradicts actOrder = true" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("q4.gguf", ("--type", "Q4_K_M", "--calibration", "my text.txt")),
+        ("q8", ("--method", "int8-w8a8")),
+        ("g4", ("--method", "gptq", "--group-size", "32", "--calibration", "my text.txt")),
+    ],
+)
+def test_the_command_of_a_passport_makes_the_same_model(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, more: tuple[str, ...]
+) -> None:
+    (tmp_path / "my text.txt").write_text("\n".join(map(str, TEXTS)))
+    (tmp_path / full.name).symlink_to(full)
+    monkeypatch.chdir(tmp_path)
+    small = ["--samples", "4", "--length", "64", "--eval-tokens", "600"]
+    engine = ["--threads", "1", "--memory-limit", "8GiB"]
+    assert main(["quantize", full.name, name, *more, *small, *engine]) == 0
+    first = read_passport(tmp_path / name)
+    (tmp_path / name).rename(tmp_path / "first")
+    program, *words = shlex.split(first.command)
+    assert program == "flyweight"
+    assert main([*words, *engine]) == 0
+    assert read_passport(tmp_path / name) == first
+    assert first.method != "int8-w8a8" and first.bits and first.requantized_from == ""
+
+
+def read_passport(path: Path) -> Passport:
+    found = describe(path)
+    found.checkpoint.close()
+    assert found.quality.passport is not None
+    return found.quality.passport
+
+
+def test_a_requantised_model_says_from_what(full: Path, tmp_path: Path) -> None:
+    q8 = quantize_model(str(full), tmp_path / "q8.gguf", type="Q8_0", evaluation=FEW).path
+    done = quantize_model(
+        str(q8), tmp_path / "q4.gguf", type="Q4_0", requantize=True, evaluation=FEW
+    )
+    assert done.passport is not None
+    assert done.passport.requantized_from == "rtn (q8_0)"
+    assert "--requantize" in done.passport.command

@@ -71,6 +71,8 @@ def compare(
     whole("rounds", rounds, 1, 1000)
     if keep is not None and Path(keep).expanduser().exists():
         raise ConfigError("exists already; give another name", "keep", value=keep)
+    if plot is not None and not Path(plot).expanduser().parent.is_dir():
+        raise ConfigError("has no folder to be in", "plot", value=plot)
     plan = ComparisonPlan(
         EvalText.read(text), WindowPlan(context, None, limit_tokens), calibration, rounds,
         engine=engine, candidates=choose_candidates(only),

@@ -32,7 +32,8 @@ Method = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Method: rtn, gptq, awq, smoothquant, nf4, hqq, int8-dynamic, int8-static, binary.",
+        help="Method: rtn, gptq, awq, smoothquant, nf4, hqq, int8-dynamic (or int8-w8a8), "
+        "int8-static, binary.",
     ),
 ]
 Bits = Annotated[

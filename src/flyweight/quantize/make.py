@@ -48,10 +48,11 @@ LAYOUTS: dict[str, Callable[[QuantizeOptions], MatrixLayout]] = {
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job and what it needs."""
+    """A job and what it needs; `calibration` names the file that was given for it, if any."""
 
     job: QuantizeJob
     needs: JobNeeds
+    calibration: str = ""
 
 
 def prepare_job(

@@ -47,9 +47,14 @@ METHODS = {
 ALIASES = {"int8-w8a8": "int8-dynamic"}
 
 
+def resolve_method(name: str) -> str:
+    """The name of a method that may have another."""
+    return ALIASES.get(name, name)
+
+
 def find_method(name: str) -> MethodKind:
     """Raises `ConfigError` for an unknown method."""
-    name = ALIASES.get(name, name)
+    name = resolve_method(name)
     if name not in METHODS:
         raise ConfigError(
             "is not valid", "method", value=name,

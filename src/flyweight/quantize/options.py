@@ -4,7 +4,7 @@ Invariant: every value is checked against its range here; unknown and contradict
 refused.  Knows no model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from flyweight.config import whole
 from flyweight.errors import ConfigError, nearest
 from flyweight.quantize.method import MethodSettings
-from flyweight.quantize.methods import METHODS, MethodKind, find_method
+from flyweight.quantize.methods import METHODS, MethodKind, find_method, resolve_method
 from flyweight.quantize.precision import Precision
 
 LEAST_GROUP = 8
@@ -51,26 +51,8 @@ class QuantizeOptions:
     imatrix: str | None = None
 
     def __post_init__(self) -> None:
-        kind = self.kind
-        for name, value, known in (
-            ("bits", self.bits, kind.bits),
-            ("format", self.format, kind.formats),
-        ):
-            if value is not None and value not in known:
-                words = [str(one) for one in known]
-                raise ConfigError(
-                    f"is not supported by method {self.method}", name, value=value,
-                    allowed=", ".join(words) + nearest(str(value), words),
-                )  # fmt: skip
-        if self.act_order and self.container != "gptq":
-            raise ConfigError(
-                "cannot be stored by this format", "act_order", value=True,
-                hint="nearest valid: --method gptq --format gptq",
-            )  # fmt: skip
-        if self.type is not None and self.container != "gguf":
-            raise ConfigError(
-                f"is a type of gguf, not of {self.container}", "type", value=self.type
-            )
+        self._check_choices()
+        self._check_unused()
         self._check_budget()
         if self.imatrix is not None and (self.container != "gguf" or self.mixed):
             raise ConfigError(
@@ -81,10 +63,63 @@ class QuantizeOptions:
             whole("group_size", self.group_size, LEAST_GROUP)
         whole("samples", self.samples, 1, 1 << 16)
         whole("length", self.length, 2, 1 << 17)
-        if not 0 < self.damping < 1:
-            raise ConfigError("is not valid", "damping", value=self.damping, allowed="0 to 1")
-        if self.alpha is not None and not 0 <= self.alpha <= 1:
-            raise ConfigError("is not valid", "alpha", value=self.alpha, allowed="0 to 1")
+        _check_share("damping", self.damping, self.damping != 0 and self.damping != 1)
+        if self.alpha is not None:
+            _check_share("alpha", self.alpha)
+
+    def _check_choices(self) -> None:
+        """Bits, format and type are among those of the method."""
+        kind = self.kind
+        if self.bits is not None and (self.bits not in kind.bits or isinstance(self.bits, bool)):
+            raise ConfigError(
+                f"is not supported by method {self.method}", "bits", value=self.bits,
+                allowed=", ".join(map(str, sorted(kind.bits))),
+                hint=f"nearest valid: {_find_nearest(self.bits, kind.bits)}",
+            )  # fmt: skip
+        if self.format is not None and self.format not in kind.formats:
+            raise ConfigError(
+                f"is not supported by method {self.method}", "format", value=self.format,
+                allowed=", ".join(kind.formats) + nearest(str(self.format), kind.formats),
+            )  # fmt: skip
+        if self.act_order and self.container != "gptq":
+            raise ConfigError(
+                "cannot be stored by this format", "act_order", value=True,
+                hint="nearest valid: --method gptq --format gptq",
+            )  # fmt: skip
+        if self.type is not None and self.container != "gguf":
+            raise ConfigError(
+                f"is a type of gguf, not of {self.container}", "type", value=self.type
+            )
+
+    def _check_unused(self) -> None:
+        """Options that would change nothing are refused."""
+        of_method = {"damping": ("gptq",), "alpha": ("smoothquant", "int8-static")}
+        for name, methods in of_method.items():
+            if self._is_given(name) and self.method not in methods:
+                raise ConfigError(
+                    f"is not used by method {self.method}", name, value=getattr(self, name),
+                    hint=f"leave it out, or give --method {methods[0]}",
+                )  # fmt: skip
+        if self.container != "gguf":
+            return
+        for name in ("group_size", "symmetric", "layer_precision"):
+            if self._is_given(name):
+                raise ConfigError(
+                    "does not apply to format gguf, whose types have grids of their own", name,
+                    value=getattr(self, name), hint="leave it out, or give another --format",
+                )  # fmt: skip
+        chosen = next(
+            (n for n in ("type", "target_size", "max_kld") if getattr(self, n) is not None), None
+        )
+        if self.bits is not None and chosen is not None:
+            raise ConfigError(
+                f"cannot be combined with {chosen}, which decides the bits", "bits",
+                value=self.bits, hint=f"leave out bits or {chosen}",
+            )  # fmt: skip
+
+    def _is_given(self, name: str) -> bool:
+        """Whether an option differs from its default."""
+        return bool(getattr(self, name) != type(self).__dataclass_fields__[name].default)
 
     @property
     def method_settings(self) -> MethodSettings:
@@ -109,11 +144,11 @@ class QuantizeOptions:
         """Whether each matrix gets a type of its own."""
         return self.target_size is not None or self.max_kld is not None
 
-    def spell(self) -> str:
+    def list_words(self) -> list[str]:
         """The options that differ from the usual ones, as on the command line; files without their
-        folders.
+        folders.  `weighed` is none: `--calibration` sets it.
         """
-        words = [f"--method {self.method}"]
+        words = ["--method", self.method]
         for known in fields(self):
             value = getattr(self, known.name)
             name = known.name.replace("_", "-")
@@ -121,9 +156,9 @@ class QuantizeOptions:
                 value = Path(value).name
             if known.name == "symmetric" and value is not None:
                 words.append("--sym" if value else "--asym")
-            elif known.name not in ("method", "symmetric") and value != known.default:
-                words.append(f"--{name}" if value is True else f"--{name} {value}")
-        return " ".join(words)
+            elif known.name not in ("method", "symmetric", "weighed") and value != known.default:
+                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return words
 
     @property
     def kind(self) -> MethodKind:
@@ -203,8 +238,22 @@ def _convert(name: str, key: str, value: Any) -> Any:
     if name in ("symmetric", "act_order"):
         return _read_flag(key, value)
     if name == "method":
-        return str(value).lower()
+        return resolve_method(str(value).lower())
     return value
+
+
+def _check_share(name: str, value: Any, inside: bool = True) -> None:
+    """Raises `ConfigError` for what is no number from 0 to 1, or not `inside` these."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1 or not inside:
+        raise ConfigError("is not valid", name, value=value, allowed="a number between 0 and 1")
+
+
+def _find_nearest(value: Any, allowed: Sequence[int]) -> int:
+    """The allowed number nearest to a value; the first, the usual one, to what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return allowed[0]
+    return min(allowed, key=lambda one: (abs(one - value), one))
 
 
 def _read_flag(key: str, value: Any) -> bool:
