@@ -1,7 +1,9 @@
 """Mixed precision: the choice under a budget, and what each matrix costs."""
 
+import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,11 +166,19 @@ def test_a_file_meets_its_size_and_its_divergence(
     assert float(limited.job.notes[0].split()[2]) <= 0.1
 
 
+def test_the_nearest_size_is_one_that_can_be_made(full: Path, words: CalibrationText) -> None:
+    options: dict[str, Any] = {"method": "rtn", "length": 32}
+    with pytest.raises(ConfigError, match="target_size = 60000 is less than the file") as refused:
+        prepare(full, words, target_size=60_000, **options)
+    least = re.search(r"nearest valid: (\d+) bytes", str(refused.value))
+    assert least is not None
+    assert prepare(full, words, target_size=int(least[1]), **options).job.notes
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"target_size": 10}, "target_size = 10 is less than the file needs apart from matrices"),
-        ({"target_size": 60_000}, "target_size leaves .* in their smallest types; nearest valid"),
+        ({"target_size": 10}, "target_size = 10 is less than the file needs"),
         ({"max_kld": 1e-9}, "max_kld = 1e-09 cannot be met by any of the types; nearest valid"),
         ({"max_kld": -1.0}, "max_kld = -1.0 is not valid; allowed: above 0"),
         ({"max_kld": 0.1, "type": "Q4_0"}, "max_kld chooses the types of a GGUF file"),

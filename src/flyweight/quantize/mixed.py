@@ -16,6 +16,7 @@ from flyweight.quantize.ggml.container import make_value
 from flyweight.quantize.output.gguf import GgufTarget
 from flyweight.quantize.sensitivity import Report, SensitivityRun, TypeCost
 from flyweight.quantize.tensors import TensorRows
+from flyweight.weights.formats import FORMATS
 from flyweight.wire import I32
 
 # In ascending size, of rows in blocks of 256, and of 32.
@@ -69,11 +70,8 @@ def choose_mixed(
     ops, report = tools
     tensors = list_matrices(target)
     overhead = count_overhead(target, tensors)
-    if budget.size is not None and budget.size <= overhead:
-        raise ConfigError(
-            "is less than the file needs apart from matrices", "target_size", value=budget.size,
-            hint=f"{overhead} bytes",
-        )  # fmt: skip
+    if budget.size is not None:
+        check_size(budget.size, overhead + count_least(tensors))
     run = SensitivityRun(found, cut_sample(found, windows), target.assignment.rows, ops)
     costs = run.measure({name: list_types(p.shape[-1]) for name, p in tensors.items()}, report)
     room = None if budget.size is None else budget.size - overhead
@@ -84,6 +82,23 @@ def choose_mixed(
         assert budget.divergence is not None
         first = find_smallest(run, costs, budget.divergence)
     return improve(run, first, MixedBudget(room, budget.divergence), costs, report)
+
+
+def check_size(size: int, least: int) -> None:
+    """Raises `ConfigError` before anything is measured."""
+    if size < least:
+        raise ConfigError(
+            "is less than the file needs with its smallest types", "target_size", value=size,
+            hint=f"nearest valid: {least} bytes",
+        )  # fmt: skip
+
+
+def count_least(tensors: Mapping[str, TensorRows]) -> int:
+    """Bytes of the matrices in the smallest of their types."""
+    return sum(
+        min(FORMATS[kind].count_bytes(piece.shape) for kind in list_types(piece.shape[-1]))
+        for piece in tensors.values()
+    )
 
 
 def find_smallest(run: SensitivityRun, costs: Costs, limit: float) -> MixedChoice:
