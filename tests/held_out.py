@@ -56,8 +56,9 @@ class PriceTest:
     def quantize(self, name: str, **options: Any) -> Path:
         """A file or folder made as `flyweight quantize` makes it."""
         made, path = QuantizeOptions(**options), self.out / name
-        words = str(self.full), str(path), made, str(self.calibration), THREADS
-        prepared = prepare_model(*words)
+        uses = made.kind.needs or made.container == "gguf"
+        calibration = str(self.calibration) if uses else None
+        prepared = prepare_model(str(self.full), str(path), made, calibration, THREADS)
         return self._run(prepared.job, path)
 
     def quantize_uniformly(self, kind: str, **options: Any) -> Path:
