@@ -56,8 +56,7 @@ class PriceTest:
     def quantize(self, name: str, **options: Any) -> Path:
         """A file or folder made as `flyweight quantize` makes it."""
         made, path = QuantizeOptions(**options), self.out / name
-        uses = made.kind.needs or made.container == "gguf"
-        calibration = str(self.calibration) if uses else None
+        calibration = str(self.calibration) if made.takes_calibration else None
         prepared = prepare_model(str(self.full), str(path), made, calibration, THREADS)
         return self._run(prepared.job, path)
 

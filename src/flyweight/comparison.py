@@ -188,8 +188,7 @@ class Comparison:
         began = time.monotonic()
         try:
             made = QuantizeOptions(**options, requantize=True, samples=self.plan.samples)
-            uses = made.kind.needs or made.container == "gguf"
-            calibration = self.plan.calibration if uses else None
+            calibration = self.plan.calibration if made.takes_calibration else None
             prepared = prepare_model(self.model, str(out), made, calibration)
             run_prepared(prepared, out, Evaluation(tokens=0), None, SilentEvaluation)
         except FlyweightError as error:

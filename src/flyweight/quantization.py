@@ -117,7 +117,7 @@ def prepare_model(
         options = replace(options, format="gguf")
     if options.container == "gguf" and calibration is not None:
         options = replace(options, weighed=True)
-    if calibration is not None and not options.needs:
+    if calibration is not None and not options.takes_calibration:
         by = "with imatrix" if options.imatrix else f"by method {options.method}"
         raise ConfigError(f"is not used {by}; leave it out", "calibration")
     settings = Settings.of(model=model, **(engine or {}))

@@ -72,6 +72,10 @@ def test_the_command_writes_what_quantize_reads(
     assert main(["imatrix", str(full), str(path), *small, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["tensors"], said["windows"], said["length"]) == (7 * layers(full), 2, 64)
+    assert main(["imatrix", str(full), str(path), *small]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["imatrix", str(full), str(tmp_path / "none" / "i.gguf"), *small]) == 2
+    assert "has no folder to be in" in capsys.readouterr().err
     assert main([
         "quantize", str(full), str(out), "--type", "Q4_0", "--imatrix", str(path),
         "--eval-tokens", "500", "--threads", "1",

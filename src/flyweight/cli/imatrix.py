@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,12 +34,13 @@ def imatrix(
 
     The file is llama.cpp's importance matrix: `quantize --imatrix` and llama-quantize read it.
     """
-    from flyweight.quantization import measure_imatrix
+    from flyweight.quantization import check_out, measure_imatrix
     from flyweight.quantize.ggml.imatrix import write_imatrix
 
+    path = check_out(out)
     with show_job(not as_json) as (listener, report):
         found = measure_imatrix(model, calibration, (samples, length), engine, listener, report)
-    write_imatrix(Path(out).expanduser(), found)
+    write_imatrix(path, found)
     if as_json:
         said = {"out": out, "tensors": len(found.matrices), "windows": found.chunks}
         print(json.dumps({**said, "length": found.chunk_size, "calibration": found.datasets[0]}))

@@ -134,11 +134,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return [sum(next(totals) for _ in range(count)) for count in counts]
 
     def generate_until(self, requests: Sequence[Any], **unused: Any) -> list[str]:
-        asked = [
+        prompts = [
             (self.tok_encode(text), read_generation(options))
             for text, options in (request.args for request in requests)
         ]
-        return generate_answers(self.llm, asked, partial(self.tell.round, "answering"))
+        return generate_answers(self.llm, prompts, partial(self.tell.round, "answering"))
 
     def score(self, pairs: Sequence[Sequence[list[int]]]) -> list[Likelihood]:
         """Of continuations after contexts, of which the last tokens count where they are too

@@ -171,6 +171,11 @@ class QuantizeOptions:
         return self.kind.needs or ("range" if measured else "")
 
     @property
+    def takes_calibration(self) -> bool:
+        """Whether a calibration would change the result."""
+        return bool(self.kind.needs) or (self.container == "gguf" and self.imatrix is None)
+
+    @property
     def knows_importance(self) -> bool:
         """Whether the importance of columns weighs errors of GGUF's types."""
         return self.weighed or self.mixed or self.imatrix is not None
