@@ -322,4 +322,6 @@ def to_bf16_bits(x: F32) -> NDArray[np.uint16]:
 
 def from_bf16_bits(bits: NDArray[np.uint16]) -> F32:
     """bfloat16 bits to float32, exactly."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    wide = bits.astype(np.uint32)
+    wide <<= 16  # in place: a second array of this size costs more than the shift
+    return wide.view(np.float32)

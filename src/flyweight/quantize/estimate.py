@@ -42,8 +42,9 @@ def estimate(
     top, layers = split_layers(found.plan, len(found.spec.layers))
     layer = max(map(_count_elements, layers))
     memory = {"held already (Python, libraries, tokenizer)": measure_resident()}
-    memory["one layer in float32"] = FLOAT * layer
     widest = max(prod(slot.shape) for x in layers for slot in x)
+    if windows is not None:
+        memory["one layer in float32"] = FLOAT * layer
     memory["a matrix while it is quantised"] = 2 * FLOAT * widest
     memory["matrices outside of layers"] = PART + sum(_count_codes(x, assignment) for x in top)
     if windows is not None and needs:

@@ -27,7 +27,7 @@ from flyweight.quantize.tensors import split_layers
 from flyweight.quantize.work import LayerWeights
 from flyweight.quantize.writing import Coded, TensorOutput
 from flyweight.spec import SlotPlan
-from flyweight.weights.load import iterate_rows, load_slots, read_bias
+from flyweight.weights.load import iterate_rows, load_slots, read_bias, read_matrix, read_vector
 from flyweight.wire import F32, I32
 
 Report = Callable[[str, int, int], None]  # what is done, how many steps of how many are
@@ -96,7 +96,7 @@ class QuantizeJob:
         with self.target.create(model) as writer:
             if not journal.top:
                 report("writing tensors outside of layers", 0, len(self._layers) + 1)
-                self._write_top(TensorOutput(writer, self.assignment, self.layout))
+                self._write_apart(TensorOutput(writer, self.assignment, self.layout), self._top)
                 writer.sync()
                 journal.top = True
                 journal.save()
@@ -151,54 +151,53 @@ class QuantizeJob:
         run: LayerRun | None,
         backends: Backends,
     ) -> None:
-        inputs: dict[str, InputStatistics] = {}
-        if run is not None:
-            weights = load_slots(self.found.checkpoint, slots, backends.floats)
-            gram = backends.accumulate if self.options.needs == "gram" else None
-            wanted = {
-                slot.name: InputStatistics(slot.shape[1], gram)
-                for slot in slots
-                if slot.kind == "linear"
-            }
-            run.observe(i, backends.floats, weights, lambda slot, x: wanted[slot].take(x))
-            inputs = {name: found for name, found in wanted.items() if found.count}
-            del weights
-        elif self.importance is not None:
-            known = {
-                slot.name: self.importance.find(slot.name)
-                for slot in slots
-                if slot.kind == "linear"
-            }
-            inputs = {name: found for name, found in known.items() if found is not None}
-        self._write_slots(TensorOutput(writer, self.assignment, self.layout), i, slots, inputs)
+        output = TensorOutput(writer, self.assignment, self.layout)
+        if run is None:  # no matrix depends on another
+            self._write_apart(output, slots)
+            return
+        weights = load_slots(self.found.checkpoint, slots, backends.floats)
+        gram = backends.accumulate if self.options.needs == "gram" else None
+        wanted = {
+            slot.name: InputStatistics(slot.shape[1], gram)
+            for slot in slots
+            if slot.kind == "linear"
+        }
+        run.observe(i, backends.floats, weights, lambda slot, x: wanted[slot].take(x))
+        del weights
+        inputs = {name: found for name, found in wanted.items() if found.count}
+        self._write_together(output, i, slots, inputs)
 
-    def _write_slots(
+    def _write_together(
         self, output: TensorOutput, i: int, slots: Sequence[SlotPlan], inputs: Inputs
     ) -> None:
         layer = LayerWeights.read(self.found.checkpoint, slots)
-        if inputs:
-            layer.folds = find_folds(self.found.spec, i, self.found.plan)
-            layer.precision = self.assignment.layers[i]
-            self.method.prepare(layer, inputs)
+        layer.folds = find_folds(self.found.spec, i, self.found.plan)
+        layer.precision = self.assignment.layers[i]
+        self.method.prepare(layer, inputs)
         output.write_vectors(layer.vectors, layer.biases)
         for name in list(layer.matrices):
             given = inputs.get(name)
             whole = [(0, layer.matrices.pop(name))]
             output.write_matrix(name, whole, partial(self._round, name, given))
 
-    def _write_top(self, output: TensorOutput) -> None:
-        """Slots outside of layers, whose matrices may be larger than a layer."""
-        vectors = [slot for slot in self._top if slot.kind == "vector"]
-        layer = LayerWeights.read(self.found.checkpoint, vectors)
-        output.write_vectors(layer.vectors, {})
-        for slot in self._top:
-            if slot.kind != "vector":
-                parts = iterate_rows(self.found.checkpoint, slot)
-                inputs = self.importance.find(slot.name) if self.importance is not None else None
-                output.write_matrix(slot.name, parts, partial(self._round, slot.name, inputs))
-                bias = read_bias(self.found.checkpoint, slot)
-                if bias is not None:
-                    output.write_vectors({}, {slot.name: bias})
+    def _write_apart(self, output: TensorOutput, slots: Sequence[SlotPlan]) -> None:
+        """Slots one after the other, in parts where the rows keep their order: a matrix outside of
+        the layers may be larger than a layer.
+        """
+        checkpoint = self.found.checkpoint
+        for slot in slots:
+            if slot.kind == "vector":
+                output.write_vectors({slot.name: read_vector(checkpoint, slot)}, {})
+                continue
+            inputs = self.importance.find(slot.name) if self.importance is not None else None
+            ordered = any(piece.order for piece in self.assignment.rows[slot.name])
+            parts = (
+                [(0, read_matrix(checkpoint, slot))] if ordered else iterate_rows(checkpoint, slot)
+            )
+            output.write_matrix(slot.name, parts, partial(self._round, slot.name, inputs))
+            bias = read_bias(checkpoint, slot)
+            if bias is not None:
+                output.write_vectors({}, {slot.name: bias})
 
     def _round(
         self, slot: str, inputs: InputStatistics | None, rows: F32, precision: Precision
