@@ -1,3 +1,3 @@
-"""What `flyweight plan` and `flyweight advise` compute: memory, speed, cost and energy of a model on
-a machine, before anything is loaded.
+"""What `flyweight plan` and `flyweight advise` compute before anything is loaded: memory, speed,
+cost and energy of a model on a machine.
 """
