@@ -58,6 +58,25 @@ def test_a_prompt_among_zero_values_is_answered(
     assert got["response"] and got["eval_count"] == 3
 
 
+@pytest.mark.parametrize("keep", ["5m", "1h30m", "1.5h", ".5s", "+2m", "-1m", "0", 0.5, -1, 300])
+def test_a_duration_or_a_number_of_seconds_keeps_a_model(server: Running, keep: Any) -> None:
+    body = {**GENERATE, "keep_alive": keep}
+    assert reported(server, "/api/generate", **body)["done_reason"] == "load"
+
+
+@pytest.mark.parametrize("keep", ["abc", "", "5", "-1", "5 m", "5m ", "5m\n", "m", "5d", True])
+@pytest.mark.parametrize("path", ["generate", "chat", "embed", "embeddings"])
+def test_what_is_no_duration_is_refused(server: Running, path: str, keep: Any) -> None:
+    """As `time.ParseDuration` of Go does, which wants a unit of all but 0."""
+    bodies = {"generate": GENERATE, "chat": CHAT, "embed": EMBED, "embeddings": EMBEDDING}
+    body = {"model": model(server), **bodies[path], "keep_alive": keep}
+    got = server.post(f"/api/{path}", body)
+    assert got.status == 400
+    assert got.json["error"].startswith(f"keep_alive = {keep!r} is not valid; allowed: ")
+    allowed = "a duration such as 5m, a number of seconds, or -1"
+    assert keep is True or got.json["error"].endswith(allowed)
+
+
 def test_a_conversation_among_zero_values_is_answered(talker: Running) -> None:
     left_out = ("context", "images", "raw")
     older = {name: value for name, value in OLDER.items() if name not in left_out}

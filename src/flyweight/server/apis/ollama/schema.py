@@ -4,10 +4,11 @@ Invariant: a field is supported, or refused by name, or accepted with the one va
 nothing.  Go's zero value is such a value, and no body is refused for it.
 """
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from flyweight.errors import RequestError
 from flyweight.params.options import OLLAMA
@@ -31,13 +32,26 @@ from flyweight.server.served_model import ServedModel
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
 KEEP = "Has no effect: a model stays loaded."
+# A duration as Go's time.ParseDuration takes it: numbers with units, such as 1h30m, or a zero.
+DURATION = r"^[+-]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
 MODELFILE = "There are no Modelfiles here."
 Media = Annotated[list[str], Field(max_length=0, description="Images are not read here.")]
 MACHINE = "Has no effect: the server's command line says how the machine is used."
 Unset = Literal[""]
 Machine = Annotated[int | None, Field(description=MACHINE, json_schema_extra=ALWAYS)]
 MachineSwitch = Annotated[bool | None, Field(description=MACHINE, json_schema_extra=ALWAYS)]
-Keep = Annotated[str | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
+
+
+def _check_duration(value: str) -> str:
+    if not re.fullmatch(DURATION, value):
+        raise ValueError("a duration such as 5m, a number of seconds, or -1")
+    return value
+
+
+Duration = Annotated[
+    str, AfterValidator(_check_duration), Field(json_schema_extra={"pattern": DURATION})
+]
+Keep = Annotated[Duration | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
 
 
 def resolve_name(serves: Callable[[str], bool], name: str) -> str:
