@@ -25,6 +25,7 @@ from flyweight.cli import (
     hub,
     imatrix,
     inspect,
+    plan,
     quantize,
     run,
     serve,
@@ -56,6 +57,7 @@ app.command("rm", cls=HelpCommand)(hub.rm)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
 app.command("stop", cls=HelpCommand)(stop.stop)
 app.add_typer(bench.app, name="bench")
+app.add_typer(plan.app, name="plan")
 evaluation.app.command("stamp", cls=HelpCommand)(stamp.stamp)
 evaluation.app.command("compare", cls=HelpCommand)(compare.compare)
 evaluation.app.command("tasks", cls=HelpCommand)(eval_tasks.tasks)

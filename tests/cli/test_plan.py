@@ -1,0 +1,50 @@
+"""`flyweight plan`: its forms of output, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+Command = Callable[..., SimpleNamespace]
+
+
+def test_memory_by_the_seeds_formula(command: Command) -> None:
+    done = command("plan", "memory", "--params", "8b", "--bits", "4")
+    assert done.code == 0 and "4.8 GB" in done.out and done.err == ""
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_memory_as_json(command: Command) -> None:
+    done = command("plan", "memory", "--params", "1B,8B", "--bits", "4,16", "--json")
+    rows = json.loads(done.out)["tables"]["estimate"]["rows"]
+    assert [(row["params"], row["bits"]) for row in rows] == [
+        (1e9, 4), (1e9, 16), (8e9, 4), (8e9, 16),
+    ]  # fmt: skip
+    assert rows[2]["bytes"] == pytest.approx(4.8e9)
+
+
+def test_the_curve_of_memory_against_size(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "curve.svg"
+    words = ("plan", "memory", "--params", "1B,3B,8B,70B", "--bits", "4,8,16", "--plot")
+    done = command(*words, "--svg", file)
+    assert "● 4 bits   ▲ 8 bits   ■ 16 bits" in done.out
+    assert file.read_text(encoding="utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("memory", "--params", "eight"), "params = 'eight'"),
+        (("memory", "--params", "0"), "above 0"),
+        (("memory", "--bits", "33"), "1 to 32; nearest valid: 32"),
+        (("memory", "--params", "8B", "--plot", "--json"), "exclude each other"),
+        (("memory", "--params", "8B", "--svg", "/no/such/folder/a.svg"), "does not exist"),
+        (("memori",), "unknown command 'memori' (did you mean 'memory'?)"),
+    ],
+)
+def test_refusals_are_one_line(command: Command, words: tuple[str, ...], said: str) -> None:
+    done = command("plan", *words)
+    assert done.code == 2 and done.out == ""
+    assert said in done.err and done.err.count("\n") == 1
