@@ -21,6 +21,7 @@ from flyweight.describe import (
     find,
 )
 from flyweight.draft.ngram import NgramDrafter
+from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import LIVE_BYTES, Grammars
 from flyweight.engine.metrics import EngineMetrics
@@ -273,7 +274,8 @@ def _make_engine(
     """The engine; `fingerprint` names the model and what its K/V is kept in."""
     watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
-    scheduler = Scheduler(limits, pool, fingerprint=fingerprint)
+    admission = ADMISSIONS[settings.scheduler](limits.max_num_seqs)
+    scheduler = Scheduler(limits, pool, fingerprint=fingerprint, admission=admission)
     drafter = _make_drafter(settings)
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     return Engine(scheduler, runner, drafter, EngineMetrics(), tuple(settings.adapters), grammars)

@@ -223,6 +223,10 @@ class Settings:
     max_num_batched_tokens: int = setting(
         512, "Engine", "Max tokens in a step.", "TOKENS", kind="count", high=1 << 20
     )
+    scheduler: str = setting(
+        "continuous", "Engine", "When requests start: continuous (as others end), static (in whole "
+        "batches, for comparison).", "KIND", choices=("continuous", "static")
+    )
     long_prefill_token_threshold: int = setting(
         0, "Engine", "Max tokens of one prompt in a step; 0: no limit.", "TOKENS", low=0,
         high=1 << 24

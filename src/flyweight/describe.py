@@ -181,6 +181,13 @@ def _check_keys(requested: Mapping[str, Any]) -> None:
         raise ConfigError("has no method", "quantization", allowed="gptq, awq, fp8, ...")
 
 
+def describe_scheduler(scheduler: str) -> str:
+    """When requests start."""
+    if scheduler == "static":
+        return "no request starts until all of the batch before have ended"
+    return "a request starts as soon as there is room"
+
+
 def describe_activations(activations: str) -> str:
     """What the precision of activations applies to."""
     if activations == "int8":

@@ -52,6 +52,29 @@ def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
         assert after["computed"] - before["computed"] == 5 * (40 + 5)
 
 
+def test_answers_of_mixed_lengths_take_more_steps_in_static_batches() -> None:
+    requested = OfflineRequests(6, 8, 10, 2, spread=0.9)
+    answers = requested.answers
+    assert len(set(answers)) > 2 and all(1 <= n <= 19 for n in answers)
+    assert requested.tokens == 6 * 8 + sum(answers)
+    steps = {}
+    for scheduler in ("continuous", "static"):
+        serving = OfflineRun("stories", requested, RunListener(), scheduler=scheduler)
+        serving.run_once(0)
+        stats = serving.llm.stats()
+        assert stats["produced"] == sum(answers)
+        steps[scheduler] = stats["steps"]
+    batches = [answers[i : i + 2] for i in range(0, 6, 2)]
+    assert steps["static"] == sum(map(max, batches)) > steps["continuous"]
+
+
+@pytest.mark.parametrize("ratio, near", [("-0.5", "0"), ("1", "0.99")])
+def test_a_ratio_out_of_range_is_refused(ratio: str, near: str, capsys) -> None:
+    assert main(["bench", "throughput", f"--output-range-ratio={ratio}"]) == 2
+    error = capsys.readouterr().err
+    assert "output_range_ratio" in error and f"nearest valid: {near}" in error
+
+
 def test_warm_up_rounds_do_not_count_and_peers_take_turns(tmp_path: Path) -> None:
     seen, heard = tmp_path / "seen", Heard()
     note = f'open({str(seen)!r}, "a").write(line) and {{"seconds": 50.0}}'

@@ -38,6 +38,7 @@ class EngineOptions(TypedDict, total=False):
     blocks: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    scheduler: Literal["continuous", "static"] | None
     long_prefill_token_threshold: int | None
     enable_prefix_caching: bool | None
     kv_cache_metrics: bool | None

@@ -6,6 +6,7 @@ length; what was computed is written down step by step, and set against limits s
 and after.
 """
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,16 +31,26 @@ PERCENTS = (10, 25, 50, 75, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class OfflineRequests:
-    """`count` requests of so many tokens in and out; at most `seqs` at once."""
+    """`count` requests of so many tokens in and out; at most `seqs` at once.  Lengths of answers
+    vary by the share `spread`, the same in each round.
+    """
 
     count: int
     input_len: int
     output_len: int
     seqs: int
+    spread: float = 0.0
+
+    @property
+    def answers(self) -> list[int]:
+        """The length of each answer."""
+        rng, share = random.Random(self.count), self.spread
+        low, high = int(self.output_len * (1 - share)), int(self.output_len * (1 + share))
+        return [max(1, rng.randint(low, high)) for _ in range(self.count)]
 
     @property
     def tokens(self) -> int:
-        return self.count * (self.input_len + self.output_len)
+        return self.count * self.input_len + sum(self.answers)
 
     def make_prompts(self, vocab: int, round: int) -> list[list[int]]:
         seed = (round + 2) * (1 << 20)
@@ -77,7 +88,7 @@ class OfflineRun:
         self, model: str, requests: OfflineRequests, listener: RunListener, **settings: Any
     ) -> None:
         notes = RunNotes(listener)
-        length = requests.input_len + requests.output_len
+        length = requests.input_len + max(requests.answers)
         self.requests, self.listener = requests, listener
         self.llm = LLM(
             model,
@@ -106,7 +117,10 @@ class OfflineRun:
     def run_once(self, round: int, *, shown: bool = False) -> OfflineResult:
         """All requests, once; `shown` with a bar of how many are answered."""
         prompts = self.requests.make_prompts(self.vocab, round)
-        params = SamplingParams(temperature=0, max_tokens=self.requests.output_len, ignore_eos=True)
+        params = [
+            SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
+            for answer in self.requests.answers
+        ]
         engine, size = self.llm.loaded.engine, self.llm.settings.block_size
         before, others = self.prober.sample(), self._watch_others()
         with record_steps(engine) as recorder:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from flyweight.arguments.draft import DEFAULT, SettingRequest
 from flyweight.arguments.engine import EngineChoices
 from flyweight.build import LoadedModel
-from flyweight.describe import describe_activations, describe_kernels
+from flyweight.describe import describe_activations, describe_kernels, describe_scheduler
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
 from flyweight.plan.memory import format_size
@@ -63,6 +63,7 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row("block_size", limits.block_size, f"tokens in a block; {limits.blocks} blocks")
     yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")
     yield row("max_num_batched_tokens", limits.max_num_batched_tokens, "tokens in a step")
+    yield row("scheduler", settings.scheduler, describe_scheduler(settings.scheduler))
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
               "prompts with equal beginnings share K/V blocks")  # fmt: skip
     drafts = settings.draft_tokens

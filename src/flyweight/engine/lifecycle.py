@@ -14,6 +14,7 @@ from itertools import count
 
 from flyweight.config import Limits
 from flyweight.engine import capacity
+from flyweight.engine.admission import Admission, ContinuousAdmission
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import Produced, make_abort_events, make_event
@@ -37,8 +38,10 @@ class LiveSequences:
         fingerprint: str = "",
         secret: bytes | None = None,
         clock: Callable[[], float] = time.monotonic,
+        admission: Admission | None = None,
     ) -> None:
         self.limits, self.pool, self.clock = limits, pool, clock
+        self.admission = admission or ContinuousAdmission()
         self.prefix = PrefixCache(pool, limits.prefix_caching, fingerprint, secret)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []

@@ -41,7 +41,8 @@ class Scheduler(LiveSequences):
         decoding = any(seq.decoding for seq in self.running)
         startable = 0
         if self.waiting:
-            tokens = capacity.count_startable(self.running, self.waiting, self.free_seats())
+            able = self.admission.choose(self.waiting, self.by_id)
+            tokens = capacity.count_startable(self.running, able, self.free_seats())
             startable = min(tokens, len(self.pool.free) * self.pool.block_size)
         return Load(len(self.running), decoding, startable, capacity.count_started(self.running))
 
@@ -166,30 +167,31 @@ class Scheduler(LiveSequences):
     # --- between waiting and running ---
 
     def _admit(self, budget: int, plan: Plan, worst: float = inf) -> None:
-        """Admits in rank order until one does not fit, or is of a priority below `worst`; a choice
-        whose leader is still at the prompt is passed over.
+        """Admits those that may start, in rank order, until one does not fit, or is of a priority
+        below `worst`; a choice whose leader is still at the prompt is passed over.
         """
         if not self.waiting:
             return
-        at, seats = 0, self.free_seats()
-        while budget and at < len(self.waiting):
-            seq = self.waiting[at]
+        seats = self.free_seats()
+        started: list[Sequence] = []
+        for seq in self.admission.choose(self.waiting, self.by_id):
             needs = self._count_seats(seq)
-            if needs > seats or seq.request.priority > worst:
+            if not budget or needs > seats or seq.request.priority > worst:
                 break
             if not _is_ready(seq):
-                at += 1
                 continue
             shared, valid = self.prefix.find(seq)
             if not self._has_blocks(seq, shared, valid) or not self._count_tokens(
                 seq, budget, plan
             ):
                 break
-            del self.waiting[at]
+            started.append(seq)
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
             copy = self._start(seq, shared, valid)
             seats -= needs
             budget -= self._plan_chunk(seq, budget, plan, copy)
+        for seq in started:
+            self.waiting.remove(seq)
 
     def _count_seats(self, seq: Sequence) -> int:
         return capacity.count_needed_seats(seq, self.by_id[seq.request.id])

@@ -13,6 +13,7 @@ from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
 from flyweight.cli.parameters import expand
 from flyweight.config import whole
+from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.bench.offline import OfflineReport, OfflineRequests
@@ -25,6 +26,10 @@ Iters = Annotated[int, typer.Option(metavar="N", help="Rounds to measure.")]
 Warmup = Annotated[int, typer.Option(metavar="N", help="Warm-up rounds before the measurement.")]
 NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
 MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Max sequences in a step.")]
+Scheduler = Annotated[str, opt.make_option("scheduler")]
+RangeRatio = Annotated[
+    float, typer.Option(metavar="SHARE", help="Share by which lengths of answers vary, below 1.")
+]
 OutputJson = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write all figures to this file.")
 ]
@@ -67,7 +72,9 @@ def throughput(
     input_len: InputLen = 128,
     output_len: OutputLen = 64,
     num_prompts: NumPrompts = 64,
+    output_range_ratio: RangeRatio = 0.0,
     max_num_seqs: MaxSeqs = 64,
+    scheduler: Scheduler = "continuous",
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
     output_json: OutputJson = None,
@@ -78,21 +85,25 @@ def throughput(
     check_lengths(input_len, output_len)
     whole("num_prompts", num_prompts, 1, MOST)
     whole("max_num_seqs", max_num_seqs, 1, MOST_SEQS)
+    check_ratio(output_range_ratio, peers)
     file = by.find_writable("output_json", output_json)
-    workload = OfflineRequests(num_prompts, input_len, output_len, min(max_num_seqs, num_prompts))
-    outcome = _measure(model, workload, (1, 0), engine, peers)
+    workload = OfflineRequests(
+        num_prompts, input_len, output_len, min(max_num_seqs, num_prompts), output_range_ratio
+    )
+    outcome = _measure(model, workload, (1, 0), engine, peers, scheduler=scheduler)
+    answered = sum(workload.answers)
     seconds = outcome.seconds[0]
     rates = (
         workload.count / seconds,
         workload.tokens / seconds,
-        workload.count * output_len / seconds,
+        answered / seconds,
     )
     print(
         f"Throughput: {rates[0]:.2f} requests/s, {rates[1]:.2f} total tokens/s, "
         f"{rates[2]:.2f} output tokens/s"
     )
     print(f"Total num prompt tokens:  {workload.count * input_len}")
-    print(f"Total num output tokens:  {workload.count * output_len}")
+    print(f"Total num output tokens:  {answered}")
     print_outcome(outcome, file)
 
 
@@ -101,12 +112,29 @@ def check_lengths(input_len: int, output_len: int) -> None:
     whole("output_len", output_len, 1, MOST)
 
 
+def check_ratio(ratio: float, peers: by.PeerOptions) -> None:
+    """Raises `ConfigError`."""
+    if not 0 <= ratio < 1:
+        raise ConfigError(
+            "is out of range",
+            "output_range_ratio",
+            value=ratio,
+            allowed="0 to below 1",
+            hint=f"nearest valid: {0 if ratio < 0 else 0.99}",
+        )
+    if ratio and peers.vs:
+        raise ConfigError(
+            "peers give answers of one length; leave out --output-range-ratio or --vs"
+        )
+
+
 def _measure(
     model: str,
     workload: OfflineRequests,
     rounds: tuple[int, int],
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
+    **settings: str,
 ) -> OfflineReport:
     """Measures rounds that count, after rounds that do not; peers in turn."""
     from flyweight.bench.offline import OfflineRun, measure
@@ -114,7 +142,7 @@ def _measure(
 
     named, means = peers.list_peers(), peers.method()
     with show_measuring() as listener:
-        serving = OfflineRun(model, workload, listener, **asdict(engine))
+        serving = OfflineRun(model, workload, listener, **asdict(engine), **settings)
         with serving.open_peers(named, means):
             return measure(serving, *rounds)
 

@@ -14,7 +14,12 @@ from typing import Any
 
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
-from flyweight.describe import ModelDescription, describe_activations, describe_kernels
+from flyweight.describe import (
+    ModelDescription,
+    describe_activations,
+    describe_kernels,
+    describe_scheduler,
+)
 from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
@@ -228,8 +233,10 @@ def _list_steps(
         "chunked", "prompts computed in several steps", expected=chunking != DEFAULT,
     )  # fmt: skip
     yield FeatureRow(
-        "batching", requests.of("max-num-seqs"), "always",
-        f"up to {facts['max_num_seqs']} sequences share a step", "shared", "steps of several",
+        "batching", requests.of("max-num-seqs", "scheduler"), settings.scheduler,
+        f"up to {facts['max_num_seqs']} sequences share a step; "
+        f"{describe_scheduler(settings.scheduler)}",
+        "shared", "steps of several",
     )  # fmt: skip
     yield FeatureRow(
         "prefill-only steps", requests.of("max-prefill-delay"), "adaptive",
