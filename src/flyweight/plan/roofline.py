@@ -165,12 +165,18 @@ def make_shape(
     checkpoint: Checkpoint, plan: WeightPlan, spec: ModelSpec, activations: str, kv_dtype: str
 ) -> Shape:
     """The shape of a model as its file holds it, multiplied with `activations`."""
-    kinds = {name: info.kind for name, info in checkpoint.tensors.items()}
-    matrices = Counter(
-        m for slot in plan.slots for m in _list_matrices(slot, spec, kinds, activations)
-    )
+    slots = list_slot_matrices(checkpoint, plan, spec, activations)
+    matrices = Counter(m for parts in slots.values() for m in parts)
     layers = Counter(spec.layers)
     return Shape(tuple(matrices.items()), tuple(layers.items()), KV_TYPES[kv_dtype])
+
+
+def list_slot_matrices(
+    checkpoint: Checkpoint, plan: WeightPlan, spec: ModelSpec, activations: str
+) -> dict[str, list[Matrix]]:
+    """The products that each slot takes part in."""
+    kinds = {name: info.kind for name, info in checkpoint.tensors.items()}
+    return {slot.name: _list_matrices(slot, spec, kinds, activations) for slot in plan.slots}
 
 
 def _list_matrices(
