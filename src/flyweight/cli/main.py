@@ -22,6 +22,7 @@ from flyweight.cli import (
     compare,
     compile,
     eval_tasks,
+    explain,
     hub,
     imatrix,
     inspect,
@@ -46,6 +47,7 @@ EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
 app = make_group(name="flyweight", pretty_exceptions_enable=False)
 app.command("run", cls=HelpCommand)(run.run)
 app.command("inspect", cls=HelpCommand)(inspect.inspect)
+app.command("explain", cls=HelpCommand)(explain.explain)
 app.command("tokenize", cls=HelpCommand)(tokenize.tokenize)
 app.command("check", cls=HelpCommand)(check.check)
 app.command("compile", cls=HelpCommand)(compile.compile_model)

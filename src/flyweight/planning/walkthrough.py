@@ -29,6 +29,8 @@ from flyweight.requests.prompts import PromptReader, RequestContext
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.spec import KV_TYPES, ModelSpec
+from flyweight.text.absent import load_any_tokenizer
+from flyweight.text.tokenizer import Tokenizer
 from flyweight.types import SamplingParams
 from flyweight.weights.formats import FORMATS
 
@@ -37,9 +39,9 @@ EXPERT = re.compile(r"\.\d+$")
 LEAST_PASSES, MOST_PASSES, SECONDS = 3, 25, 0.4  # of each step
 GREEDY = SamplingParams(temperature=0)
 LABELS = {
-    "attn_norm": "attention norm",
+    "attn_norm": "attn norm",
     "qkv": "q, k, v",
-    "out": "attention out",
+    "out": "attn out",
     "mlp_norm": "MLP norm",
     "down": "down",
     "norm": "final norm",
@@ -48,7 +50,7 @@ LABELS = {
 }
 OPS = {
     "rotation": "rope angles",
-    "rope_store": "rope, store K/V",
+    "rope_store": "rope, store",
     "attend": "attention",
     "act": "activation",
     "activate": "activation",
@@ -139,7 +141,7 @@ class Walkthrough:
 
 def walk(model: str, prompt: str, settings: Mapping[str, Any]) -> Walkthrough:
     """Loads a model and takes a prompt through it.  Raises `ConfigError`, `RequestError`."""
-    found = describe(find(Settings.of(model=model, **settings)))
+    found = describe(find(Settings.of(model=model, **settings)), read_tokenizer=load_any_tokenizer)
     cache = KVCacheModel(model, **settings)
     walker = StepWalker(cache)
     spec, ops = found.spec, walker.runner.ops
@@ -154,15 +156,20 @@ def walk(model: str, prompt: str, settings: Mapping[str, Any]) -> Walkthrough:
     decode = walker.measure_decode(answer)
     limits = before.average(sampler.sample()).vector
     costs = StepCosts(spec, matrices, KV_TYPES[kv_dtype], measure_row(found))
-    piece, many = cache.tokenizer.piece, len(tokens)
+    many = len(tokens)
     return Walkthrough(
         spec,
-        tuple(map(piece, tokens)),
-        piece(answer),
+        tuple(spell_token(cache.tokenizer, token) for token in tokens),
+        spell_token(cache.tokenizer, answer),
         add_up(prefill, (many, many), costs, limits),
         add_up(decode, (1, many + 1), costs, limits),
         MachineUsed(limits, threads, isa, kv_dtype, nbytes),
     )
+
+
+def spell_token(tokenizer: Tokenizer, id: int) -> str:
+    """A token as text; bytes that are no text by themselves are replaced."""
+    return tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
 
 
 def measure_row(found: ModelDescription) -> float:
@@ -201,7 +208,7 @@ class StepWalker:
     def read_prompt(self, prompt: str) -> list[int]:
         """The prompt's tokens.  Raises `RequestError` for more than a step has."""
         limits, spec = self.cache.loaded.limits, self.cache.loaded.spec
-        reader = PromptReader(self.cache.tokenizer, spec.vocab, limits.max_model_len - 1)
+        reader = PromptReader(self.cache.tokenizer, spec.vocab, limits.max_model_len)
         tokens = [*reader.read(prompt, GREEDY, RequestContext()).tokens]
         if len(tokens) > limits.max_num_batched_tokens:
             raise RequestError(
