@@ -27,6 +27,7 @@ from flyweight.cli import (
     imatrix,
     inspect,
     plan,
+    prompt,
     quantize,
     run,
     serve,
@@ -65,6 +66,7 @@ evaluation.app.command("compare", cls=HelpCommand)(compare.compare)
 evaluation.app.command("tasks", cls=HelpCommand)(eval_tasks.tasks)
 bench.app.command("quant", cls=HelpCommand)(compare.compare)
 app.add_typer(evaluation.app, name="eval")
+app.add_typer(prompt.app, name="prompt")
 
 
 @app.command("version", cls=HelpCommand)

@@ -76,8 +76,8 @@ class Known:
         return Reuse(hit, reason, diverged)
 
 
-def count_common(a: Tokens, b: Tokens) -> int:
-    """How many first tokens are the same."""
+def count_common(a: Seq[int], b: Seq[int]) -> int:
+    """How many first tokens are the same, of two sequences of one type."""
     high = min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

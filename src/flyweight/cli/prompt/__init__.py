@@ -1,0 +1,12 @@
+"""`flyweight prompt`: prompts checked and made, a command each."""
+
+from flyweight.cli.help import HelpCommand, make_group
+from flyweight.cli.prompt import lint
+
+app = make_group(help="Check prompts for the prefix cache, and make prompts from templates.")
+app.command("lint", cls=HelpCommand)(lint.lint)
+
+
+@app.callback()
+def prompt() -> None:
+    """Check prompts for the prefix cache, and make prompts from templates."""
