@@ -25,6 +25,7 @@ from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import LIVE_BYTES, Grammars
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.recomputation import Recomputation
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.errors import ConfigError
@@ -122,7 +123,7 @@ def build(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,
         blocks=memory.blocks,
-        prefix_caching=settings.enable_prefix_caching,
+        prefix_caching=settings.enable_prefix_caching and settings.kv_cache,
         max_chunk=settings.long_prefill_token_threshold or None,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
@@ -278,7 +279,11 @@ def _make_engine(
     scheduler = Scheduler(limits, pool, fingerprint=fingerprint, admission=admission)
     drafter = _make_drafter(settings)
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
-    return Engine(scheduler, runner, drafter, EngineMetrics(), tuple(settings.adapters), grammars)
+    adapters = tuple(settings.adapters)
+    engine = Engine(scheduler, runner, drafter, EngineMetrics(), adapters, grammars)
+    if not settings.kv_cache:
+        engine.add_hook(Recomputation(scheduler))
+    return engine
 
 
 def make_grammar_vocabulary(found: ModelDescription) -> GrammarVocabulary:

@@ -234,6 +234,10 @@ class Settings:
     enable_prefix_caching: bool = setting(
         True, "Engine", "Reuse the K/V of prompts with a common prefix."
     )
+    kv_cache: bool = setting(
+        True, "Engine", "Keep K and V of computed tokens; without, each token computes all before "
+        "it again (for comparison)."
+    )
     kv_cache_metrics: bool = setting(
         False, "Engine", "Measure how long K/V blocks stay, for /metrics."
     )
@@ -296,6 +300,13 @@ class Settings:
                 "block_size",
                 value=self.block_size,
                 hint=f"nearest valid: {near}",
+            )
+        if self.draft_tokens and not self.kv_cache:
+            raise ConfigError(
+                "is not supported with kv_cache = False",
+                "draft_tokens",
+                value=self.draft_tokens,
+                hint="nearest valid: 0",
             )
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")

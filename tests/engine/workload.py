@@ -182,6 +182,7 @@ class Harness:
     work: Workload
     parts: Parts = field(default_factory=Parts)
     counts: Counter[str] = field(default_factory=Counter)
+    slowness: int = 1  # times as many steps may be needed
 
     def __post_init__(self) -> None:
         limits = self.work.limits
@@ -212,6 +213,7 @@ class Harness:
             + 1
             + sum((len(r.tokens) + r.max_tokens) * r.params.n * r.width for r in work.requests)
             * (1 + work.crowds)
+            * self.slowness
         )
         step = 0
         while step <= last or self.engine.busy:

@@ -41,6 +41,7 @@ class EngineOptions(TypedDict, total=False):
     scheduler: Literal["continuous", "static"] | None
     long_prefill_token_threshold: int | None
     enable_prefix_caching: bool | None
+    kv_cache: bool | None
     kv_cache_metrics: bool | None
     kv_cache_metrics_sample: float | None
     draft_tokens: int | None

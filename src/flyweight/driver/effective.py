@@ -64,6 +64,7 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")
     yield row("max_num_batched_tokens", limits.max_num_batched_tokens, "tokens in a step")
     yield row("scheduler", settings.scheduler, describe_scheduler(settings.scheduler))
+    yield row("kv_cache", "on" if settings.kv_cache else "off", "K and V of computed tokens")
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
               "prompts with equal beginnings share K/V blocks")  # fmt: skip
     drafts = settings.draft_tokens

@@ -134,6 +134,13 @@ class LiveSequences:
         insort(self.running, new, key=rank_of)
         return new
 
+    def requeue(self, seq: Sequence) -> None:
+        """Back from running to waiting, without blocks: all its tokens are computed again."""
+        self.pool.release(seq.table)
+        self.running.remove(seq)
+        seq.computed, seq.draft, seq.state = 0, [], SequenceState.WAITING
+        insort(self.waiting, seq, key=rank_of)
+
     def drop(self, seq: Sequence) -> None:
         """Ends a sequence without an event."""
         self._finish(seq)

@@ -223,10 +223,7 @@ class Scheduler(LiveSequences):
 
     def _preempt(self, seq: Sequence, plan: Plan) -> None:
         """Back to waiting, to be computed again; what was published may still be found."""
-        self.pool.release(seq.table)
-        self.running.remove(seq)
-        seq.computed, seq.draft, seq.state = 0, [], SequenceState.WAITING
-        insort(self.waiting, seq, key=rank_of)
+        self.requeue(seq)
         plan.preempted.append(seq)
 
 

@@ -27,6 +27,7 @@ Warmup = Annotated[int, typer.Option(metavar="N", help="Warm-up rounds before th
 NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests.")]
 MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Max sequences in a step.")]
 Scheduler = Annotated[str, opt.make_option("scheduler")]
+KVCache = Annotated[bool, opt.make_option("kv_cache")]
 RangeRatio = Annotated[
     float, typer.Option(metavar="SHARE", help="Share by which lengths of answers vary, below 1.")
 ]
@@ -44,6 +45,7 @@ def latency(
     batch_size: BatchSize = 8,
     num_iters: Iters = 10,
     num_iters_warmup: Warmup = 2,
+    kv_cache: KVCache = True,
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
     output_json: OutputJson = None,
@@ -57,7 +59,8 @@ def latency(
     whole("batch_size", batch_size, 1, MOST_SEQS)
     file = by.find_writable("output_json", output_json)
     workload = OfflineRequests(batch_size, input_len, output_len, batch_size)
-    outcome = _measure(model, workload, (num_iters, num_iters_warmup), engine, peers)
+    rounds = num_iters, num_iters_warmup
+    outcome = _measure(model, workload, rounds, engine, peers, kv_cache=kv_cache)
     document = outcome.to_document()
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
     for percent, seconds in outcome.compute_percentiles().items():
@@ -75,6 +78,7 @@ def throughput(
     output_range_ratio: RangeRatio = 0.0,
     max_num_seqs: MaxSeqs = 64,
     scheduler: Scheduler = "continuous",
+    kv_cache: KVCache = True,
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
     output_json: OutputJson = None,
@@ -90,7 +94,9 @@ def throughput(
     workload = OfflineRequests(
         num_prompts, input_len, output_len, min(max_num_seqs, num_prompts), output_range_ratio
     )
-    outcome = _measure(model, workload, (1, 0), engine, peers, scheduler=scheduler)
+    outcome = _measure(
+        model, workload, (1, 0), engine, peers, scheduler=scheduler, kv_cache=kv_cache
+    )
     answered = sum(workload.answers)
     seconds = outcome.seconds[0]
     rates = (
@@ -134,7 +140,7 @@ def _measure(
     rounds: tuple[int, int],
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
-    **settings: str,
+    **settings: str | bool,
 ) -> OfflineReport:
     """Measures rounds that count, after rounds that do not; peers in turn."""
     from flyweight.bench.offline import OfflineRun, measure
