@@ -28,6 +28,7 @@ from flyweight.cli import (
     inspect,
     plan,
     prompt,
+    prove,
     quantize,
     run,
     serve,
@@ -61,6 +62,7 @@ app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve
 app.command("stop", cls=HelpCommand)(stop.stop)
 app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
+app.command("prove", cls=HelpCommand)(prove.prove)
 evaluation.app.command("stamp", cls=HelpCommand)(stamp.stamp)
 evaluation.app.command("compare", cls=HelpCommand)(compare.compare)
 evaluation.app.command("tasks", cls=HelpCommand)(eval_tasks.tasks)

@@ -1,0 +1,113 @@
+"""`flyweight prove NAME [MODEL]`: techniques off and on, measured in turn on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
+from flyweight.cli.reports import ReportOutput
+from flyweight.errors import ConfigError
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.cli.proving import ProvingDisplay
+
+LIST, ALL = "list", "all"
+LONGEST = 24 * 60  # minutes
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A technique; list names them, all runs them all.")
+]
+ProvedModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A .gguf file, a folder, or org/name.  [default: the model inside, or a stand-in]",
+    ),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        help="Time for everything together.  [default: 2 for a technique, 20 for all]",
+        show_default=False,
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Compare ttft, throughput or itl.  [default: each technique's own]"
+    ),
+]
+
+
+@expand
+def prove(
+    *,
+    name: Name,
+    model: ProvedModel = None,
+    minutes: Minutes = None,
+    metric: Metric = None,
+    engine: Annotated[Values, opt.select_settings("threads")],
+    out: ReportOutput,
+) -> int:
+    """Measure a technique off and on, in turn, on this machine.
+
+    A speed-up comes with its 95 % interval, and answers are compared token for token.
+    """
+    from flyweight.prove.registry import find_technique, list_techniques
+    from flyweight.prove.report import report_suite, report_techniques
+    from flyweight.prove.runner import ProvePlan
+    from flyweight.prove.suite import Suite, SuiteRequest
+
+    if name == LIST:
+        out.show(report_techniques(list_techniques()))
+        return 0
+    techniques = list_techniques() if name == ALL else [find_technique(name)]
+    check_metric(metric)
+    seconds = 60 * check_minutes(minutes, 20 if name == ALL else 2)
+    request = SuiteRequest(techniques, seconds, model, engine["threads"], ProvePlan(metric=metric))
+    with show_proving() as display:
+        suite = Suite(request, display).run(strict=name != ALL)
+    out.show(report_suite(suite))
+    return 1 if suite.failures else 0
+
+
+@contextmanager
+def show_proving() -> Iterator[ProvingDisplay]:
+    """The display of a run on stderr, which goes when the block ends."""
+    from flyweight.cli.proving import ProvingDisplay
+    from flyweight.cli.show import make_console
+
+    display = ProvingDisplay(make_console(stderr=True))
+    try:
+        yield display
+    finally:
+        display.stop()
+
+
+def check_metric(metric: str | None) -> None:
+    """Raises `ConfigError` for a metric that there is not."""
+    from flyweight.errors import nearest
+    from flyweight.prove.technique import METRICS
+
+    if metric is not None and metric not in METRICS:
+        raise ConfigError(
+            f"is not a metric{nearest(metric, METRICS)}", "metric", value=metric,
+            allowed=", ".join(METRICS),
+        )  # fmt: skip
+
+
+def check_minutes(minutes: float | None, default: float) -> float:
+    if minutes is None:
+        return default
+    if not 0 < minutes <= LONGEST:
+        near = LONGEST if minutes > LONGEST else default
+        raise ConfigError(
+            "is out of range", "minutes", value=minutes, allowed=f"above 0 to {LONGEST}",
+            hint=f"nearest valid: {near}",
+        )  # fmt: skip
+    return minutes

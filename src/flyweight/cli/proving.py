@@ -1,0 +1,61 @@
+"""What a person sees while techniques are proved: which one, off or on, the time left, and the
+speed-up so far.
+
+Invariant: everything goes to stderr; without a terminal there is one line a technique.  Drawn
+between runs only: a thread that draws would take turns with what is timed.
+"""
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flyweight.prove.figures import SpeedInterval
+from flyweight.prove.runner import ProveListener
+from flyweight.prove.technique import Technique
+
+
+class ProvingDisplay(ProveListener):
+    """A bar of the time of the technique under way."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        self._speed = ""
+        self._seconds = 1.0
+
+    def begin(self, technique: Technique, seconds: float) -> None:
+        self._speed, self._seconds = "", max(seconds, 1e-3)
+        if not self.console.is_terminal:
+            self.console.print(f"{technique.name}: up to {seconds:.0f} s", highlight=False)
+            return
+        words = TextColumn("{task.description}", markup=False)
+        self.bar = Progress(
+            words,
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self.bar.start()
+        self.bar.add_task(technique.name, total=seconds)
+
+    def show_run(self, technique: Technique, what: str, spent: float) -> None:
+        if self.bar is not None:
+            (task,) = self.bar.tasks
+            words = f"{technique.name}: {what} of up to {self._seconds:.0f} s{self._speed}"
+            done = min(spent, self._seconds)
+            self.bar.update(task.id, completed=done, description=words, refresh=True)
+
+    def show_speed(self, technique: Technique, speed: SpeedInterval) -> None:
+        self._speed = f"; speed-up {speed}"
+
+    def end(self, technique: Technique) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Removes the bar, at any point of a run."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

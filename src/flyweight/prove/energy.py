@@ -1,0 +1,44 @@
+"""Joules that processors used, by the counters that Linux keeps where the hardware has them (RAPL).
+
+Invariant: whole packages are counted, with what other processes used; where no counter is readable
+there is no figure, never a guess.
+"""
+
+from pathlib import Path
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+class EnergyMeter:
+    """Measures while it is entered; `joules` is None where nothing can be read."""
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        zones = [zone for zone in root.glob("intel-rapl:*") if zone.name.count(":") == 1]
+        self._zones = [zone for zone in sorted(zones) if read_number(zone / "energy_uj")]
+        self._before: list[int] = []
+        self.joules: float | None = None
+
+    def __enter__(self) -> "EnergyMeter":
+        self._before = self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pairs = zip(self._zones, self._before, self._read(), strict=True)
+        used = [self._subtract(zone, before, now) for zone, before, now in pairs]
+        self.joules = sum(used) / 1e6 if used else None
+
+    def _read(self) -> list[int]:
+        return [read_number(zone / "energy_uj") or 0 for zone in self._zones]
+
+    def _subtract(self, zone: Path, before: int, now: int) -> int:
+        """A counter begins at 0 again when it has reached its end."""
+        return now - before if now >= before else (
+            now - before + (read_number(zone / "max_energy_range_uj") or 0)
+        )  # fmt: skip
+
+
+def read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

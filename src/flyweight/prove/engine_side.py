@@ -1,0 +1,88 @@
+"""A side that is an engine with some settings, which replays a workload.
+
+Invariant: K/V has room for `seqs` of the longest sequences, so neither side preempts for lack of
+blocks; a workload longer than the model's context is cut to it, and a note says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flyweight.build import build
+from flyweight.config import Settings
+from flyweight.describe import describe, find
+from flyweight.prove.replay import TimedPrompt, replay
+from flyweight.prove.technique import Measurement, ProveJob
+from flyweight.text.tokenizer import Tokenizer
+
+BLOCK = 32  # tokens of K/V
+SPARE = 4  # blocks beyond what sequences need
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """What prompts are made of: the model's vocabulary, and tokens of prompt and answer together
+    that fit its context.
+    """
+
+    vocab: int
+    length: int
+    tokenizer: Tokenizer
+
+
+MakePrompts = Callable[[PromptLimits, int, float], Sequence[TimedPrompt]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWorkload:
+    """`make` gives the prompts of a round, for a share of all; `length` tokens of prompt and answer
+    are wanted, and `seqs` sequences are computed at once.
+    """
+
+    make: MakePrompts
+    length: int
+    seqs: int
+
+
+class EngineSide:
+    """An engine of its own."""
+
+    def __init__(
+        self, job: ProveJob, workload: EngineWorkload, settings: Mapping[str, Any]
+    ) -> None:
+        found = describe(find(Settings.of(model=job.model)))
+        context = found.spec.context
+        found.checkpoint.close()
+        length = min(workload.length, context)
+        self.notes: tuple[str, ...] = ()
+        if length < workload.length:
+            self.notes = (
+                f"prompts are cut from {workload.length:,} tokens to {length:,}, the model's "
+                "context",
+            )
+        seqs = int(settings.get("max_num_seqs", workload.seqs))
+        chosen: dict[str, Any] = {
+            "max_num_seqs": seqs,
+            "max_model_len": length,
+            "blocks": seqs * (-(-length // BLOCK) + 1) + SPARE,
+            "block_size": BLOCK,
+            "threads": job.threads,
+            **settings,
+        }
+        chosen.setdefault("max_num_batched_tokens", max(512, seqs))
+        self._loaded = build(Settings.of(model=job.model, **chosen))
+        self._loaded.moving.settle()
+        self._workload = workload
+        self._limits = PromptLimits(self._loaded.spec.vocab, length, self._loaded.tokenizer)
+
+    def run(self, round: int, share: float) -> Measurement:
+        return replay(self._loaded, self._workload.make(self._limits, round, share))
+
+    def close(self) -> None:
+        """Frees the engine."""
+        del self._loaded
+
+
+def count_share(count: int, share: float) -> int:
+    """A share of so many requests, at least one."""
+    return max(1, round(count * share))

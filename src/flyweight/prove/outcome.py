@@ -1,0 +1,147 @@
+"""What was found out about a technique, as data: measurements of both sides, in pairs.
+
+Invariant: pairs did the same work, else there is no outcome; all that is shown is made from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import median
+from typing import Any
+
+from flyweight.errors import EngineError
+from flyweight.prove.figures import SpeedInterval, bootstrap, compute_ratios, judge
+from flyweight.prove.technique import SIDES, Measurement, Technique
+
+Pair = tuple[Measurement, Measurement]  # off, on
+UNIT = ("requests", "prompt tokens", "output tokens")
+
+
+class UnequalWork(EngineError):
+    """Two runs that did not do the same, whose times cannot be compared."""
+
+
+def check_work(name: str, pair: Pair) -> None:
+    """Raises `UnequalWork`."""
+    for what, off, on in zip(UNIT, pair[0].work, pair[1].work, strict=True):
+        if off != on:
+            raise UnequalWork(
+                f"{name}: off did {off} {what}, on did {on}; unequal work is not compared"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SideFigures:
+    """Medians over the rounds of one side; None for what was not measured."""
+
+    seconds: float
+    requests_per_s: float
+    tokens_per_s: float
+    ttft: float | None
+    itl: float | None
+    peak: int | None
+    joules: float | None
+    figures: dict[str, float]
+
+    @classmethod
+    def of(cls, runs: Sequence[Measurement]) -> "SideFigures":
+        def middle(metric: str) -> float | None:
+            found = [t for run in runs if (t := run.find_time(metric)) is not None]
+            return median(found) if found else None
+
+        joules = [run.joules for run in runs if run.joules is not None]
+        seconds = median(run.seconds for run in runs)
+        return cls(
+            seconds,
+            runs[0].requests / seconds,
+            (runs[0].prompt_tokens + runs[0].output_tokens) / seconds,
+            middle("ttft"),
+            middle("itl"),
+            max(run.peak for run in runs) or None,
+            median(joules) if joules else None,
+            {name: median(run.figures[name] for run in runs) for name in runs[0].figures},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProveOutcome:
+    """A technique's pairs, on a model, with what of the workload was scaled; `share` of its
+    requests were made.
+    """
+
+    technique: Technique
+    metric: str
+    model: str
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...] = ()
+    share: float = 1.0
+
+    def list_times(self, side: str) -> list[float]:
+        """What is compared, in rounds."""
+        runs = [pair[SIDES.index(side)] for pair in self.pairs]
+        return [time for run in runs if (time := run.find_time(self.metric)) is not None]
+
+    @property
+    def speed(self) -> SpeedInterval:
+        return bootstrap(compute_ratios(self.list_times("off"), self.list_times("on")))
+
+    @property
+    def equal(self) -> float | None:
+        """The share of tokens that are the same; None where no answers are known."""
+        return compare_answers(self.pairs)
+
+    @property
+    def verdict(self) -> str:
+        broken = self.technique.exact and self.equal is not None and self.equal < 1
+        return judge(self.speed, broken=broken)
+
+    def summarize(self, side: str) -> SideFigures:
+        return SideFigures.of([pair[SIDES.index(side)] for pair in self.pairs])
+
+
+def compare_answers(pairs: Sequence[Pair]) -> float | None:
+    """Tokens at which both sides agree, of all that either wrote."""
+    same = total = 0
+    for off, on in pairs:
+        for a, b in zip_longest(off.answers, on.answers, fillvalue=()):
+            same += sum(x == y for x, y in zip(a, b, strict=False))
+            total += max(len(a), len(b))
+    return same / total if total else None
+
+
+def to_document(outcome: ProveOutcome) -> dict[str, Any]:
+    """The outcome as plain data."""
+    technique, speed = outcome.technique, outcome.speed
+    return {
+        "technique": technique.name,
+        "what": technique.what,
+        "workload": technique.workload,
+        "off": technique.off,
+        "on": technique.on,
+        "seed": technique.seed,
+        "model": outcome.model,
+        "notes": list(outcome.notes),
+        "share": outcome.share,
+        "metric": outcome.metric,
+        "pairs": len(outcome.pairs),
+        "speedup": {"median": speed.median, "low": speed.low, "high": speed.high},
+        "verdict": outcome.verdict,
+        "equal_tokens": outcome.equal,
+        "exact": technique.exact,
+        "work": dict(zip(UNIT, outcome.pairs[0][0].work, strict=True)),
+        **{
+            side: {
+                "seconds": figures.seconds,
+                "requests_per_s": figures.requests_per_s,
+                "tokens_per_s": figures.tokens_per_s,
+                "ttft_p50": figures.ttft,
+                "itl_p50": figures.itl,
+                "peak_bytes": figures.peak,
+                "joules": figures.joules,
+                **figures.figures,
+                "times": outcome.list_times(side),
+            }
+            for side in SIDES
+            for figures in [outcome.summarize(side)]
+        },
+    }

@@ -1,0 +1,111 @@
+"""Outcomes as tables: the verdicts, and both sides of each technique.
+
+Invariant: a figure that was not measured is "unavailable", never 0.
+"""
+
+from collections.abc import Sequence
+
+from flyweight.planning.report import Column, Report, ReportTable, Value
+from flyweight.prove.outcome import ProveOutcome
+from flyweight.prove.suite import ProvedSuite
+from flyweight.prove.technique import SIDES, Technique
+
+UNAVAILABLE = "unavailable"
+
+
+def show_times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def show_ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def show_mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.0f} MiB"
+
+
+def show_equal(share: float) -> str:
+    return "equal" if share == 1 else f"{100 * share:.1f} %"
+
+
+VERDICT_COLUMNS = (
+    Column("technique", "technique"),
+    Column("metric", "compared"),
+    Column("speedup", "speed-up", show_times),
+    Column("low", "95 %", show_times),
+    Column("high", "to", show_times),
+    Column("equal_tokens", "answers", show_equal),
+    Column("verdict", "verdict"),
+    Column("seed", "seed"),
+)
+SIDE_COLUMNS = (
+    Column("technique", "technique"),
+    Column("side", ""),
+    Column("requests_per_s", "requests/s"),
+    Column("ttft_p50", "TTFT p50", show_ms),
+    Column("itl_p50", "ITL p50", show_ms),
+    Column("peak_bytes", "peak", show_mib, UNAVAILABLE),
+    Column("joules", "joules", unknown=UNAVAILABLE),
+)
+TECHNIQUE_COLUMNS = (Column("technique", "technique"), Column("what", "what it is"))
+
+
+def report_suite(suite: ProvedSuite) -> Report:
+    """Both tables, and in words how each off was made and what was scaled."""
+    found = suite.outcomes
+    tables = [
+        ReportTable(
+            "verdicts", "What each technique does on this machine", VERDICT_COLUMNS,
+            [make_verdict_row(one) for one in found],
+        ),
+        ReportTable(
+            "sides", "Medians, off and on", SIDE_COLUMNS,
+            [row for one in found for row in make_side_rows(one)],
+        ),
+    ]  # fmt: skip
+    notes = [line for one in found for line in describe_outcome(one)]
+    notes += [f"{one.technique.name}: no figures: {one.problem}" for one in suite.failures]
+    around = suite.around
+    machine = f"{around.cpu}, {around.cores} cores, {around.memory / (1 << 30):.0f} GiB"
+    return Report("flyweight prove", tables, [*notes, machine])
+
+
+def make_verdict_row(outcome: ProveOutcome) -> list[Value]:
+    speed = outcome.speed
+    return [
+        outcome.technique.name, outcome.metric, speed.median, speed.low, speed.high,
+        outcome.equal, outcome.verdict, outcome.technique.seed or None,
+    ]  # fmt: skip
+
+
+def make_side_rows(outcome: ProveOutcome) -> list[list[Value]]:
+    rows: list[list[Value]] = []
+    for side in SIDES:
+        one = outcome.summarize(side)
+        rows.append(
+            [outcome.technique.name, side, one.requests_per_s, one.ttft, one.itl, one.peak,
+             one.joules]
+        )  # fmt: skip
+    return rows
+
+
+def describe_outcome(outcome: ProveOutcome) -> list[str]:
+    """The workload, how off and on are made, the technique's own figures, and what was scaled."""
+    technique = outcome.technique
+    lines = [
+        f"{technique.name}: {technique.workload}; {len(outcome.pairs)} pairs on {outcome.model}",
+        f"  off: {technique.off}",
+        f"  on: {technique.on}",
+    ]
+    for name in outcome.summarize("off").figures:
+        values = [f"{outcome.summarize(side).figures[name]:,.4g} {side}" for side in SIDES]
+        lines.append(f"  {name}: {', '.join(values)}")
+    return [*lines, *(f"  {note}" for note in outcome.notes)]
+
+
+def report_techniques(techniques: Sequence[Technique]) -> Report:
+    """What can be proved."""
+    rows: list[list[Value]] = [[one.name, one.what] for one in techniques]
+    title = "Techniques of flyweight prove"
+    return Report(title, [ReportTable("techniques", title, TECHNIQUE_COLUMNS, rows)])

@@ -1,0 +1,102 @@
+"""Several techniques after one another within a time, each on a model that its workload fits.
+
+Invariant: what one technique leaves of its time goes to those after it; one that fails is reported
+with its reason, and the others go on.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flyweight.bench.facts import Surroundings
+from flyweight.config import Settings
+from flyweight.describe import find
+from flyweight.errors import FlyweightError
+from flyweight.prove.outcome import ProveOutcome
+from flyweight.prove.process import ProcessSide
+from flyweight.prove.runner import OpenSide, ProveListener, ProvePlan, prove
+from flyweight.prove.stand_in import STAND_INS, StandIn
+from flyweight.prove.technique import ProveJob, Technique
+
+
+@dataclass(frozen=True, slots=True)
+class ProveFailure:
+    """A technique that gave no figures, and why."""
+
+    technique: Technique
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedSuite:
+    """What was found, in order, and where; `model` is the user's choice ("": none)."""
+
+    model: str
+    around: Surroundings
+    outcomes: tuple[ProveOutcome, ...]
+    failures: tuple[ProveFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRequest:
+    """`seconds` for all techniques together; `model` None lets each choose."""
+
+    techniques: Sequence[Technique]
+    seconds: float
+    model: str | None = None
+    threads: int | None = None
+    plan: ProvePlan = field(default_factory=ProvePlan)
+
+
+class Suite:
+    """Runs a request; stand-ins are written once, into a folder that is removed at the end."""
+
+    def __init__(
+        self,
+        request: SuiteRequest,
+        listener: ProveListener | None = None,
+        open_side: OpenSide = ProcessSide,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.request, self.open_side, self.clock = request, open_side, clock
+        self.listener = listener or ProveListener()
+        self._stand_ins: dict[str, StandIn] = {}
+
+    def run(self, *, strict: bool = False) -> ProvedSuite:
+        """Raises the first error of a technique if `strict`."""
+        outcomes: list[ProveOutcome] = []
+        failures: list[ProveFailure] = []
+        end = self.clock() + self.request.seconds
+        techniques = self.request.techniques
+        with TemporaryDirectory(prefix="flyweight-prove-") as folder:
+            for i, technique in enumerate(techniques):
+                seconds = max(0.0, end - self.clock()) / (len(techniques) - i)
+                try:
+                    outcomes.append(self._prove(technique, seconds, Path(folder)))
+                except FlyweightError as error:
+                    if strict:
+                        raise
+                    failures.append(ProveFailure(technique, str(error)))
+        chosen = self.request.model or ""
+        return ProvedSuite(chosen, Surroundings.here(), tuple(outcomes), tuple(failures))
+
+    def _prove(self, technique: Technique, seconds: float, folder: Path) -> ProveOutcome:
+        model, note = self._choose_model(technique, folder)
+        own = folder / technique.name
+        own.mkdir()
+        job = ProveJob(model, own, self.request.threads)
+        plan = replace(self.request.plan, seconds=seconds)
+        found = prove(technique, job, plan, self.open_side, self.listener, self.clock)
+        return replace(found, notes=(*note, *found.notes))
+
+    def _choose_model(self, technique: Technique, folder: Path) -> tuple[Path, tuple[str, ...]]:
+        """The user's model, else one that the workload fits, with a note of what that is."""
+        name = technique.stand_in
+        if self.request.model is not None or not name:
+            return find(Settings.of(model=self.request.model)), ()
+        if name not in self._stand_ins:
+            self._stand_ins[name] = STAND_INS[name](folder)
+        made = self._stand_ins[name]
+        return made.path, (made.note,)

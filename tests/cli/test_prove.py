@@ -1,0 +1,41 @@
+"""`flyweight prove` on the command line: a technique in two processes, lists and refusals."""
+
+import json
+
+import pytest
+
+from flyweight.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_a_technique_is_measured_in_a_process_for_each_side(capsys: Captured) -> None:
+    assert main(["prove", "apc", "stories", "--minutes", "0.001", "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    (row,) = tables["verdicts"]["rows"]
+    assert (row["technique"], row["metric"], row["equal_tokens"]) == ("apc", "throughput", 1.0)
+    sides = tables["sides"]["rows"]
+    assert [one["side"] for one in sides] == ["off", "on"]
+    assert all(one["peak_bytes"] > 30 << 20 for one in sides)
+
+
+def test_the_list_names_every_technique(capsys: Captured) -> None:
+    assert main(["prove", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"]["techniques"]["rows"]
+    assert "apc" in [row["technique"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["acp"], "NAME = 'acp' is not a technique (did you mean 'apc'?); allowed: apc"),
+        (["apc", "--metric", "tft"], "metric = 'tft' is not a metric (did you mean 'ttft'?)"),
+        (["apc", "--minutes", "0"], "minutes = 0.0 is out of range; allowed: above 0 to 1440"),
+        (["apc", "--minutes", "nan"], "minutes = nan is out of range"),
+        (["apc", "nothing.gguf"], "model 'nothing.gguf' is not a file or directory"),
+    ],
+)
+def test_bad_input_is_refused(words: list[str], problem: str, capsys: Captured) -> None:
+    assert main(["prove", *words]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: ") and problem in said
