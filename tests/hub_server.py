@@ -149,11 +149,12 @@ def serving(hub: Hub) -> Iterator[Hub]:
             return self.reply(302, about)
 
         def content(self, raw: bytes, requested: Asked, fault: str, about: dict[str, str]) -> None:
-            first, status, ended = 0, 200, hub.ended
+            first, last, status, ended = 0, len(raw) - 1, 200, hub.ended
             if requested.range and fault != "whole":
-                first, status = int(requested.range.removeprefix("bytes=").removesuffix("-")), 206
-                about["Content-Range"] = f"bytes {first}-{len(raw) - 1}/{len(raw)}"
-            body = raw[first:]
+                begin, _, end = requested.range.removeprefix("bytes=").partition("-")
+                first, last, status = int(begin), min(int(end or last), last), 206
+                about["Content-Range"] = f"bytes {first}-{last}/{len(raw)}"
+            body = raw[first : last + 1]
             kind, _, count = fault.partition(" ")
             if kind == "damage":
                 body = bytes(len(body))

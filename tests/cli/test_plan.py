@@ -48,3 +48,25 @@ def test_refusals_are_one_line(command: Command, words: tuple[str, ...], said: s
     done = command("plan", *words)
     assert done.code == 2 and done.out == ""
     assert said in done.err and done.err.count("\n") == 1
+
+
+def test_memory_of_a_model_next_to_the_seeds_figure(command: Command) -> None:
+    done = command("plan", "memory", "stories", "--context", "512", "--device", "laptop-8")
+    assert done.code == 0, done.err
+    for words in ("seed: 2.755M at 8.52 bits", "exact: 1 sequence of 512", "planned peak"):
+        assert words in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_memory_of_a_model_is_that_of_inspect(command: Command, folder: Path) -> None:
+    """The same plan, but for the processes of a server."""
+    words = ("--kv-cache-dtype", "f16", "--json")
+    found = json.loads(command("plan", "memory", folder, "--context", 256, *words).out)
+    parts = {row["part"]: row["bytes"] for row in found["tables"]["parts"]["rows"]}
+    own = json.loads(
+        command("inspect", folder, "--max-model-len", 256, "--max-num-seqs", 1, *words).out
+    )["memory"]
+    assert {name: parts[name] for name in own if name in parts} == {
+        name: size for name, size in own.items() if name in parts
+    }
+    assert len(own.keys() & parts.keys()) >= 5

@@ -1,28 +1,151 @@
-"""`flyweight plan memory`: memory by the seed's formula, from sizes and bits."""
+"""`flyweight plan memory [MODEL]`: memory by the seed's formula, and exactly, of a model."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyweight.cli.parameters import expand
+from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
 from flyweight.cli.reports import PlotOutput
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.planning.memory import MemoryPlanner, PlannedUse
+    from flyweight.planning.memory_report import Place
+
+Planned = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A file, a folder or org/name; only headers are read."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Whose memory is compared."""
+
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Device to compare with; all if none is named."),
+    ] = None
+    devices: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON file of devices, for the own list.")
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of one more device: 12GiB.")
+    ] = None
+    memory_limit: Annotated[
+        str, typer.Option(metavar="SIZE", help="Share of its memory that may be used: 80%.")
+    ] = "80%"
+
+    def list_places(self) -> list[Place]:
+        """This machine, one of `memory`, and the devices.  Raises `ConfigError`."""
+        from pathlib import Path
+
+        from flyweight.config import parse_bytes
+        from flyweight.plan.machine import read_machine
+        from flyweight.planning.devices import FILE, find_device, read_devices
+        from flyweight.planning.memory_report import Place
+
+        known = read_devices(Path(self.devices).expanduser() if self.devices else FILE)
+        chosen = [find_device(name, known) for name in self.device or ()] or known
+        sizes = {"this machine": read_machine().total}
+        if self.memory is not None:
+            sizes["--memory"] = parse_bytes(self.memory, 0, "memory")
+        sizes |= {one.name: one.memory for one in chosen}
+        if self.device or self.memory:
+            sizes.pop("this machine")
+        if self.memory and not self.device:
+            sizes = {"--memory": sizes["--memory"]}
+        return [
+            Place(name, total, parse_bytes(self.memory_limit, total))
+            for name, total in sizes.items()
+        ]
 
 
 @expand
 def memory(
     *,
+    model: Planned = None,
     params: Annotated[
-        str, typer.Option(metavar="N,N", help="Numbers of parameters: 8B, 500M.")
-    ] = "8B",
-    bits: Annotated[str, typer.Option(metavar="N,N", help="Bits of a weight.")] = "16,8,4",
+        str | None, typer.Option(metavar="N,N", help="Numbers of parameters: 8B, 500M.")
+    ] = None,
+    bits: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Bits of a weight; of a MODEL's matrices, one number."),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="Tokens of a sequence.  [default: the model's]"),
+    ] = None,
+    sequences: Annotated[int, typer.Option(metavar="N", help="Sequences at once.")] = 1,
+    engine: Annotated[
+        Values, opt.select_settings("kv_cache_dtype", "threads", "revision", "offline")
+    ],
+    where: DeviceOptions,
     out: PlotOutput,
 ) -> None:
-    """Print the memory that models of these sizes need."""
-    from flyweight.planning.estimate import report_estimates
-    from flyweight.planning.quantities import parse_bits, parse_list, parse_params
+    """Print the memory that a model, or one of this size, needs.
 
+    With --params alone, the seed's formula; with a MODEL, the exact figure next to it, and the
+    devices that it fits.  Of a name on the Hub only config.json or a GGUF file's header is fetched.
+    """
     out.check()
-    sizes = parse_list(params, parse_params, "params")
-    out.show(report_estimates(sizes, parse_list(bits, parse_bits, "bits")))
+    if params is not None:
+        if model is not None:
+            raise ConfigError("MODEL and params exclude each other; give one")
+        from flyweight.planning.estimate import report_estimates
+        from flyweight.planning.quantities import parse_bits, parse_list, parse_params
+
+        sizes = parse_list(params, parse_params, "params")
+        report = report_estimates(sizes, parse_list(bits or "16,8,4", parse_bits, "bits"))
+    else:
+        from flyweight.planning.memory_report import report_memory
+
+        places = where.list_places()
+        settings = Settings.of(model=model, **engine)
+        planner = open_planner(settings)
+        use = make_use(planner, settings, (bits, context), sequences)
+        report = report_memory(planner, use, places)
+    out.show(report)
+
+
+def open_planner(settings: Settings) -> MemoryPlanner:
+    """Reads a model's outline, with the display of a download."""
+    from flyweight.build import choose_backend
+    from flyweight.cli.show import show_loading
+    from flyweight.plan.machine import measure_resident, read_machine
+    from flyweight.planning.memory import MemoryPlanner
+    from flyweight.planning.outline import outline_model
+
+    with show_loading(planned=False) as listener:
+        outline = outline_model(settings, listener)
+    cores = settings.threads or read_machine().cores
+    ops = choose_backend(settings, cores)
+    return MemoryPlanner(outline, ops, cores, measure_resident())
+
+
+def make_use(
+    planner: MemoryPlanner,
+    settings: Settings,
+    given: tuple[str | None, str | None],
+    sequences: int,
+) -> PlannedUse:
+    """The use that the options describe; `given` are bits and context.  Raises `ConfigError`."""
+    from flyweight.arguments.options import count
+    from flyweight.planning.memory import PlannedUse
+    from flyweight.planning.quantities import parse_bits
+
+    bits, context = given
+    use = PlannedUse(
+        count("context", context) if context else planner.outline.spec.context,
+        sequences,
+        settings.kv_cache_dtype,
+        parse_bits(bits, "bits") if bits else None,
+        settings.max_num_batched_tokens,
+    )
+    use.check()
+    return use

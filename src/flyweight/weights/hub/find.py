@@ -101,7 +101,7 @@ def find_cached(name: HubName) -> Path | None:
 
 
 def _fetch(name: HubName, search: HubSearch, tell: DownloadListener) -> Path:
-    listing = _list_files(name, tell)
+    listing = list_files(name, tell)
     choice = choose(name, listing.sizes, search.room)
     download = Download(name, listing.commit, find_cache_folder(), tell)
     if choice.companions:
@@ -159,7 +159,7 @@ def _find_weights(folder: Path, choice: FileChoice) -> Path:
     return folder if alone else folder / choice.weights[0]
 
 
-def _list_files(name: HubName, tell: DownloadListener) -> HubListing:
+def list_files(name: HubName, tell: DownloadListener) -> HubListing:
     """What the Hub has under a name, with retries."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

@@ -1,0 +1,148 @@
+"""The exact memory of a model in use, on a device: what is needed, the longest context that fits,
+and the nearest settings that do.
+
+Invariant: the figures are those of `plan/memory.py`, of every process of a server; nothing is
+loaded.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from flyweight.build import make_memory_plan
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.plan.machine import Machine
+from flyweight.plan.memory import MemoryPlan, Needs, Packer
+from flyweight.planning.outline import KINDS_BY_BITS, ModelOutline, assume_bits
+from flyweight.planning.quantities import check_range
+
+LEAST_CONTEXT, MOST_CONTEXT = 16, 1 << 24
+MOST_SEQUENCES = 4096
+MOST_SLOTS = 2**31 - 1  # token positions of all sequences
+SMALLER_KV = ("int8", "int4")
+UNLIMITED = 1 << 60
+SUGGESTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedUse:
+    """`sequences` of `context` tokens at once; K/V of a type, matrices of `bits` (None: as the
+    files have them), steps of at most `step_tokens` tokens.
+    """
+
+    context: int
+    sequences: int = 1
+    kv_dtype: str = "auto"
+    bits: float | None = None
+    step_tokens: int = 512
+
+    def check(self) -> None:
+        """Raises `ConfigError`."""
+        check_range(self.context, "context", LEAST_CONTEXT, MOST_CONTEXT)
+        check_range(self.sequences, "sequences", 1, MOST_SEQUENCES)
+        if self.context * self.sequences > MOST_SLOTS // 2:
+            raise ConfigError(
+                f"of {self.context} tokens are more than {MOST_SLOTS // 2} tokens",
+                "sequences",
+                value=self.sequences,
+                hint=f"nearest valid: {MOST_SLOTS // 2 // self.context}",
+            )
+        if self.bits is not None and self.bits not in KINDS_BY_BITS:
+            near = min(KINDS_BY_BITS, key=lambda known: abs(known - (self.bits or 0)))
+            raise ConfigError(
+                "is not a number of bits that matrices are kept in",
+                "bits",
+                value=self.bits,
+                allowed=", ".join(map(str, KINDS_BY_BITS)),
+                hint=f"nearest valid: {near}",
+            )
+
+
+@dataclass
+class MemoryPlanner:
+    """Plans uses of one model, on as many `cores`.  What a model needs is worked out once for each
+    number of bits; `held` bytes are what the process holds already.
+    """
+
+    outline: ModelOutline
+    ops: Packer
+    cores: int
+    held: int
+    _needs: dict[float | None, Needs] = field(default_factory=dict)
+
+    def get_needs(self, bits: float | None) -> Needs:
+        if bits not in self._needs:
+            kinds = self.outline.kinds if bits is None else assume_bits(self.outline, bits)
+            self._needs[bits] = Needs.of(self.outline.spec, kinds, self.ops)
+        return self._needs[bits]
+
+    def plan(self, use: PlannedUse) -> MemoryPlan:
+        """With K/V for every sequence at its full length, on a machine without a limit."""
+        settings = Settings(
+            max_model_len=use.context,
+            max_num_seqs=use.sequences,
+            max_num_batched_tokens=max(use.step_tokens, use.sequences),
+            kv_cache_dtype=use.kv_dtype,
+            memory_limit="100%",
+        )
+        blocks = use.sequences * -(-use.context // settings.block_size) + 1
+        machine = Machine(self.cores, UNLIMITED, UNLIMITED)
+        needs = self.get_needs(use.bits)
+        plan = make_memory_plan(replace(settings, blocks=blocks), needs, machine, served=True)
+        return replace(plan, base=self.held)
+
+    def count_needed(self, use: PlannedUse) -> int:
+        return self.plan(use).need
+
+    def find_longest_context(self, use: PlannedUse, allowed: int) -> int | None:
+        """The longest context up to the model's that fits; None where none does."""
+        most = max(use.context, self.outline.spec.context)
+        return find_most(
+            lambda n: self.count_needed(replace(use, context=n)) <= allowed,
+            LEAST_CONTEXT,
+            min(most, MOST_SLOTS // 2 // use.sequences),
+        )
+
+    def suggest(self, use: PlannedUse, allowed: int) -> list[PlannedUse]:
+        """The three nearest uses that fit: one thing changed, then two."""
+        found: list[PlannedUse] = []
+        for one in self._list_smaller(use, allowed):
+            if one not in found and self.count_needed(one) <= allowed:
+                found.append(one)
+            if len(found) == SUGGESTED:
+                break
+        return found
+
+    def _list_smaller(self, use: PlannedUse, allowed: int) -> Iterator[PlannedUse]:
+        length = self.find_longest_context(use, allowed)
+        if length is not None:
+            yield replace(use, context=min(length, use.context))
+        fewer = find_most(
+            lambda n: self.count_needed(replace(use, sequences=n)) <= allowed, 1, use.sequences
+        )
+        if fewer is not None:
+            yield replace(use, sequences=fewer)
+        yield from (replace(use, kv_dtype=kv) for kv in SMALLER_KV if kv != use.kv_dtype)
+        weights = self.get_needs(use.bits).weights
+        smaller = [b for b in KINDS_BY_BITS if self.get_needs(b).weights < weights]
+        yield from (replace(use, bits=bits) for bits in smaller)
+        for bits, kv in product((*smaller, use.bits), (use.kv_dtype, *SMALLER_KV)):
+            less = replace(use, bits=bits, kv_dtype=kv)
+            single = replace(less, sequences=1)
+            yield from (less, single)
+            length = self.find_longest_context(single, allowed)
+            if length is not None:
+                yield replace(single, context=min(length, use.context))
+
+
+def find_most(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The largest number from low to high that fits, where smaller ones fit too."""
+    if low > high or not fits(low):
+        return None
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
