@@ -68,3 +68,44 @@ def test_refusals_are_one_line(command: Command, words: tuple[str, ...], said: s
     done = command("prompt", *words)
     assert done.code == 2 and done.out == ""
     assert said in done.err and done.err.count("\n") == 1
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    path = tmp_path / "context.txt"
+    path.write_text("The owl lives at the lake.\n\n" + RULES)
+    return path
+
+
+def test_a_rag_prompt_and_how_much_was_left_out(command: Command, context: Path) -> None:
+    words = ("prompt", "rag", "--question", "Where?", "--context", context, "--budget", "30")
+    done = command(*words)
+    begin = "[CONTEXT]\nThe owl lives at the lake.\n\n(1 of 2 passages left out)\n\n[QUESTION]"
+    assert done.code == 0 and done.out.startswith(begin)
+    assert done.out.endswith("[ANSWER]\n")
+    assert done.err.startswith("context: 1 of 2 passages, 1 left out, ")
+    found = json.loads(command(*words, "--constrain", "choice", "--json").out)
+    assert found["prompt"] == done.out and found["used"] == [0] and found["left_out"] == [1]
+    choice = ["The owl lives at the lake.", "not found"]
+    assert found["structured_outputs"] == {"choice": choice}
+    assert found["context_tokens"] <= found["budget"] == 30
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--budget", "1"), "budget = 1 holds none of the passages; allowed: "),
+        (("--budget", "-5"), "budget = -5 is not valid; allowed: 1 or more"),
+        (("--question", ""), "question is empty; allowed: text"),
+        (("--constrain", "choise", "--json"), "choice, grammar (did you mean 'choice'?)"),
+        (("--constrain", "choice"), "needs --json"),
+        (("--context", "no.txt"), "no.txt"),
+        (("--not-found", ""), "not_found is empty"),
+    ],
+)
+def test_refusals_of_rag_are_one_line(
+    command: Command, context: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = command("prompt", "rag", "--question", "Where?", "--context", context, *words)
+    assert done.code == 2 and done.out == ""
+    assert said in done.err and done.err.count("\n") == 1

@@ -1,10 +1,11 @@
 """`flyweight prompt`: prompts checked and made, a command each."""
 
 from flyweight.cli.help import HelpCommand, make_group
-from flyweight.cli.prompt import lint
+from flyweight.cli.prompt import lint, rag
 
 app = make_group(help="Check prompts for the prefix cache, and make prompts from templates.")
 app.command("lint", cls=HelpCommand)(lint.lint)
+app.command("rag", cls=HelpCommand)(rag.rag)
 
 
 @app.callback()
