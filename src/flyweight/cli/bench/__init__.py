@@ -1,6 +1,6 @@
 """`flyweight bench`: what is measured, a command each."""
 
-from flyweight.cli.bench import kernels, offline, serve, startup
+from flyweight.cli.bench import fragmentation, kernels, offline, serve, startup
 from flyweight.cli.help import HelpCommand, make_group
 
 app = make_group(help="Measure speed against the machine's limits and other engines.")
@@ -8,6 +8,7 @@ app.command("kernels", cls=HelpCommand)(kernels.kernels)
 app.command("throughput", cls=HelpCommand)(offline.throughput)
 app.command("latency", cls=HelpCommand)(offline.latency)
 app.command("startup", cls=HelpCommand)(startup.startup)
+app.command("fragmentation", cls=HelpCommand)(fragmentation.fragmentation)
 app.command("serve", cls=HelpCommand)(serve.serve)
 
 
