@@ -35,6 +35,7 @@ from flyweight.cli import (
     stamp,
     stop,
     tokenize,
+    tune,
 )
 from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
@@ -60,6 +61,7 @@ app.command("models", cls=HelpCommand)(hub.models)
 app.command("rm", cls=HelpCommand)(hub.rm)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
 app.command("stop", cls=HelpCommand)(stop.stop)
+app.command("tune", cls=HelpCommand)(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
 app.command("prove", cls=HelpCommand)(prove.prove)

@@ -1,0 +1,187 @@
+"""`flyweight tune`: the settings that serve a load best within targets, found by measuring."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.config import whole
+from flyweight.errors import ConfigError
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from rich.table import Table
+
+    from flyweight.tune.targets import Targets
+    from flyweight.tune.trial import LoadFigures
+    from flyweight.tune.tuner import Tuning
+
+MOST_MINUTES = 24 * 60
+Ttft = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Max time to first token (p90): 1s, 300ms.")
+]
+Itl = Annotated[str | None, typer.Option(metavar="TIME", help="Max time between tokens (p90).")]
+MaxKld = Annotated[
+    float | None,
+    typer.Option(metavar="NATS", help="Max mean KLD; lets K/V types with a passport be tried."),
+]
+Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="Memory limit: 8GiB, 50%.")]
+Objective = Annotated[
+    str, typer.Option(metavar="NAME", help="What to improve: throughput or latency.")
+]
+WorkloadName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|FILE", help="Load to serve: chat, rag, bulk, or a trace (.jsonl, .csv)."
+    ),
+]
+Users = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Requests under way at once.  [default: the workload's]"),
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--also", metavar="FILE", help="Another file of the model; may be repeated."),
+]
+Minutes = Annotated[float, typer.Option(metavar="N", help="Time to search.")]
+Output = Annotated[str, typer.Option("--output", metavar="FILE", help="File for `serve --config`.")]
+
+
+def tune(
+    *,
+    model: opt.Model = "stories",
+    ttft: Ttft = None,
+    itl: Itl = None,
+    max_kld: MaxKld = None,
+    memory: Memory = None,
+    objective: Objective = "throughput",
+    workload: WorkloadName = "chat",
+    users: Users = None,
+    also: Files = None,
+    minutes: Minutes = 15.0,
+    output: Output = "tuned.yaml",
+    as_json: opt.AsJson = False,
+) -> None:
+    """Find the settings that serve a workload best within targets.
+
+    Each candidate serves the workload on this machine.  Ctrl-C keeps what was measured; the same
+    command goes on from there.
+    """
+    from flyweight.cli.bench.progress import show_measuring
+    from flyweight.plan.machine import read_machine
+    from flyweight.tune.targets import Targets
+    from flyweight.tune.tuner import TuningJob
+    from flyweight.tune.tuner import tune as search
+
+    whole("minutes", round(minutes * 60), 1, MOST_MINUTES * 60)
+    path = Path(output).expanduser()
+    if not path.absolute().parent.is_dir():
+        raise ConfigError("has no folder to be in", "output", value=output)
+    targets = Targets.parse(ttft, itl, max_kld, memory, objective, read_machine().total)
+    job = TuningJob(model, targets, workload, users, 60 * minutes, tuple(also or ()))
+    with show_measuring() as listener:
+        done = search(job, path.with_suffix(".evidence.jsonl"), listener)
+    write_results(path, model, targets, done)
+    if as_json:
+        print(json.dumps(make_document(done, targets)))
+        return
+    print_results(path, targets, done)
+
+
+def write_results(path: Path, model: str, targets: Targets, done: Tuning) -> None:
+    """The configuration, and the plot next to it."""
+    from flyweight.tune.evidence import (
+        describe_program,
+        draw_trials,
+        list_options,
+        make_config,
+        write_text,
+    )
+
+    lines = (
+        f"by {describe_program()} tune, for {done.load.name} with {done.load.users} users: "
+        f"{targets.describe()}",
+        f"measured: {describe_figures(done.figures)}",
+        *list_misses(done, targets),
+    )
+    changes = dict(done.chosen.changes)
+    settings = list_options(done.chosen, targets)
+    write_text(path, make_config(changes.get("model", model), settings, lines))
+    write_text(path.with_suffix(".svg"), draw_trials(done.seen))
+
+
+def list_misses(done: Tuning, targets: Targets) -> list[str]:
+    """A line for each target that is missed, with what binds."""
+    return [
+        f"{name} is {ratio:.2f} of the target: nothing measured comes nearer; {done.binding} binds"
+        for name, ratio in targets.find_excess(done.figures).items()
+    ]
+
+
+def describe_figures(seen: LoadFigures) -> str:
+    from flyweight.tune.targets import format_seconds
+
+    return (
+        f"{seen.throughput:.1f} tokens/s, TTFT {format_seconds(seen.ttft)}, "
+        f"ITL {format_seconds(seen.itl)}, latency {format_seconds(seen.latency)}"
+    )
+
+
+def make_document(done: Tuning, targets: Targets) -> dict[str, Any]:
+    return {
+        "targets": asdict(targets),
+        "load": {"name": done.load.name, "users": done.load.users, "prompt": done.load.prompt,
+                 "output": done.load.output, "scaled": done.load.scaled or None},
+        "chosen": dict(done.chosen.changes),
+        "missed": targets.find_excess(done.figures),
+        "binding": done.binding,
+        "measured": done.measured,
+        "finalists": [
+            {"settings": dict(one.changes)} | asdict(seen) for one, seen in done.seen.items()
+        ],
+        "rejected": [
+            {"settings": dict(one.changes), "reason": why} for one, why in done.rejected.items()
+        ],
+    }  # fmt: skip
+
+
+def print_results(path: Path, targets: Targets, done: Tuning) -> None:
+    from flyweight.cli.show import make_console
+
+    load = done.load
+    print(f"Load:     {load.name}, {load.users} users, {load.prompt} + {load.output} tokens")
+    if load.scaled:
+        print(f"          {load.scaled}")
+    print(f"Targets:  {targets.describe()}")
+    make_console().print(make_table(done, targets))
+    for one, why in done.rejected.items():
+        print(f"Not tried: {one.name}: {why}")
+    for line in list_misses(done, targets):
+        print(f"Missed:   {line}")
+    if not done.chosen.changes:
+        print("Chosen:   the defaults; nothing measured is better")
+    else:
+        print(f"Chosen:   {done.chosen.name}")
+    print(f"Written:  {path}, with the evidence and a plot next to it")
+    print(f"Serve:    flyweight serve --config {shlex.quote(str(path))}")
+
+
+def make_table(done: Tuning, targets: Targets) -> Table:
+    """The finalists, the chosen one marked."""
+    from flyweight.cli.show import make_table as make_plain_table
+    from flyweight.tune.targets import format_seconds
+
+    table = make_plain_table(
+        "finalists", "settings", "tokens/s", "TTFT", "ITL", "latency", "in targets"
+    )
+    for one, seen in done.seen.items():
+        mark = "* " if one == done.chosen else "  "
+        times = (format_seconds(at) for at in (seen.ttft, seen.itl, seen.latency))
+        met = "no" if targets.find_excess(seen) else "yes"
+        table.add_row(mark + one.name, f"{seen.throughput:.1f}", *times, met)
+    return table

@@ -1,0 +1,1 @@
+"""`flyweight tune`: finds the settings of an engine that serve a workload best within targets."""

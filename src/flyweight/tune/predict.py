@@ -1,0 +1,120 @@
+"""What cannot meet the targets, found before anything is loaded: memory, quality, and the least
+time that a step can take.
+
+Invariant: only what is sure is left out.  The least time is the roofline's, which no engine beats.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from flyweight.bench.limits import LimitSampler
+from flyweight.bench.ours import find_isa
+from flyweight.build import choose_backend, make_memory_plan, measure_needs
+from flyweight.config import Settings
+from flyweight.describe import ModelDescription, check_quality, describe, find
+from flyweight.errors import FlyweightError
+from flyweight.plan.machine import Machine
+from flyweight.plan.roofline import MachineLimits, Shape, StepShape, make_shape, sum_work
+from flyweight.text.absent import load_any_tokenizer
+from flyweight.tune.load import TuningLoad
+from flyweight.tune.targets import Targets, format_seconds
+from flyweight.tune.trial import SettingsTrial
+
+PROBE_BYTES = 256 << 20  # memory that is read to sample its speed
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least seconds: of a token of one user, where `binding` says what they are spent on, and
+    of a prompt.
+    """
+
+    itl: float
+    ttft: float
+    binding: str
+
+
+class Predictor:
+    """Knows the model's files, the machine and the load."""
+
+    def __init__(
+        self, model: str, load: TuningLoad, targets: Targets, here: Machine, fixed: dict[str, Any]
+    ) -> None:
+        self.model, self.load, self.targets, self.here = model, load, targets, here
+        self.fixed = fixed
+        self._found: dict[str, ModelDescription] = {}
+
+    def find_reason(self, candidate: SettingsTrial) -> str:
+        """Why a candidate cannot meet the targets, in one line; empty where it may."""
+        try:
+            settings = self.make_settings(candidate)
+            found = self._describe(settings)
+            check_quality(settings, found.quality)
+            ops = choose_backend(settings, self.here.cores)
+            needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+            plan = make_memory_plan(settings, needs, self.here)
+        except FlyweightError as error:
+            return str(error)
+        if plan.sizing.max_model_len < self.load.longest:
+            return f"memory is enough for {plan.sizing.max_model_len} tokens of context"
+        if self.targets.itl is None and self.targets.ttft is None:
+            return ""
+        floor = self.compute_floor(candidate)
+        wanted = {"itl": self.targets.itl, "ttft": self.targets.ttft}
+        for name, least in (("itl", floor.itl), ("ttft", floor.ttft)):
+            want = wanted[name]
+            if want is not None and least > want:
+                return (
+                    f"{name} of at least {format_seconds(least)} by the machine's limits "
+                    f"({floor.binding} binds)"
+                )
+        return ""
+
+    @cached_property
+    def limits(self) -> MachineLimits:
+        """Sampled once, where a target needs them."""
+        return sample_limits(Settings.of(model=self.model, **self.fixed), self.here)
+
+    def make_settings(self, candidate: SettingsTrial) -> Settings:
+        changes = dict(candidate.changes)
+        model = changes.pop("model", self.model)
+        limit = {"memory_limit": self.targets.memory} if self.targets.memory else {}
+        bound = {"max_kld": self.targets.max_kld} if self.targets.max_kld else {}
+        return Settings.of(model=model, **(self.fixed | limit | bound | changes))
+
+    def compute_floor(self, candidate: SettingsTrial) -> Floor:
+        """Of one user alone: others only add to it."""
+        settings = self.make_settings(candidate)
+        found = self._describe(settings)
+        shape = self._make_shape(found, settings)
+        context, prompt = self.load.prompt, max(1, self.load.prompt - self.load.shared)
+        token = sum_work(shape, [StepShape(((1, context),), 1, context)], self.limits)
+        whole = sum_work(shape, [StepShape(((prompt, context),), 1, context)], self.limits)
+        reading = token.nbytes / self.limits.read
+        binding = "reading memory" if reading > 0.5 * token.seconds else "arithmetic"
+        drafted = 1 + settings.draft_tokens  # tokens that a step may accept
+        return Floor(token.seconds / drafted, whole.seconds, binding)
+
+    def _make_shape(self, found: ModelDescription, settings: Settings) -> Shape:
+        stored = "bf16" if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+        return make_shape(found.checkpoint, found.plan, found.spec, settings.activations, stored)
+
+    def _describe(self, settings: Settings) -> ModelDescription:
+        name = str(settings.model)
+        if name not in self._found:
+            self._found[name] = describe(find(settings), {}, load_any_tokenizer)
+        return self._found[name]
+
+
+def sample_limits(settings: Settings, here: Machine) -> MachineLimits:
+    """The machine's limits now; of two units that multiply the faster counts."""
+    sampler = LimitSampler(settings.threads or here.cores, find_isa(settings), PROBE_BYTES)
+    seen = sampler.sample()
+    if seen.tile is None:
+        return seen.vector
+    return replace(
+        seen.vector,
+        int8=max(seen.vector.int8, seen.tile.int8),
+        bf16=max(seen.vector.bf16, seen.tile.bf16),
+    )

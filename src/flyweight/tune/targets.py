@@ -1,0 +1,96 @@
+"""What a user wants of the settings: bounds of latency, quality and memory, and one objective.
+
+Invariant: `Targets` that exist are valid.  A trial's score is the logarithm of its objective, less
+a penalty for every target missed, so that gains of single settings add up.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from flyweight.config import parse_bytes
+from flyweight.errors import ConfigError, nearest
+from flyweight.tune.trial import LoadFigures
+
+OBJECTIVES = ("throughput", "latency")
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
+PENALTY = 20.0  # of a missed target, in logarithms of the objective: a target comes first
+
+
+def parse_seconds(name: str, text: str) -> float:
+    """`1s`, `60ms` or plain seconds, above 0 to an hour.  Raises `ConfigError`."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]{0,3})\s*", text, re.ASCII)
+    if match is None or match[2] not in UNITS:
+        raise ConfigError("is not a duration; write 60ms or 1.5s", name, value=text)
+    found = float(match[1]) * UNITS[match[2]]
+    if not 0 < found <= 3600:
+        hint = f"nearest valid: {'1ms' if found <= 0 else '3600s'}"
+        raise ConfigError(
+            "is out of range", name, value=text, allowed="above 0 to 3600s", hint=hint
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Seconds that nine of ten requests may wait for their first token (`ttft`) and, on average,
+    for each further one (`itl`); bytes of memory; mean KLD of the model's quality passport.  None:
+    no bound.
+    """
+
+    ttft: float | None = None
+    itl: float | None = None
+    max_kld: float | None = None
+    memory: int | None = None
+    objective: str = "throughput"
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ConfigError(
+                "is not an objective" + nearest(self.objective, OBJECTIVES),
+                "objective",
+                value=self.objective,
+                allowed=", ".join(OBJECTIVES),
+            )
+
+    @classmethod
+    def parse(
+        cls, ttft: str | None, itl: str | None, max_kld: float | None, memory: str | None,
+        objective: str, total: int,
+    ) -> "Targets":  # fmt: skip
+        """From a command line; `total` is the machine's memory."""
+        return cls(
+            parse_seconds("ttft", ttft) if ttft else None,
+            parse_seconds("itl", itl) if itl else None,
+            max_kld,
+            parse_bytes(memory, total, "memory") if memory else None,
+            objective,
+        )
+
+    def find_excess(self, seen: LoadFigures) -> dict[str, float]:
+        """By missed target: the figure seen, in targets; always above 1."""
+        pairs = {"ttft": (seen.ttft, self.ttft), "itl": (seen.itl, self.itl)}
+        ratios = {name: got / want for name, (got, want) in pairs.items() if want is not None}
+        return {name: ratio for name, ratio in ratios.items() if ratio > 1}
+
+    def read_objective(self, seen: LoadFigures) -> float:
+        """More is better: output tokens a second, or requests a second of one user."""
+        return seen.throughput if self.objective == "throughput" else 1 / seen.latency
+
+    def score(self, seen: LoadFigures) -> float:
+        """More is better."""
+        missed = sum(math.log(ratio) for ratio in self.find_excess(seen).values())
+        return math.log(self.read_objective(seen)) - PENALTY * missed
+
+    def describe(self) -> str:
+        """`ttft <= 1 s, itl <= 60 ms; most throughput`, for people."""
+        bounds = {"ttft": self.ttft, "itl": self.itl}
+        words = [f"{name} <= {format_seconds(at)}" for name, at in bounds.items() if at is not None]
+        words += [f"KLD <= {self.max_kld:g}"] if self.max_kld is not None else []
+        words += [f"memory <= {self.memory / (1 << 30):.2f} GiB"] if self.memory is not None else []
+        best = "most tokens/s" if self.objective == "throughput" else "least latency"
+        return ", ".join([*words, best])
+
+
+def format_seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

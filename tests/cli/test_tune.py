@@ -1,0 +1,83 @@
+"""`flyweight tune`: what it writes is a file for `serve --config`; what cannot be is one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flyweight.arguments.objects import parse_object_option
+from flyweight.cli.serve.file import read_options
+from flyweight.cli.serve.options import OPTIONS
+from flyweight.tune.evidence import list_options, make_config
+from flyweight.tune.measure import LoadRunner
+from flyweight.tune.targets import Targets
+from flyweight.tune.trial import LoadFigures, SettingsTrial
+
+Command = Callable[..., SimpleNamespace]
+
+
+def test_the_file_is_a_config_of_serve(tmp_path: Path) -> None:
+    chosen = SettingsTrial.of({"draft_tokens": 3, "max_num_seqs": 8, "kv_cache_dtype": "int8"})
+    options = list_options(chosen, Targets(memory=1 << 30, max_kld=0.05))
+    path = tmp_path / "tuned.yaml"
+    path.write_text(make_config("stories", options, ("a comment",)))
+    refusals: list[str] = []
+    found = read_options(path, OPTIONS, refusals)
+    assert not refusals
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    assert parse_object_option("speculative_config", str(found.pop("speculative-config"))) == drafts
+    assert {name: str(value) for name, value in found.items()} == {
+        "model": "stories", "max-num-seqs": "8", "kv-cache-dtype": "int8",
+        "memory-limit": str(1 << 30), "max-kld": "0.05",
+    }  # fmt: skip
+
+
+def measure(self: LoadRunner, one: SettingsTrial, size: int) -> LoadFigures:
+    """Without a model: a block size of 64 is best."""
+    speed = 130.0 if dict(one.changes).get("block_size") == 64 else 100.0
+    return LoadFigures(speed, 0.5, 1 / speed, 2.0, size)
+
+
+def test_a_tuning_end_to_end(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadRunner, "measure", measure)
+    path = tmp_path / "tuned.yaml"
+    words = ["tune", "stories", "--minutes", "0.1", "--output", path, "--users", "2"]
+    done = command(*words)
+    assert done.code == 0, done.err
+    assert "Chosen:   block_size=64" in done.out and f"serve --config {path}" in done.out
+    assert "block-size: 64" in path.read_text() and path.with_suffix(".svg").is_file()
+    kept = path.with_suffix(".evidence.jsonl").read_text()
+    again = json.loads(command(*words, "--json").out)
+    assert again["chosen"] == {"block_size": 64} and again["missed"] == {}
+    assert path.with_suffix(".evidence.jsonl").read_text() == kept, "nothing is measured twice"
+
+
+def test_an_unreachable_target_names_what_binds(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadRunner, "measure", measure)
+    path = tmp_path / "tuned.yaml"
+    done = command("tune", "--minutes", "0.1", "--output", path, "--users", "2", "--ttft", "100ms")
+    assert done.code == 0, done.err
+    assert "ttft is 5.00 of the target" in done.out and " binds" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--memory", "1MiB"], "no settings can meet the targets"),
+        (["--itl", "1us"], "no settings can meet the targets"),
+        (["--objective", "speed"], "allowed: throughput, latency"),
+        (["--workload", "chta"], "did you mean"),
+        (["--minutes", "0"], "minutes"),
+        (["--output", "/nowhere/tuned.yaml"], "no folder"),
+    ],
+)
+def test_bad_input(command: Command, tmp_path: Path, words: list[str], text: str) -> None:
+    given = ["tune", "--output", tmp_path / "t.yaml"] if "--output" not in words else ["tune"]
+    done = command(*given, *words)
+    assert done.code == 2 and text in done.err and done.err.count("\n") == 1
