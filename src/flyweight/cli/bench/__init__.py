@@ -1,6 +1,6 @@
 """`flyweight bench`: what is measured, a command each."""
 
-from flyweight.cli.bench import fragmentation, kernels, offline, serve, startup
+from flyweight.cli.bench import fragmentation, kernels, offline, serve, startup, window
 from flyweight.cli.help import HelpCommand, make_group
 
 app = make_group(help="Measure speed against the machine's limits and other engines.")
@@ -9,6 +9,7 @@ app.command("throughput", cls=HelpCommand)(offline.throughput)
 app.command("latency", cls=HelpCommand)(offline.latency)
 app.command("startup", cls=HelpCommand)(startup.startup)
 app.command("fragmentation", cls=HelpCommand)(fragmentation.fragmentation)
+app.command("window", cls=HelpCommand)(window.window)
 app.command("serve", cls=HelpCommand)(serve.serve)
 
 
