@@ -21,6 +21,7 @@ from flyweight.cli import (
     check,
     compare,
     compile,
+    eval_classify,
     eval_tasks,
     explain,
     hub,
@@ -68,6 +69,7 @@ app.command("prove", cls=HelpCommand)(prove.prove)
 evaluation.app.command("stamp", cls=HelpCommand)(stamp.stamp)
 evaluation.app.command("compare", cls=HelpCommand)(compare.compare)
 evaluation.app.command("tasks", cls=HelpCommand)(eval_tasks.tasks)
+evaluation.app.command("classify", cls=HelpCommand)(eval_classify.classify)
 bench.app.command("quant", cls=HelpCommand)(compare.compare)
 app.add_typer(evaluation.app, name="eval")
 app.add_typer(prompt.app, name="prompt")
