@@ -70,3 +70,25 @@ def test_memory_of_a_model_is_that_of_inspect(command: Command, folder: Path) ->
         name: size for name, size in own.items() if name in parts
     }
     assert len(own.keys() & parts.keys()) >= 5
+
+
+def test_kv_of_a_well_known_model_needs_no_file(command: Command) -> None:
+    done = command("plan", "kv", "--model", "llama-2-7b", "--seq", "2048")
+    assert done.code == 0 and "1.00 GiB" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seq", "-5"), "seq = -5 is out of range; allowed: 1 to 16777216; nearest valid: 1"),
+        (("--seq", "2.6"), "nearest valid: 3"),
+        (("--batch", "1.5"), "batch = '1.5' is not a whole number"),
+        (("--memory", "0"), "above 0"),
+        (("--model", "lama-2-7b"), "did you mean 'llama-2-7b'"),
+        (("stories", "--model", "stories"), "exclude each other"),
+    ],
+)
+def test_kv_refusals(command: Command, words: tuple[str, ...], said: str) -> None:
+    done = command("plan", "kv", *words)
+    assert done.code == 2 and said in done.err and done.err.count("\n") == 1

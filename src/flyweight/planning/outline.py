@@ -12,11 +12,12 @@ from typing import Any
 
 from flyweight.config import Settings
 from flyweight.describe import DEFAULT_MODEL, LoadListener, find, read_plan, read_spec
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, nearest
 from flyweight.models.registry import find_family
 from flyweight.ops.grouped import count_block
 from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import SlotKinds
+from flyweight.planning.published import CONFIGS
 from flyweight.spec import Files, ModelSpec, SlotPlan, WeightPlan
 from flyweight.validation.untrusted import read_json
 from flyweight.weights.checkpoint import open_checkpoint
@@ -49,12 +50,21 @@ class ModelOutline:
 
 
 def outline_model(settings: Settings, tell: LoadListener) -> ModelOutline:
-    """The outline of a path, of a bundled model or of a Hub name.  Raises `FlyweightError`."""
+    """The outline of a path, of a bundled model, of one of `published.py`, or of a Hub name.
+    Raises `FlyweightError`.
+    """
     model = str(settings.model or DEFAULT_MODEL)
     path = Path(model).expanduser()
+    if model.lower() in CONFIGS and not path.exists():
+        return _outline_config(CONFIGS[model.lower()], model.lower(), "its published dimensions")
     if (path / "config.json").is_file() and not any(map(_is_weight, path.iterdir())):
-        return _outline_config(path, path.name)
+        return _outline_config(read_json(path / "config.json"), path.name)
     name = None if path.exists() else parse_hub_name(model, settings.revision)
+    if name is None and not path.exists() and model != DEFAULT_MODEL:
+        raise CheckpointError(
+            f"model {model!r} is neither a file or folder here, nor a name on the Hub (org/name), "
+            f"nor a well-known model: {', '.join(CONFIGS)}{nearest(model.lower(), CONFIGS)}"
+        )
     if name is None or _is_cached(name):
         return _outline_files(find(settings, tell), model)
     return _outline_remote(name, settings.offline, tell)
@@ -84,7 +94,7 @@ def _outline_remote(name: HubName, offline: bool, tell: LoadListener) -> ModelOu
     with TemporaryDirectory(prefix="flyweight-plan-") as folder:
         path = fetch_header(name, search, Path(folder), tell)
         if path.is_dir():
-            return _outline_config(path, str(name))
+            return _outline_config(read_json(path / "config.json"), str(name))
         return _outline_files(path, str(name))
 
 
@@ -102,9 +112,10 @@ def _outline_files(path: Path, name: str) -> ModelOutline:
     return ModelOutline(name, spec, plan, kinds, "the headers of its files", quality)
 
 
-def _outline_config(folder: Path, name: str) -> ModelOutline:
-    """From config.json alone; the kinds of matrices are what it says of the files."""
-    config = read_json(folder / "config.json")
+def _outline_config(
+    config: Mapping[str, Any], name: str, source: str = "config.json"
+) -> ModelOutline:
+    """From a config alone; the kinds of matrices are what it says of the files."""
     try:
         family = find_family(config)
         spec = family.read_spec(config)
@@ -116,7 +127,7 @@ def _outline_config(folder: Path, name: str) -> ModelOutline:
         slot.name: [(slot.shape, _fit_kind(slot, _choose(slot, dense, coded)))]
         for slot in plan.slots
     }
-    basis = f"config.json; matrices assumed as {coded or dense}"
+    basis = f"{source}; matrices assumed as {coded or dense}"
     return ModelOutline(name, spec, plan, kinds, basis)
 
 

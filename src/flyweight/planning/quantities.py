@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from math import inf
 
+from flyweight.arguments.options import count
+from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError, nearest
 
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
@@ -65,6 +67,33 @@ def parse_number(text: str, name: str, low: float, high: float = inf) -> float:
     return check_range(value, name, low, high)
 
 
+def parse_whole(text: str, name: str, low: int, high: int) -> int:
+    """A whole number from `low` to `high`; 32k and 32K too, as in --max-model-len.  Raises
+    `ConfigError`.
+    """
+    if not re.fullmatch(r"\s*[+-]?\d{1,15}\s*[kKmM]?\s*", text, re.ASCII):
+        raise ConfigError(
+            "is not a whole number",
+            name,
+            value=text,
+            allowed=_describe(low, high),
+            hint=f"nearest valid: {_round_text(text, low, high)}",
+        )
+    bare = text.strip()
+    if bare.startswith("-"):
+        return int(check_range(int(bare.rstrip("kKmM ")), name, low, high))
+    return int(check_range(count(name, bare.lstrip("+")), name, low, high))
+
+
+def parse_size(text: str, name: str) -> int:
+    """Bytes above 0: 24GiB, 512MB.  Raises `ConfigError`."""
+    size = parse_bytes(text, 0, name)
+    if size <= 0:
+        raise ConfigError("is out of range", name, value=text, allowed="above 0",
+                          hint="nearest valid: 1MiB")  # fmt: skip
+    return size
+
+
 def check_range(value: float, name: str, low: float, high: float = inf) -> float:
     """The value, from `low` to `high`.  Raises `ConfigError`."""
     if low <= value <= high and value != inf:
@@ -75,7 +104,7 @@ def check_range(value: float, name: str, low: float, high: float = inf) -> float
         name,
         value=value,
         allowed=_describe(low, high),
-        hint=f"nearest valid: {near:g}" if near != inf else "",
+        hint=f"nearest valid: {_spell(near)}" if near != inf else "",
     )
 
 
@@ -107,8 +136,20 @@ def write_gb(amount: float) -> str:
     return f"{amount / 1e9:,.3g} GB" if amount < 1e12 else f"{amount / 1e9:,.0f} GB"
 
 
+def _round_text(text: str, low: int, high: int) -> int:
+    """The nearest whole number to what a text says."""
+    try:
+        return min(max(round(float(text)), low), high)
+    except (ValueError, OverflowError):
+        return low
+
+
 def _describe(low: float, high: float) -> str:
-    return f"{low:g} to {high:g}" if high < inf else f"{low:g} or more"
+    return f"{_spell(low)} to {_spell(high)}" if high < inf else f"{_spell(low)} or more"
+
+
+def _spell(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def _find_near(text: str) -> str:

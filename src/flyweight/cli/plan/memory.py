@@ -9,6 +9,7 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
+from flyweight.cli.plan.models import ModelChoice, read_outline
 from flyweight.cli.reports import PlotOutput
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
@@ -16,11 +17,6 @@ from flyweight.errors import ConfigError
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.planning.memory import MemoryPlanner, PlannedUse
     from flyweight.planning.memory_report import Place
-
-Planned = Annotated[
-    str | None,
-    typer.Argument(metavar="[MODEL]", help="A file, a folder or org/name; only headers are read."),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +45,13 @@ class DeviceOptions:
         from flyweight.plan.machine import read_machine
         from flyweight.planning.devices import FILE, find_device, read_devices
         from flyweight.planning.memory_report import Place
+        from flyweight.planning.quantities import parse_size
 
         known = read_devices(Path(self.devices).expanduser() if self.devices else FILE)
         chosen = [find_device(name, known) for name in self.device or ()] or known
         sizes = {"this machine": read_machine().total}
         if self.memory is not None:
-            sizes["--memory"] = parse_bytes(self.memory, 0, "memory")
+            sizes["--memory"] = parse_size(self.memory, "memory")
         sizes |= {one.name: one.memory for one in chosen}
         if self.device or self.memory:
             sizes.pop("this machine")
@@ -69,7 +66,7 @@ class DeviceOptions:
 @expand
 def memory(
     *,
-    model: Planned = None,
+    choice: ModelChoice,
     params: Annotated[
         str | None, typer.Option(metavar="N,N", help="Numbers of parameters: 8B, 500M.")
     ] = None,
@@ -94,6 +91,7 @@ def memory(
     devices that it fits.  Of a name on the Hub only config.json or a GGUF file's header is fetched.
     """
     out.check()
+    model = choice.get_name()
     if params is not None:
         if model is not None:
             raise ConfigError("MODEL and params exclude each other; give one")
@@ -114,15 +112,12 @@ def memory(
 
 
 def open_planner(settings: Settings) -> MemoryPlanner:
-    """Reads a model's outline, with the display of a download."""
+    """A planner of a model, whose headers are read here."""
     from flyweight.build import choose_backend
-    from flyweight.cli.show import show_loading
     from flyweight.plan.machine import measure_resident, read_machine
     from flyweight.planning.memory import MemoryPlanner
-    from flyweight.planning.outline import outline_model
 
-    with show_loading(planned=False) as listener:
-        outline = outline_model(settings, listener)
+    outline = read_outline(settings)
     cores = settings.threads or read_machine().cores
     ops = choose_backend(settings, cores)
     return MemoryPlanner(outline, ops, cores, measure_resident())
@@ -135,13 +130,14 @@ def make_use(
     sequences: int,
 ) -> PlannedUse:
     """The use that the options describe; `given` are bits and context.  Raises `ConfigError`."""
-    from flyweight.arguments.options import count
-    from flyweight.planning.memory import PlannedUse
-    from flyweight.planning.quantities import parse_bits
+    from flyweight.planning.memory import LEAST_CONTEXT, MOST_CONTEXT, PlannedUse
+    from flyweight.planning.quantities import parse_bits, parse_whole
 
     bits, context = given
     use = PlannedUse(
-        count("context", context) if context else planner.outline.spec.context,
+        parse_whole(context, "context", LEAST_CONTEXT, MOST_CONTEXT)
+        if context
+        else planner.outline.spec.context,
         sequences,
         settings.kv_cache_dtype,
         parse_bits(bits, "bits") if bits else None,
