@@ -1,5 +1,6 @@
 """The registry, and real techniques at small sizes on the model inside the package."""
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
 from flyweight.prove import registry, techniques
 from flyweight.prove.registry import NAMES, find_technique
-from flyweight.prove.stand_in import write_long
-from flyweight.prove.technique import METRICS, SIDES, ProveJob
+from flyweight.prove.stand_in import write_long, write_wide
+from flyweight.prove.technique import METRICS, SIDES, Measurement, ProveJob, Technique
 
 STORIES = find(Settings.of())
 
@@ -39,6 +40,53 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
     off, on = runs
     assert off.work == on.work == (4, 4 * (512 - 16), 4 * 16)
     assert off.answers == on.answers and len(on.ttfts) == 4 and len(on.itls) == 4 * 15
+
+
+@pytest.mark.parametrize("name", ["batching", "blocker", "stress", "ngram", "threads", "beam"])
+def test_techniques_that_promise_the_same_tokens_keep_it(name: str, tmp_path: Path) -> None:
+    technique = find_technique(name)
+    assert technique.exact
+    off, on = (run_once(technique, side, tmp_path) for side in SIDES)
+    assert off.work == on.work and off.work[2] > 0
+    assert off.answers == on.answers
+    assert off.find_time(technique.metric) is not None
+    assert on.find_time(technique.metric) is not None
+
+
+@pytest.mark.parametrize("name", ["weights", "kv-types", "isa"])
+def test_techniques_that_compute_in_another_way_do_the_same_work(name: str, tmp_path: Path) -> None:
+    technique = find_technique(name)
+    assert not technique.exact
+    off, on = (run_once(technique, side, tmp_path) for side in SIDES)
+    assert off.work == on.work and off.work[2] > 0
+
+
+def run_once(technique: Technique, side: str, folder: Path) -> Measurement:
+    opened = technique.open(ProveJob(STORIES, folder, 2), side)
+    try:
+        return opened.run(0, 0.01)
+    finally:
+        opened.close()
+
+
+def test_a_technique_differs_in_what_it_names(tmp_path: Path) -> None:
+    """Steps and tokens that the engine counts."""
+    found = {
+        (name, side): run_once(find_technique(name), side, tmp_path).figures
+        for name in ("batching", "ngram")
+        for side in SIDES
+    }
+    assert found["batching", "off"]["steps"] == 5 * 64  # one sequence at a time
+    assert found["batching", "on"]["steps"] < 2 * 64
+    assert found["ngram", "off"]["draft tokens"] == 0 < found["ngram", "on"]["draft tokens"]
+
+
+def test_the_wide_stand_in_is_a_model_of_random_weights(tmp_path: Path) -> None:
+    made = describe(write_wide(tmp_path).path)
+    assert made.spec.context == 8192 and len(made.spec.layers) == 12
+    matrices = [one for one in made.checkpoint.tensors.values() if len(one.shape) == 2]
+    assert {one.kind for one in matrices} == {"bf16"}
+    assert sum(2 * prod(one.shape) for one in matrices) > 128 << 20
 
 
 def test_the_long_stand_in_is_the_model_inside_with_a_longer_context(tmp_path: Path) -> None:

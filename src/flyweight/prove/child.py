@@ -8,7 +8,6 @@ when its stdin does.  Its peak memory is that of this side alone.
 """
 
 import os
-import re
 import signal
 import sys
 from dataclasses import replace
@@ -19,6 +18,7 @@ import msgspec
 
 from flyweight.errors import FlyweightError
 from flyweight.prove.energy import EnergyMeter
+from flyweight.prove.peak import measure_peak
 from flyweight.prove.registry import find_technique
 from flyweight.prove.technique import Measurement, ProveJob
 
@@ -69,15 +69,6 @@ def serve(lines: IO[bytes], out: IO[bytes]) -> None:
             answer(SideAnswer(measured=replace(measured, peak=peak, joules=meter.joules)))
     except FlyweightError as error:
         answer(SideAnswer(refused={**error.data, "kind": type(error).__name__}))
-
-
-def measure_peak(status: Path = Path("/proc/self/status")) -> int:
-    """Most bytes this process has held; 0 where the system does not say."""
-    try:
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)
-    except OSError:
-        return 0
-    return 1024 * int(found[1]) if found else 0
 
 
 def main() -> None:

@@ -5,18 +5,29 @@ blocks; a workload longer than the model's context is cut to it, and a note says
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from flyweight.bench.workloads import make_ids
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.describe import describe, find
+from flyweight.engine.metrics import EngineMetrics
+from flyweight.prove.peak import reset_peak
 from flyweight.prove.replay import TimedPrompt, replay
 from flyweight.prove.technique import Measurement, ProveJob
 from flyweight.text.tokenizer import Tokenizer
 
 BLOCK = 32  # tokens of K/V
 SPARE = 4  # blocks beyond what sequences need
+COUNTED = {
+    "steps": "steps",
+    "tokens computed": "computed",
+    "prompt tokens found in the cache": "cached",
+    "draft tokens": "proposed",
+    "draft tokens accepted": "accepted",
+    "preemptions": "preempted",
+}  # figures of a report: fields of `EngineMetrics`
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +81,43 @@ class EngineSide:
             **settings,
         }
         chosen.setdefault("max_num_batched_tokens", max(512, seqs))
-        self._loaded = build(Settings.of(model=job.model, **chosen))
-        self._loaded.moving.settle()
+        reset_peak()
+        self.loaded = build(Settings.of(model=job.model, **chosen))
+        self.loaded.moving.settle()
         self._workload = workload
-        self._limits = PromptLimits(self._loaded.spec.vocab, length, self._loaded.tokenizer)
+        self._limits = PromptLimits(self.loaded.spec.vocab, length, self.loaded.tokenizer)
 
     def run(self, round: int, share: float) -> Measurement:
-        return replay(self._loaded, self._workload.make(self._limits, round, share))
+        prompts = self._workload.make(self._limits, round, share)
+        before = replace(self.loaded.engine.metrics)
+        measured = self.replay(prompts)
+        counted = count_work(before, self.loaded.engine.metrics)
+        return replace(measured, figures={**measured.figures, **counted})
+
+    def replay(self, prompts: Sequence[TimedPrompt]) -> Measurement:
+        """The requests of one run."""
+        return replay(self.loaded, prompts)
 
     def close(self) -> None:
         """Frees the engine."""
-        del self._loaded
+        del self.loaded
+
+
+def count_work(before: EngineMetrics, now: EngineMetrics) -> dict[str, float]:
+    """What the engine counted in one run, by what it is called in a report."""
+    return {name: getattr(now, field) - getattr(before, field) for name, field in COUNTED.items()}
+
+
+def make_random_prompts(
+    limits: PromptLimits, round: int, count: int, answer: int, beams: int = 0
+) -> list[TimedPrompt]:
+    """Prompts that fill the length, none of which begins as another does, all due at once."""
+    first = (round + 2) * (1 << 20)
+    length = limits.length - answer
+    return [
+        TimedPrompt(make_ids(limits.vocab, length, first + i), answer, beams=beams)
+        for i in range(count)
+    ]
 
 
 def count_share(count: int, share: float) -> int:

@@ -9,7 +9,19 @@ from importlib import import_module
 from flyweight.errors import ConfigError, nearest
 from flyweight.prove.technique import Technique
 
-NAMES = ("apc",)
+NAMES = (
+    "batching",
+    "blocker",
+    "apc",
+    "stress",
+    "ngram",
+    "weights",
+    "kv-types",
+    "threads",
+    "isa",
+    "packed",
+    "beam",
+)
 
 
 def find_technique(name: str) -> Technique:

@@ -11,18 +11,22 @@ from dataclasses import dataclass
 from flyweight.bench.ours import GREEDY
 from flyweight.build import LoadedModel
 from flyweight.errors import EngineError
+from flyweight.params.tasks import BeamSearchParams
 from flyweight.prove.technique import Answer, Measurement
 from flyweight.types import Event, Request
 
 
 @dataclass(frozen=True, slots=True)
 class TimedPrompt:
-    """A prompt that is due `at` seconds after the start; times of a `judged` one are reported."""
+    """A prompt that is due `at` seconds after the start; times of a `judged` one are reported.
+    With `beams` it is answered by a search, whose answers come together.
+    """
 
     tokens: Sequence[int]
     answer: int
     at: float = 0.0
     judged: bool = True
+    beams: int = 0
 
 
 class TokenTimes:
@@ -70,7 +74,8 @@ def replay(loaded: LoadedModel, prompts: Sequence[TimedPrompt]) -> Measurement:
 
 
 def make_request(index: int, prompt: TimedPrompt) -> Request:
-    return Request(str(index), tuple(prompt.tokens), GREEDY, max_tokens=prompt.answer)
+    beam = BeamSearchParams(prompt.beams, prompt.answer, ignore_eos=True) if prompt.beams else None
+    return Request(str(index), tuple(prompt.tokens), GREEDY, max_tokens=prompt.answer, beam=beam)
 
 
 def read_tokens(event: Event) -> Answer:
@@ -83,7 +88,8 @@ def read_tokens(event: Event) -> Answer:
 def summarize(
     prompts: Sequence[TimedPrompt], times: Sequence[TokenTimes], seconds: float
 ) -> Measurement:
-    judged = [one for prompt, one in zip(prompts, times, strict=True) if prompt.judged]
+    pairs = list(zip(prompts, times, strict=True))
+    judged = [one for prompt, one in pairs if prompt.judged and not prompt.beams]
     return Measurement(
         seconds,
         sum(1 for one in times if one.tokens),

@@ -17,12 +17,16 @@ def show_times(value: float) -> str:
     return f"{value:.2f}x"
 
 
+def show_bound(value: float) -> str:
+    return f"{value:.2f}"
+
+
 def show_ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+    return f"{1e3 * seconds:,.{0 if seconds >= 0.1 else 2}f}"
 
 
 def show_mib(nbytes: int) -> str:
-    return f"{nbytes / (1 << 20):.0f} MiB"
+    return f"{nbytes / (1 << 20):,.0f}"
 
 
 def show_equal(share: float) -> str:
@@ -33,8 +37,8 @@ VERDICT_COLUMNS = (
     Column("technique", "technique"),
     Column("metric", "compared"),
     Column("speedup", "speed-up", show_times),
-    Column("low", "95 %", show_times),
-    Column("high", "to", show_times),
+    Column("low", "95 %", show_bound),
+    Column("high", "to", show_bound),
     Column("equal_tokens", "answers", show_equal),
     Column("verdict", "verdict"),
     Column("seed", "seed"),
@@ -42,10 +46,11 @@ VERDICT_COLUMNS = (
 SIDE_COLUMNS = (
     Column("technique", "technique"),
     Column("side", ""),
-    Column("requests_per_s", "requests/s"),
-    Column("ttft_p50", "TTFT p50", show_ms),
-    Column("itl_p50", "ITL p50", show_ms),
-    Column("peak_bytes", "peak", show_mib, UNAVAILABLE),
+    Column("seconds", "s"),
+    Column("requests_per_s", "req/s"),
+    Column("ttft_p50", "TTFT ms", show_ms),
+    Column("itl_p50", "ITL ms", show_ms),
+    Column("peak_bytes", "peak MiB", show_mib, UNAVAILABLE),
     Column("joules", "joules", unknown=UNAVAILABLE),
 )
 TECHNIQUE_COLUMNS = (Column("technique", "technique"), Column("what", "what it is"))
@@ -65,7 +70,9 @@ def report_suite(suite: ProvedSuite) -> Report:
         ),
     ]  # fmt: skip
     notes = [line for one in found for line in describe_outcome(one)]
-    notes += [f"{one.technique.name}: no figures: {one.problem}" for one in suite.failures]
+    for one in suite.failures:
+        word = "skipped" if one.skipped else "failed"
+        notes.append(f"{one.technique.name}: {word}: {one.problem}")
     around = suite.around
     machine = f"{around.cpu}, {around.cores} cores, {around.memory / (1 << 30):.0f} GiB"
     return Report("flyweight prove", tables, [*notes, machine])
@@ -84,8 +91,8 @@ def make_side_rows(outcome: ProveOutcome) -> list[list[Value]]:
     for side in SIDES:
         one = outcome.summarize(side)
         rows.append(
-            [outcome.technique.name, side, one.requests_per_s, one.ttft, one.itl, one.peak,
-             one.joules]
+            [outcome.technique.name, side, one.seconds, one.requests_per_s, one.ttft, one.itl,
+             one.peak, one.joules]
         )  # fmt: skip
     return rows
 
@@ -98,9 +105,12 @@ def describe_outcome(outcome: ProveOutcome) -> list[str]:
         f"  off: {technique.off}",
         f"  on: {technique.on}",
     ]
-    for name in outcome.summarize("off").figures:
-        values = [f"{outcome.summarize(side).figures[name]:,.4g} {side}" for side in SIDES]
-        lines.append(f"  {name}: {', '.join(values)}")
+    off, on = (outcome.summarize(side).figures for side in SIDES)
+    lines += [
+        f"  {name}: {off[name]:,.6g} off, {on[name]:,.6g} on"
+        for name in off
+        if off[name] != on[name]
+    ]
     return [*lines, *(f"  {note}" for note in outcome.notes)]
 
 

@@ -114,21 +114,23 @@ class PairRunner:
 
     def _warm_up(self) -> float:
         """Seconds that a pair of whole workloads would take, from a part of one."""
-        taken = 0.0
+        taken, share = 0.0, WARM_SHARE if self.technique.divisible else 1.0
         for name in SIDES:
             side = self.sides.find(name)
             self.listener.show_run(self.technique, f"warm-up, {name}", self.spent)
             began = self.clock()
-            measured = side.run(-1, WARM_SHARE)
+            measured = side.run(-1, share)
             taken += self.clock() - began
             if measured.find_time(self.metric) is None:
                 raise ConfigError(
                     f"is not measured by {self.technique.name}", "metric", value=self.metric,
                     hint=f"nearest valid: {self.technique.metric}",
                 )  # fmt: skip
-        return taken / WARM_SHARE
+        return taken / share
 
     def _choose_share(self, whole: float) -> float:
+        if not self.technique.divisible:
+            return 1.0
         left = max(0.0, self.plan.seconds - self.spent)
         return max(LEAST_SHARE, min(1.0, left / max(1e-9, PLANNED_PAIRS * whole)))
 

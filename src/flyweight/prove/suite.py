@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from flyweight.bench.facts import Surroundings
 from flyweight.config import Settings
 from flyweight.describe import find
-from flyweight.errors import FlyweightError
+from flyweight.errors import ConfigError, FlyweightError
 from flyweight.prove.outcome import ProveOutcome
 from flyweight.prove.process import ProcessSide
 from flyweight.prove.runner import OpenSide, ProveListener, ProvePlan, prove
@@ -23,10 +23,11 @@ from flyweight.prove.technique import ProveJob, Technique
 
 @dataclass(frozen=True, slots=True)
 class ProveFailure:
-    """A technique that gave no figures, and why."""
+    """A technique that gave no figures, and why; `skipped` where it cannot be measured here."""
 
     technique: Technique
     problem: str
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Suite:
                 except FlyweightError as error:
                     if strict:
                         raise
-                    failures.append(ProveFailure(technique, str(error)))
+                    skipped = isinstance(error, ConfigError)
+                    failures.append(ProveFailure(technique, str(error), skipped))
         chosen = self.request.model or ""
         return ProvedSuite(chosen, Surroundings.here(), tuple(outcomes), tuple(failures))
 

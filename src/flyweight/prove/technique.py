@@ -81,7 +81,8 @@ class Technique:
 
     `metric` is what is compared where the user chooses none.  `exact` techniques promise the same
     tokens.  `seed` is the speed-up that a founding document reports.  `stand_in` names the model
-    that the workload needs where the user gives none ("": the one inside the package).
+    that the workload needs where the user gives none ("": the one inside the package).  A workload
+    that is not `divisible` is always run whole.
     """
 
     name: str
@@ -94,3 +95,4 @@ class Technique:
     seed: str = ""
     exact: bool = True
     stand_in: str = ""
+    divisible: bool = True

@@ -1,0 +1,45 @@
+"""Chunked prefill: a short prompt does not wait until all of a long one is computed."""
+
+from typing import Any
+
+from flyweight.bench.workloads import make_ids
+from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
+from flyweight.prove.replay import TimedPrompt
+from flyweight.prove.technique import ProveJob, Technique
+
+BLOCKER, VICTIM, ANSWER = 3500, 32, 16
+DUE = 0.002  # seconds after the blocker: while its first step is computed
+BUDGET, CHUNK = 512, 256  # tokens of a step, and of one prompt in a step
+WHOLE = BLOCKER + VICTIM  # tokens of a step that holds both prompts
+SETTINGS: dict[str, dict[str, Any]] = {
+    "off": {"max_num_batched_tokens": WHOLE},
+    "on": {"max_num_batched_tokens": BUDGET, "long_prefill_token_threshold": CHUNK},
+}
+
+
+def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
+    """The blocker, and the victim shortly after it."""
+    seed = 2 * (round + 2)
+    return [
+        TimedPrompt(make_ids(limits.vocab, limits.length - ANSWER, seed), ANSWER, judged=False),
+        TimedPrompt(make_ids(limits.vocab, VICTIM, seed + 1), ANSWER, at=DUE),
+    ]
+
+
+def open_side(job: ProveJob, side: str) -> EngineSide:
+    workload = EngineWorkload(make_prompts, BLOCKER + ANSWER, 2)
+    return EngineSide(job, workload, SETTINGS[side])
+
+
+TECHNIQUE = Technique(
+    name="blocker",
+    what="chunked prefill: a long prompt is computed in parts, next to other requests",
+    workload=f"W5: a prompt of {BLOCKER:,} tokens, and one of {VICTIM} that is due "
+    f"{1e3 * DUE:g} ms later, whose times are compared",
+    off=f"max_num_batched_tokens = {WHOLE:,}: the long prompt is one step",
+    on=f"max_num_batched_tokens = {BUDGET}, long_prefill_token_threshold = {CHUNK}",
+    metric="ttft",
+    open=open_side,
+    stand_in="long",
+    divisible=False,
+)

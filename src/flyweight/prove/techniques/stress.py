@@ -1,0 +1,35 @@
+"""Concurrency: many sequences in a step read the weights once."""
+
+from flyweight.prove.engine_side import (
+    EngineSide,
+    EngineWorkload,
+    PromptLimits,
+    count_share,
+    make_random_prompts,
+)
+from flyweight.prove.replay import TimedPrompt
+from flyweight.prove.technique import ProveJob, Technique
+
+REQUESTS, PROMPT, ANSWER = 150, 64, 64
+SEQS = {"off": 8, "on": 128}
+
+
+def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
+    return make_random_prompts(limits, round, count_share(REQUESTS, share), ANSWER)
+
+
+def open_side(job: ProveJob, side: str) -> EngineSide:
+    workload = EngineWorkload(make_prompts, PROMPT + ANSWER, SEQS[side])
+    return EngineSide(job, workload, {})
+
+
+TECHNIQUE = Technique(
+    name="stress",
+    what="concurrency: more sequences in a step",
+    workload=f"W6: {REQUESTS} requests at once, {PROMPT} tokens in and {ANSWER} out",
+    off=f"max_num_seqs = {SEQS['off']}",
+    on=f"max_num_seqs = {SEQS['on']}",
+    metric="throughput",
+    open=open_side,
+    seed="1.09x",
+)
