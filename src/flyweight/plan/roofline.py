@@ -191,7 +191,7 @@ def _list_matrices(
     by_kind: dict[str, list[Source]] = {}
     for source in slot.sources:
         by_kind.setdefault(kinds[source.tensor], []).append(source)
-    share = _compute_share(slot.name, spec)
+    share = compute_share(slot.name, spec)
     return [
         Matrix(
             rows=sum(source.out for source in sources),
@@ -209,7 +209,7 @@ def _count_bytes(kind: str, sources: Sequence[Source]) -> int:
     return sum(FORMATS[kind].count_bytes((s.rows, s.shape[-1])) for s in sources)
 
 
-def _compute_share(slot: str, spec: ModelSpec) -> float:
+def compute_share(slot: str, spec: ModelSpec) -> float:
     """With what probability a token meets a slot's matrix."""
     found = LAYER.match(slot)
     route: RouteSpec | None = None
