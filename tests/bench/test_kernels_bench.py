@@ -150,7 +150,12 @@ def test_a_peer_that_cannot_begin_is_ended(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "name, package", [("openvino", "openvino-genai"), ("llama.cpp", "llama-cpp-python")]
+    "name, package",
+    [
+        ("openvino", "openvino-genai"),
+        ("llama.cpp", "llama-cpp-python"),
+        ("transformers", "transformers torch"),
+    ],
 )
 def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     tmp_path: Path, name: str, package: str
@@ -171,7 +176,10 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("llama-cpp", "vs = 'llama-cpp' is not a known peer; allowed: llama.cpp, openvino"),
+        (
+            "llama-cpp",
+            "vs = 'llama-cpp' is not a known peer; allowed: llama.cpp, openvino, transformers",
+        ),
         ("openvino=/none.gguf", "there is not a file '/none.gguf'"),
         ("llama.cpp 'x", "No closing quotation"),
         ("", "vs = '' is not a known peer"),

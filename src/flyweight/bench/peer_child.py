@@ -197,7 +197,64 @@ class LlamaCpp:
         self.lib.llama_memory_clear(self.memory, True)
 
 
-ENGINES: dict[str, type[OpenVINO] | type[LlamaCpp]] = {"openvino": OpenVINO, "llama.cpp": LlamaCpp}
+class Transformers:
+    """Plain PyTorch: a model of transformers called step by step, its weights in float32 or in the
+    type that `-dtype` names; of GGUF files it makes floats first.
+    """
+
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        import torch
+        import transformers
+
+        self.torch, self.seqs = torch, options["seqs"]
+        self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
+        torch.set_num_threads(options["threads"])
+        torch.set_grad_enabled(False)
+        folder, file = os.path.split(model)
+        where = {"gguf_file": file} if file.endswith(".gguf") else {}
+        kind = self._find_type(options["flags"])
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder if where else model, dtype=kind, **where
+        ).eval()
+
+    def _find_type(self, flags: list[str]) -> Any:
+        names = ("float32", "bfloat16", "float16")
+        if flags and (len(flags) != 2 or flags[0] != "-dtype" or flags[1] not in names):
+            raise ValueError(f"transformers takes -dtype {'|'.join(names)}, not {' '.join(flags)}")
+        return getattr(self.torch, flags[1] if flags else "float32")
+
+    def prefill(self, before: Ids, tokens: Ids) -> float:
+        kept = self._run([before], None) if before else None
+        start = time.perf_counter()
+        self._run([tokens], kept)
+        return time.perf_counter() - start
+
+    def decode(self, prompts: list[Ids], shared: int, gen: int) -> float:
+        kept = self._run(prompts, None)
+        start = time.perf_counter()
+        for step in range(gen):
+            kept = self._run([[1 + step]] * len(prompts), kept)
+        return time.perf_counter() - start
+
+    def generate(self, prompts: list[Ids], gen: int) -> float:
+        """Batches of as many prompts as there are sequences; all have the same length."""
+        start = time.perf_counter()
+        for at in range(0, len(prompts), self.seqs):
+            self.decode(prompts[at : at + self.seqs], 0, gen - 1)
+        return time.perf_counter() - start
+
+    def _run(self, rows: list[Ids], kept: Any) -> Any:
+        """K and V after `rows`, one for each sequence; logits of the last tokens."""
+        ids = self.torch.tensor(rows)
+        out = self.model(ids, past_key_values=kept, use_cache=True, logits_to_keep=1)
+        return out.past_key_values
+
+
+ENGINES: dict[str, type[OpenVINO] | type[LlamaCpp] | type[Transformers]] = {
+    "openvino": OpenVINO,
+    "llama.cpp": LlamaCpp,
+    "transformers": Transformers,
+}
 
 
 def die_with_parent() -> None:

@@ -24,7 +24,11 @@ from flyweight.errors import ConfigError, FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
 
 CHILD = Path(__file__).with_name("peer_child.py")
-PACKAGES = {"llama.cpp": "llama-cpp-python", "openvino": "openvino-genai"}
+PACKAGES = {
+    "llama.cpp": "llama-cpp-python",
+    "openvino": "openvino-genai",
+    "transformers": "transformers torch",
+}
 PATIENCE = 5  # seconds a peer has to end by itself
 
 

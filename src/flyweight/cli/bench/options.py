@@ -32,8 +32,8 @@ MemoryLimit = Annotated[
     ),
 ]
 VS = (
-    "Engine to compare with: llama.cpp or openvino; add =FILE for another file of the same "
-    "weights, and flags: 'llama.cpp -fa off'; may be repeated."
+    "Engine to compare with: llama.cpp, openvino or transformers; add =FILE for another file of "
+    "the same weights, and flags: 'llama.cpp -fa off'; may be repeated."
 )
 Vs = Annotated[list[str] | None, typer.Option(metavar="PEER", help=VS)]
 VsPython = Annotated[
