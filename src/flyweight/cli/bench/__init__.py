@@ -1,16 +1,17 @@
 """`flyweight bench`: what is measured, a command each."""
 
 from flyweight.cli.bench import fragmentation, kernels, offline, serve, startup, window
+from flyweight.cli.bench.explained import add_definitions
 from flyweight.cli.help import HelpCommand, make_group
 
 app = make_group(help="Measure speed against the machine's limits and other engines.")
-app.command("kernels", cls=HelpCommand)(kernels.kernels)
-app.command("throughput", cls=HelpCommand)(offline.throughput)
-app.command("latency", cls=HelpCommand)(offline.latency)
-app.command("startup", cls=HelpCommand)(startup.startup)
+app.command("kernels", cls=HelpCommand)(add_definitions(kernels.kernels, "kernels"))
+app.command("throughput", cls=HelpCommand)(add_definitions(offline.throughput, "throughput"))
+app.command("latency", cls=HelpCommand)(add_definitions(offline.latency, "latency"))
+app.command("startup", cls=HelpCommand)(add_definitions(startup.startup, "startup"))
 app.command("fragmentation", cls=HelpCommand)(fragmentation.fragmentation)
 app.command("window", cls=HelpCommand)(window.window)
-app.command("serve", cls=HelpCommand)(serve.serve)
+app.command("serve", cls=HelpCommand)(add_definitions(serve.serve, "serve"))
 
 
 @app.callback()

@@ -156,8 +156,11 @@ def kernels(
 
     with show_measuring(show) as listener:
         run(requested, done, listener)
-    if out.output == "md":
+    if not found:
+        names = ", ".join(test.name for test in requested.tests)
+        print(f"nothing was measured: {path} has {names} already", file=sys.stderr)
+    if out.output == "md" and found:
         print(f"\n{report.describe_machine(Surroundings.here(), found)}")
         print(report.DETERMINISTIC)
-    else:
+    elif out.output != "md":
         sys.stdout.write(report.report(found, out.output) + "\n")
