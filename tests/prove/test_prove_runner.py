@@ -46,10 +46,14 @@ def test_pairs_are_measured_until_the_time_is_up() -> None:
 
 
 def test_fewer_requests_are_made_where_pairs_do_not_fit_the_time() -> None:
-    """A whole pair takes 3 s.  A tenth of it to warm up leaves 5.7 s for four of them."""
+    """A whole pair takes 3 s.  A tenth of it to warm up leaves 5.7 s: four pairs of a quarter."""
     found = Bench(2.0).prove(ProvePlan(seconds=6))
-    assert found.share == pytest.approx(5.7 / 12)
-    assert found.notes[-1].startswith("47% of the requests")
+    assert found.share == 0.25
+    assert found.notes[-1].startswith("25% of the requests")
+
+
+def test_a_share_may_be_given() -> None:
+    assert Bench(2.0).prove(ProvePlan(seconds=6, share=0.5)).share == 0.5
 
 
 def test_two_pairs_are_measured_even_if_the_time_is_up() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.bench.options import find_writable, name_errors
 from flyweight.cli.parameters import Values, expand
 from flyweight.cli.reports import ReportOutput
 from flyweight.errors import ConfigError
@@ -36,6 +39,19 @@ Minutes = Annotated[
         show_default=False,
     ),
 ]
+Html = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write a page with tables and plots.")
+]
+SaveBaseline = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Keep all figures, for a later --compare.")
+]
+Compare = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Compare with figures that were kept; the exit code is 1 where one is slower.",
+    ),
+]
 Metric = Annotated[
     str | None,
     typer.Option(
@@ -52,12 +68,18 @@ def prove(
     minutes: Minutes = None,
     metric: Metric = None,
     engine: Annotated[Values, opt.select_settings("threads")],
+    html: Html = None,
+    save_baseline: SaveBaseline = None,
+    compare: Compare = None,
     out: ReportOutput,
 ) -> int:
     """Measure a technique off and on, in turn, on this machine.
 
     A speed-up comes with its 95 % interval, and answers are compared token for token.
     """
+    from flyweight.bench.facts import Surroundings
+    from flyweight.prove import baseline as kept
+    from flyweight.prove.page import write_page
     from flyweight.prove.registry import find_technique, list_techniques
     from flyweight.prove.report import report_suite, report_techniques
     from flyweight.prove.runner import ProvePlan
@@ -69,11 +91,31 @@ def prove(
     techniques = list_techniques() if name == ALL else [find_technique(name)]
     check_metric(metric)
     seconds = 60 * check_minutes(minutes, 20 if name == ALL else 2)
-    request = SuiteRequest(techniques, seconds, model, engine["threads"], ProvePlan(metric=metric))
+    page, saved = find_writable("html", html), find_writable("save_baseline", save_baseline)
+    before = kept.read_baseline(Path(compare).expanduser()) if compare else None
+    if before is not None:
+        before.check_machine(Surroundings.here())
+    plan = ProvePlan(metric=metric)
+    request = SuiteRequest(techniques, seconds, model, engine["threads"], plan, before)
     with show_proving() as display:
         suite = Suite(request, display).run(strict=name != ALL)
-    out.show(report_suite(suite))
-    return 1 if any(not one.skipped for one in suite.failures) else 0
+    changes = kept.compare_suite(suite, before) if before else []
+    report = report_suite(suite, changes)
+    out.show(report)
+    with name_errors("html", page):
+        if page is not None:
+            page.write_text(write_page(suite, report, spell_command(name, model)), encoding="utf-8")
+    with name_errors("save_baseline", saved):
+        if saved is not None:
+            kept.save_baseline(saved, suite)
+    failed = any(not one.skipped for one in suite.failures)
+    return 1 if failed or any(one.verdict == kept.SLOWER for one in changes) else 0
+
+
+def spell_command(name: str, model: str | None) -> str:
+    """The command without the folders of files, which are private where a page is published."""
+    words = ["flyweight", "prove", name, *([Path(model).name] if model else [])]
+    return shlex.join(words)
 
 
 @contextmanager

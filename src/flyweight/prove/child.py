@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from flyweight.bench.facts import OtherProcesses
 from flyweight.errors import FlyweightError
 from flyweight.prove.energy import EnergyMeter
 from flyweight.prove.peak import measure_peak
@@ -64,9 +65,12 @@ def serve(lines: IO[bytes], out: IO[bytes]) -> None:
         for line in lines:
             given = msgspec.json.decode(line, type=RunRequest)
             with meter:
+                others = OtherProcesses()
                 measured = side.run(given.round, given.share)
+                cores = others.measure_cores()
             peak = measured.peak or measure_peak()
-            answer(SideAnswer(measured=replace(measured, peak=peak, joules=meter.joules)))
+            found = replace(measured, peak=peak, joules=meter.joules, others=cores)
+            answer(SideAnswer(measured=found))
     except FlyweightError as error:
         answer(SideAnswer(refused={**error.data, "kind": type(error).__name__}))
 

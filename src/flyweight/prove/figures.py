@@ -47,7 +47,7 @@ def bootstrap(ratios: Sequence[float]) -> SpeedInterval:
 
 
 def bootstrap_unpaired(before: Sequence[float], now: Sequence[float]) -> SpeedInterval:
-    """How many times as long runs take now as they took before: both sides are drawn again."""
+    """The median now over the median before, where both were drawn apart."""
     check_count(min(len(before), len(now)))
     draw = random.Random(SEED)
 

@@ -75,6 +75,7 @@ class ProveOutcome:
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...] = ()
     share: float = 1.0
+    model_bytes: int = 0
 
     def list_times(self, side: str) -> list[float]:
         """What is compared, in rounds."""
@@ -83,12 +84,22 @@ class ProveOutcome:
 
     @property
     def speed(self) -> SpeedInterval:
-        return bootstrap(compute_ratios(self.list_times("off"), self.list_times("on")))
+        return bootstrap(self.list_ratios())
+
+    def list_ratios(self) -> list[float]:
+        """Off's time over on's, in rounds."""
+        return compute_ratios(self.list_times("off"), self.list_times("on"))
 
     @property
     def equal(self) -> float | None:
         """The share of tokens that are the same; None where no answers are known."""
         return compare_answers(self.pairs)
+
+    @property
+    def others(self) -> float | None:
+        """Cores that other processes used, the median of all runs."""
+        known = [run.others for pair in self.pairs for run in pair if run.others is not None]
+        return median(known) if known else None
 
     @property
     def verdict(self) -> str:
@@ -120,12 +131,14 @@ def to_document(outcome: ProveOutcome) -> dict[str, Any]:
         "on": technique.on,
         "seed": technique.seed,
         "model": outcome.model,
+        "model_bytes": outcome.model_bytes,
         "notes": list(outcome.notes),
         "share": outcome.share,
         "metric": outcome.metric,
         "pairs": len(outcome.pairs),
         "speedup": {"median": speed.median, "low": speed.low, "high": speed.high},
         "verdict": outcome.verdict,
+        "other_cores": outcome.others,
         "equal_tokens": outcome.equal,
         "exact": technique.exact,
         "work": dict(zip(UNIT, outcome.pairs[0][0].work, strict=True)),

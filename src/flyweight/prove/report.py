@@ -6,8 +6,9 @@ Invariant: a figure that was not measured is "unavailable", never 0.
 from collections.abc import Sequence
 
 from flyweight.planning.report import Column, Report, ReportTable, Value
+from flyweight.prove.baseline import ComparedOutcome
 from flyweight.prove.outcome import ProveOutcome
-from flyweight.prove.suite import ProvedSuite
+from flyweight.prove.proved import ProvedSuite
 from flyweight.prove.technique import SIDES, Technique
 
 UNAVAILABLE = "unavailable"
@@ -53,11 +54,23 @@ SIDE_COLUMNS = (
     Column("peak_bytes", "peak MiB", show_mib, UNAVAILABLE),
     Column("joules", "joules", unknown=UNAVAILABLE),
 )
+CHANGE_COLUMNS = (
+    Column("technique", "technique"),
+    Column("before_speedup", "speed-up then", show_times),
+    Column("now_speedup", "now", show_times),
+    Column("time_ratio", "time now/then", show_bound),
+    Column("low", "95 %", show_bound),
+    Column("high", "to", show_bound),
+    Column("verdict", "verdict"),
+    Column("quiet", "quiet"),
+)
 TECHNIQUE_COLUMNS = (Column("technique", "technique"), Column("what", "what it is"))
 
 
-def report_suite(suite: ProvedSuite) -> Report:
-    """Both tables, and in words how each off was made and what was scaled."""
+def report_suite(suite: ProvedSuite, changes: Sequence[ComparedOutcome] = ()) -> Report:
+    """Both tables, what changed since a baseline, and in words how each off was made and what was
+    scaled.
+    """
     found = suite.outcomes
     tables = [
         ReportTable(
@@ -69,13 +82,35 @@ def report_suite(suite: ProvedSuite) -> Report:
             [row for one in found for row in make_side_rows(one)],
         ),
     ]  # fmt: skip
+    if changes:
+        tables.append(make_change_table(changes))
     notes = [line for one in found for line in describe_outcome(one)]
     for one in suite.failures:
         word = "skipped" if one.skipped else "failed"
         notes.append(f"{one.technique.name}: {word}: {one.problem}")
+    return Report("flyweight prove", tables, [*notes, describe_machine(suite)])
+
+
+def describe_machine(suite: ProvedSuite) -> str:
+    """Processor, memory and version."""
     around = suite.around
-    machine = f"{around.cpu}, {around.cores} cores, {around.memory / (1 << 30):.0f} GiB"
-    return Report("flyweight prove", tables, [*notes, machine])
+    commit = f" ({around.commit})" if around.commit else ""
+    return (
+        f"{around.cpu}, {around.cores} cores, {around.memory / (1 << 30):.0f} GiB; "
+        f"flyweight {around.version}{commit}"
+    )
+
+
+def make_change_table(changes: Sequence[ComparedOutcome]) -> ReportTable:
+    rows: list[list[Value]] = [
+        [one.technique, one.before, one.speed.median * one.before, one.time.median, one.time.low,
+         one.time.high, one.verdict, one.quiet]
+        for one in changes
+    ]  # fmt: skip
+    notes = (
+        "Times are judged where other processes were quiet in both runs; speed-ups always are.",
+    )
+    return ReportTable("changes", "Compared with the baseline", CHANGE_COLUMNS, rows, notes)
 
 
 def make_verdict_row(outcome: ProveOutcome) -> list[Value]:
@@ -111,6 +146,8 @@ def describe_outcome(outcome: ProveOutcome) -> list[str]:
         for name in off
         if off[name] != on[name]
     ]
+    if outcome.others is not None:
+        lines.append(f"  other processes used {outcome.others:.2f} cores meanwhile")
     return [*lines, *(f"  {note}" for note in outcome.notes)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from flyweight.bench.facts import measure_size
 from flyweight.errors import ConfigError
 from flyweight.prove.figures import LEAST_PAIRS, SpeedInterval, bootstrap, compute_ratios
 from flyweight.prove.outcome import Pair, ProveOutcome, check_work
@@ -18,13 +19,13 @@ from flyweight.prove.technique import SIDES, Measurement, ProveJob, Side, Techni
 OpenSide = Callable[[Technique, ProveJob, str], Side]
 WARM_SHARE = 0.1  # of the requests, in the runs that warm up and tell how long all would take
 PLANNED_PAIRS = 4  # that should fit the time; fewer requests are made where they do not
-LEAST_SHARE = 0.05
+LEAST_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
 class ProvePlan:
     """`seconds` for one technique; at least `least` pairs before an interval counts as tight, which
-    is `width` of the median.
+    is `width` of the median.  `share` of the requests are made (None: what fits the time).
     """
 
     seconds: float = 60.0
@@ -32,6 +33,7 @@ class ProvePlan:
     most: int = 100
     width: float = 0.06
     metric: str | None = None
+    share: float | None = None
 
 
 class ProveListener:
@@ -131,8 +133,13 @@ class PairRunner:
     def _choose_share(self, whole: float) -> float:
         if not self.technique.divisible:
             return 1.0
+        if self.plan.share is not None:
+            return self.plan.share
         left = max(0.0, self.plan.seconds - self.spent)
-        return max(LEAST_SHARE, min(1.0, left / max(1e-9, PLANNED_PAIRS * whole)))
+        share = 1.0
+        while share > LEAST_SHARE and share * PLANNED_PAIRS * whole > left:
+            share /= 2  # so that runs that are compared later likely have the same
+        return share
 
     def _measure_pair(self, round: int) -> None:
         order = SIDES if round % 2 == 0 else SIDES[::-1]
@@ -179,8 +186,9 @@ def prove(
     return ProveOutcome(
         technique,
         runner.metric,
-        str(job.model.name),
+        job.model.name,
         tuple(runner.pairs),
         tuple(sides.notes),
         runner.share,
+        measure_size(job.model),
     )

@@ -10,45 +10,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flyweight.bench.facts import Surroundings
+from flyweight.bench.facts import Surroundings, measure_size
 from flyweight.config import Settings
 from flyweight.describe import find
 from flyweight.errors import ConfigError, FlyweightError
+from flyweight.prove.baseline import Baseline
 from flyweight.prove.outcome import ProveOutcome
 from flyweight.prove.process import ProcessSide
+from flyweight.prove.proved import ProvedSuite, ProveFailure
 from flyweight.prove.runner import OpenSide, ProveListener, ProvePlan, prove
 from flyweight.prove.stand_in import STAND_INS, StandIn
 from flyweight.prove.technique import ProveJob, Technique
 
 
 @dataclass(frozen=True, slots=True)
-class ProveFailure:
-    """A technique that gave no figures, and why; `skipped` where it cannot be measured here."""
-
-    technique: Technique
-    problem: str
-    skipped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ProvedSuite:
-    """What was found, in order, and where; `model` is the user's choice ("": none)."""
-
-    model: str
-    around: Surroundings
-    outcomes: tuple[ProveOutcome, ...]
-    failures: tuple[ProveFailure, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class SuiteRequest:
-    """`seconds` for all techniques together; `model` None lets each choose."""
+    """`seconds` for all techniques together; `model` None lets each choose.  With a `baseline`
+    each runs what was run for it."""
 
     techniques: Sequence[Technique]
     seconds: float
     model: str | None = None
     threads: int | None = None
     plan: ProvePlan = field(default_factory=ProvePlan)
+    baseline: Baseline | None = None
 
 
 class Suite:
@@ -66,7 +51,9 @@ class Suite:
         self._stand_ins: dict[str, StandIn] = {}
 
     def run(self, *, strict: bool = False) -> ProvedSuite:
-        """Raises the first error of a technique if `strict`."""
+        """Raises the first error of a technique if `strict`, and always what is wrong with the
+        model or the baseline.
+        """
         outcomes: list[ProveOutcome] = []
         failures: list[ProveFailure] = []
         end = self.clock() + self.request.seconds
@@ -74,8 +61,11 @@ class Suite:
         with TemporaryDirectory(prefix="flyweight-prove-") as folder:
             for i, technique in enumerate(techniques):
                 seconds = max(0.0, end - self.clock()) / (len(techniques) - i)
+                model, note = self._choose_model(technique, Path(folder))
+                plan = self._make_plan(technique, model, seconds)
                 try:
-                    outcomes.append(self._prove(technique, seconds, Path(folder)))
+                    found = self._prove(technique, model, plan, Path(folder))
+                    outcomes.append(replace(found, notes=(*note, *found.notes)))
                 except FlyweightError as error:
                     if strict:
                         raise
@@ -84,14 +74,22 @@ class Suite:
         chosen = self.request.model or ""
         return ProvedSuite(chosen, Surroundings.here(), tuple(outcomes), tuple(failures))
 
-    def _prove(self, technique: Technique, seconds: float, folder: Path) -> ProveOutcome:
-        model, note = self._choose_model(technique, folder)
+    def _prove(
+        self, technique: Technique, model: Path, plan: ProvePlan, folder: Path
+    ) -> ProveOutcome:
         own = folder / technique.name
         own.mkdir()
         job = ProveJob(model, own, self.request.threads)
-        plan = replace(self.request.plan, seconds=seconds)
-        found = prove(technique, job, plan, self.open_side, self.listener, self.clock)
-        return replace(found, notes=(*note, *found.notes))
+        return prove(technique, job, plan, self.open_side, self.listener, self.clock)
+
+    def _make_plan(self, technique: Technique, model: Path, seconds: float) -> ProvePlan:
+        """Within these seconds; as much work as the baseline did, where there is one."""
+        plan, baseline = replace(self.request.plan, seconds=seconds), self.request.baseline
+        if baseline is None:
+            return plan
+        baseline.check_model(technique.name, model.name, measure_size(model))
+        baseline.check_metric(technique.name, plan.metric or technique.metric)
+        return replace(plan, share=baseline.find(technique.name).share)
 
     def _choose_model(self, technique: Technique, folder: Path) -> tuple[Path, tuple[str, ...]]:
         """The user's model, else one that the workload fits, with a note of what that is."""

@@ -36,7 +36,8 @@ class Measurement:
 
     `ttfts` and `itls` are seconds, of the requests that are judged.  `answers` are token ids
     (none: not known).  `peak` is the most bytes that the side's process held (0: not known),
-    `joules` what the processor used meanwhile.  `figures` are a technique's own, by their names.
+    `joules` what the processor used meanwhile, `others` the cores that other processes used
+    (None: not known).  `figures` are a technique's own, by their names.
     """
 
     seconds: float
@@ -48,6 +49,7 @@ class Measurement:
     answers: tuple[Answer, ...] = ()
     peak: int = 0
     joules: float | None = None
+    others: float | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
