@@ -110,11 +110,12 @@ class AsyncLLM:
         priority: int = 0,
         adapter: str = "",
         lora_request: LoRARequest | None = None,
+        return_cache_explanation: bool = False,
     ) -> AsyncGenerator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Leaving the loop, or
         cancelling the task, ends the request; so does `abort` with its `request_id`.
         """
-        lanes = ContextFactory(salt, priority, adapter, lora_request)
+        lanes = ContextFactory(salt, priority, adapter, lora_request, return_cache_explanation)
         collector = self.llm.make_collector(prompt, sampling_params, lanes, request_id)
         async with self._free:
             stream = self._begin(collector)

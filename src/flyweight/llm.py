@@ -170,17 +170,20 @@ class LLM:
         priority: int | Sequence[int] | None = 0,
         adapter: str | Sequence[str] = "",
         lora_request: LoRARequests = None,
+        return_cache_explanation: bool = False,
     ) -> list[RequestOutput]:
         """Completes every prompt: text, token ids, or {"prompt": ..., "prompt_token_ids": ...}.
 
         Results come in the prompts' order.  Raises `RequestError` before any work if one of them
         cannot be served.  `salt` keeps this call's prefix-cache entries apart; lower `priority`
         goes first.  `adapter` names one of `Settings.adapters`, `lora_request` does so in vLLM's
-        way.  Each but `salt` is one value for all prompts, or a list with one for each.
+        way.  Each but `salt` is one value for all prompts, or a list with one for each.  With
+        `return_cache_explanation` results say what was found in the prefix cache, and why not more.
         """
         many = list_prompts(prompts)
         params = self._spread_params(sampling_params, len(many))
-        inputs = self._prepare(many, params, ContextFactory(salt, priority, adapter, lora_request))
+        lanes = ContextFactory(salt, priority, adapter, lora_request, return_cache_explanation)
+        inputs = self._prepare(many, params, lanes)
         return self._run_all(inputs, self._reader.make_collector, use_tqdm)
 
     def embed(
@@ -216,9 +219,8 @@ class LLM:
         """
         many = list_prompts(prompts)
         searches = spread_options("params", params, BeamSearchParams, len(many))
-        inputs = self._prepare(
-            many, searches, ContextFactory(salt, priority, adapter, lora_request)
-        )
+        lanes = ContextFactory(salt, priority, adapter, lora_request)
+        inputs = self._prepare(many, searches, lanes)
         found = self._run_all(inputs, self._reader.make_collector, use_tqdm)
         return cast("list[BeamSearchOutput]", found)
 
@@ -239,6 +241,7 @@ class LLM:
         priority: int | Sequence[int] | None = 0,
         adapter: str | Sequence[str] = "",
         lora_request: LoRARequests = None,
+        return_cache_explanation: bool = False,
         **unknown: Never,
     ) -> list[RequestOutput]:
         """Answers one conversation or several, through the model's chat template (without one, the
@@ -270,6 +273,7 @@ class LLM:
             priority=priority,
             adapter=adapter,
             lora_request=lora_request,
+            return_cache_explanation=return_cache_explanation,
         )
 
     def conversation(
@@ -309,6 +313,7 @@ class LLM:
         priority: int = 0,
         adapter: str = "",
         lora_request: LoRARequest | None = None,
+        return_cache_explanation: bool = False,
     ) -> Generator[RequestOutput]:
         """Yields the result as it grows; `outputs[i].delta` is what is new.  Closing it early ends
         the request.  A bad prompt is refused at once, the clock starts with the first `next`.
@@ -322,9 +327,8 @@ class LLM:
                 hint=f"nearest valid: best_of = {params.n}, or generate",
             )
         reader = self._reader
-        (inputs,) = self._prepare(
-            [prompt], [params], ContextFactory(salt, priority, adapter, lora_request)
-        )
+        lanes = ContextFactory(salt, priority, adapter, lora_request, return_cache_explanation)
+        (inputs,) = self._prepare([prompt], [params], lanes)
         id = reader.make_id()
         runs = self.loop.run(reader.make_collector(inputs, id, time.monotonic()) for _ in range(1))
         return (collector.output() for batch in runs for collector in batch if collector.readable)
@@ -347,8 +351,8 @@ class LLM:
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[Params], lanes: ContextFactory
     ) -> list[PreparedPrompt]:
-        """Checked prompts, each with its options and its lane.  Raises `RequestError`."""
-        copies = {id(one): _copy_params(one) for one in params}  # the caller's may change
+        """Checked prompts, each with a copy of its options and its lane.  Raises `RequestError`."""
+        copies = {id(p): p.clone() if isinstance(p, SamplingParams) else p for p in params}
         self.loaded  # noqa: B018  (not once it is closed)
         each = lanes.make_each(len(prompts), self.settings.adapters)
         if not self._chosen.priorities and any(lane.priority for lane in each):
@@ -393,7 +397,3 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         return spread_options("sampling_params", given, SamplingParams, wanted)
-
-
-def _copy_params(params: Params) -> Params:
-    return params.clone() if isinstance(params, SamplingParams) else params

@@ -172,7 +172,7 @@ class RequestMetrics:
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
     """A request's result so far; `finished` when every choice has ended.  `prompt_logprobs`, where
-    requested, has an entry for each token of the prompt.
+    requested, has an entry for each token of the prompt; `cache_explanation` comes on request too.
     """
 
     request_id: str
@@ -183,6 +183,26 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     prompt_logprobs: Sequence[dict[int, Logprob] | None] | None = None
+    cache_explanation: "CacheExplanation | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheExplanation:
+    """What became of a prompt in the prefix cache.  Up to token `diverged_at` a known sequence is
+    the same; there it goes on with `expected`, and the prompt with `got` (None: not known, or not
+    shown).  `reason` is a name for programs, None where all was found that can be; `fix` says how
+    more is found.
+    """
+
+    prompt_tokens: int
+    hit_tokens: int
+    reason: str | None
+    explanation: str
+    diverged_at: int | None
+    expected: str | None
+    got: str | None
+    fix: str | None
+    block_size: int
 
 
 @dataclass(frozen=True, slots=True)

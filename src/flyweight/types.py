@@ -7,7 +7,7 @@ module does not know models, arrays, or tokenizers.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -124,12 +124,16 @@ class Reuse:
     more were: caching_off, short (of a block), rows_wanted (log-probabilities of the prompt, or its
     hidden states), evicted, not_yet (another request is computing them), new_salt, never_seen; ""
     where all were found that can be.  `diverged` is the first token up to which nothing known
-    agrees with the prompt, None where all of it is known.
+    agrees with the prompt, None where all of it is known; `expected` are the tokens that the known
+    sequence most like it has there, which are of an earlier answer (`in_answer`) or of a prompt.
     """
 
     hit: int
     reason: str
     diverged: int | None
+    expected: tuple[int, ...] = ()
+    in_answer: bool = False
+    block_size: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

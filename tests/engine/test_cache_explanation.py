@@ -70,8 +70,41 @@ def test_where_prompts_part_is_reported_to_the_token() -> None:
     world = World()
     world.ask(LONG)
     other = (*LONG[:10], 9, *LONG[11:])
-    assert world.ask(other) == Reuse(8, "never_seen", 10)
-    assert world.ask(other[:11] + LONG[:7]) == Reuse(8, "never_seen", 11)
+    assert world.ask(other) == Reuse(8, "never_seen", 10, LONG[10:18])
+    found = world.ask(other[:11] + LONG[:7])
+    assert found == Reuse(8, "never_seen", 11, found.expected)
+    assert found.expected[:7] == other[11:18] and found.block_size == 4
+
+
+def test_the_known_tokens_may_be_of_an_answer() -> None:
+    """The prompt goes on with the first of the tokens that the model wrote, then with others."""
+    world = World()
+    id = world.add(LONG, max_tokens=6)
+    answer: list[int] = []
+    while world.engine.busy:
+        for event in world.engine.step():
+            assert event.id == id
+            answer += event.tokens
+    computed = answer[:-1]  # the last one is never computed
+    other = (*LONG, computed[0], (computed[1] + 1) % 16, *LONG)
+    assert world.ask(other) == Reuse(16, "never_seen", 19, tuple(computed[1:]), True)
+
+
+def test_a_chance_beginning_shows_no_tokens() -> None:
+    """Three tokens may be BOS and a mark of the chat template; four are a beginning."""
+    world = World()
+    world.ask(LONG)
+    assert world.ask((*LONG[:3], 9, *LONG)) == Reuse(0, "never_seen", 3)
+    assert world.ask((*LONG[:4], 9, *LONG)) == Reuse(4, "never_seen", 4, LONG[4:12])
+
+
+def test_those_of_a_request_that_is_under_way() -> None:
+    world = World()
+    world.add(LONG, max_tokens=9)
+    world.engine.step()
+    other = world.add((*LONG[:6], 9, *LONG))
+    found = next(one for one in world.finish()[other] if one is not None)
+    assert found == Reuse(4, "never_seen", 6, LONG[6:14])
 
 
 def test_requests_without_explain_get_no_explanation() -> None:
@@ -114,7 +147,8 @@ def test_prompts_of_another_salt_are_never_explained() -> None:
             world.add(theirs, "theirs", max_tokens=9)  # and is still at it
             world.engine.step()
         answers.append(world.ask(LONG, "mine"))
-    assert answers == [Reuse(12, "never_seen", 12)] * 3
+    known = answers[0].expected
+    assert answers == [Reuse(12, "never_seen", 12, known)] * 3 and known[:6] == first[12:]
 
 
 def test_evicted() -> None:
@@ -143,7 +177,7 @@ def test_ended_prompts_are_bounded_by_number_and_by_tokens(
     assert len(world.scheduler.prefix.known.ended) == 3
     monkeypatch.setattr(prefix, "TOKENS", 20)
     world.ask((20,) * 8)
-    assert sum(len(tokens) for _, tokens in world.scheduler.prefix.known.ended) <= 20
+    assert sum(len(tokens) for _, (tokens, _) in world.scheduler.prefix.known.ended) <= 20
 
 
 def test_not_yet_where_another_is_computing_it() -> None:

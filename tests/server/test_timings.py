@@ -241,6 +241,8 @@ def test_the_cache_explanation_comes_where_it_is_requested(server: Running) -> N
     assert again["prompt_tokens"] - again["hit_tokens"] <= again["block_size"]
     other = explained(server, story[:180] + "zebras. " + story, **salt)
     assert other["reason"] == "never_seen" and other["hit_tokens"] < other["diverged_at"]
+    assert "zebras" in other["got"] and other["expected"] in story and other["fix"]
+    assert first["expected"] is first["got"] is again["expected"] is again["fix"] is None
     plain = server.post("/v1/completions", {"prompt": story, "max_tokens": 2})
     assert "cache_explanation" not in plain.json
 
@@ -259,8 +261,10 @@ def test_strangers_learn_where_prompts_part_to_the_block_only() -> None:
         ask("one", story)
         reported = ask("two", changed)
         assert reported["diverged_at"] == reported["hit_tokens"]
+        assert reported["expected"] is None is reported["got"]
         ask("one", story, cache_salt="ours")
-        assert ask("one", changed, cache_salt="ours")["diverged_at"] > reported["diverged_at"]
+        exact = ask("one", changed, cache_salt="ours")
+        assert exact["diverged_at"] > reported["diverged_at"] and exact["expected"] in story
         assert ask("two", changed, cache_salt="else")["reason"] == "new_salt"
 
 

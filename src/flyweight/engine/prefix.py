@@ -18,7 +18,10 @@ from flyweight.kv.blocks import DIGEST, BlockPool, Table, make_root_key
 from flyweight.types import Request, Reuse
 
 Tokens: TypeAlias = "array[int]"
+KnownTokens: TypeAlias = tuple[Tokens, int]  # of a sequence, and how many of them are its prompt
 KEYS = 4096  # lost keys that are remembered
+EXPECTED = 8  # tokens of a known sequence that are shown
+LIKE = 4  # common tokens of a sequence that are not chance: BOS, or a mark of the chat template
 PROMPTS, TOKENS = 128, 1 << 17  # ended sequences, and tokens of all of them: half a megabyte
 
 
@@ -28,7 +31,7 @@ class Known:
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
         self.lost: OrderedDict[bytes, None] = OrderedDict()
-        self.ended: deque[tuple[bytes, Tokens]] = deque()
+        self.ended: deque[tuple[bytes, KnownTokens]] = deque()
         self._tokens = 0  # in `ended`
 
     def forget(self, key: bytes) -> None:
@@ -37,28 +40,30 @@ class Known:
         if len(self.lost) > KEYS:
             self.lost.popitem(last=False)
 
-    def end(self, root: bytes, tokens: Tokens) -> None:
-        """A sequence that ended, as far as it was computed."""
+    def end(self, root: bytes, tokens: Tokens, prompt: int) -> None:
+        """A sequence that ended, as far as it was computed; its first `prompt` tokens are no
+        answer.
+        """
         if len(tokens) < self.pool.block_size:
             return  # nothing of it could be found
-        self.ended.append((root, tokens))
+        self.ended.append((root, (tokens, prompt)))
         self._tokens += len(tokens)
         while len(self.ended) > PROMPTS or self._tokens > TOKENS:
-            self._tokens -= len(self.ended.popleft()[1])
+            self._tokens -= len(self.ended.popleft()[1][0])
 
     def explain(
-        self, table: Table, prompt: Tokens, usable: int, salted: bool, live: Iterable[Tokens]
+        self, table: Table, prompt: Tokens, usable: int, salted: bool, live: Iterable[KnownTokens]
     ) -> Reuse:
-        """Why no more than `usable` tokens, or fewer, are taken from the cache.  `live` are the
-        tokens of other sequences with the same root.
+        """Why no more than `usable` tokens, or fewer, are taken from the cache.  `live` are other
+        sequences with the same root.
         """
         B, keys = self.pool.block_size, table.hashes
         full = (len(prompt) - 1) // B
         held = next((i for i in range(full) if keys[i] not in self.pool.by_hash), full)
         hit = min(held, usable // B) * B
-        ended = [tokens for root, tokens in self.ended if root == table.root]
-        near = max((count_common(prompt, tokens) for tokens in ended), default=0)
-        now = max((count_common(prompt, tokens) for tokens in live), default=0)
+        ended = [known for root, known in self.ended if root == table.root]
+        near, like_ended = find_nearest(prompt, ended)
+        now, like_live = find_nearest(prompt, live)
         shared = max(near, now, held * B)
         diverged = shared if shared < len(prompt) else None
         if hit < held * B:
@@ -73,7 +78,21 @@ class Known:
             reason = "new_salt"
         else:
             reason = "never_seen"
-        return Reuse(hit, reason, diverged)
+        like, same = (like_ended, near) if near >= now else (like_live, now)
+        if diverged is None or not LIKE <= shared == same:
+            return Reuse(hit, reason, diverged, block_size=B)
+        expected = tuple(like[0][shared : shared + EXPECTED])
+        return Reuse(hit, reason, diverged, expected, bool(expected) and shared >= like[1], B)
+
+
+def find_nearest(prompt: Tokens, known: Iterable[KnownTokens]) -> tuple[int, KnownTokens]:
+    """The sequence with the longest common beginning, and its length."""
+    nothing: tuple[int, KnownTokens] = (0, (prompt, 0))
+    return max(
+        ((count_common(prompt, one[0]), one) for one in known),
+        key=lambda pair: pair[0],
+        default=nothing,
+    )
 
 
 def count_common(a: Seq[int], b: Seq[int]) -> int:
@@ -135,16 +154,20 @@ class PrefixCache:
     def end(self, seq: Sequence) -> None:
         """Remembers what was computed of a sequence that ends, for `explain`."""
         if self.enabled and not seq.index:
-            self.known.end(seq.table.root, seq.tokens[: seq.computed])
+            self.known.end(seq.table.root, seq.tokens[: seq.computed], seq.prompt)
 
     def explain(self, seq: Sequence, live: Seq[Sequence]) -> Reuse:
         """What becomes of a prompt in the cache, before its blocks are taken; `live` are the
         sequences of all requests.
         """
         if not self.enabled:
-            return Reuse(0, "caching_off", None)
+            return Reuse(0, "caching_off", None, block_size=self.pool.block_size)
         if seq.leader is not None and seq.leader.reuse is not None:
             return seq.leader.reuse  # they share one prompt
         root, salted = seq.table.root, bool(seq.request.salt)
-        others = [s.tokens for s in live if s.request is not seq.request and s.table.root == root]
+        others = [
+            (s.tokens, s.prompt)
+            for s in live
+            if s.request is not seq.request and s.table.root == root
+        ]
         return self.known.explain(seq.table, seq.tokens, seq.first_row, salted, others)

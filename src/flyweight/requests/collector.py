@@ -15,6 +15,7 @@ from flyweight.errors import FlyweightError
 from flyweight.outputs import (
     AttemptReport,
     BeamSearchOutput,
+    CacheExplanation,
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
@@ -24,6 +25,7 @@ from flyweight.outputs import (
     RequestOutput,
 )
 from flyweight.params.repetition import FOUND
+from flyweight.requests.explaining import explain_cache
 from flyweight.requests.scores import ScoreColumns
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
@@ -187,10 +189,16 @@ class Collector:
             num_cached_tokens=self.cached,
             metrics=self.metrics(),
             prompt_logprobs=self.read_prompt_logprobs(),
+            cache_explanation=self._explain_cache(),
         )
         if self.request.beam is not None:
             return BeamSearchOutput(**known, prompt_text=self._read_prompt_text())
         return RequestOutput(**known)
+
+    def _explain_cache(self) -> CacheExplanation | None:
+        if self.reuse is None:
+            return None
+        return explain_cache(self.reuse, self.request.tokens, self.tokenizer)
 
     def take_pieces(self) -> list[TextPiece]:
         """What is new in every choice that has news, at a cost that does not grow with the text."""

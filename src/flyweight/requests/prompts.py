@@ -307,6 +307,7 @@ class ContextFactory:
     priority: int | Sequence[int] | None = 0
     adapter: str | Sequence[str] = ""
     lora_request: LoRARequests = None
+    explain: bool = False
 
     def make_each(
         self, wanted: int, known: Mapping[str, str | os.PathLike[str]]
@@ -330,7 +331,8 @@ class ContextFactory:
             _check_count("priority", "number", len(order), wanted)
         else:
             order = [order] * wanted
-        return [RequestContext(self.salt, at, name) for at, name in zip(order, names, strict=True)]
+        pairs = zip(order, names, strict=True)
+        return [RequestContext(self.salt, at, name, self.explain) for at, name in pairs]
 
 
 def add_salt(prompt: Prompt, lane: RequestContext) -> RequestContext:

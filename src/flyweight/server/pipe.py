@@ -7,7 +7,7 @@ invalid message ends the pipe.
 import struct
 from array import array
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from math import inf
 from typing import Any, Literal
 
@@ -165,7 +165,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
     error: dict[str, Any] | None = None
     total: float | None = None
     score: float | None = None
-    reuse: tuple[int, str, int | None] | None = None
+    reuse: tuple[int, str, int | None, tuple[int, ...], bool, int] | None = None
 
     @classmethod
     def of(cls, event: Event) -> "StepEvents":
@@ -184,7 +184,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             pack_error(event.error) if event.error is not None else None,
             event.total,
             event.score,
-            (event.reuse.hit, event.reuse.reason, event.reuse.diverged) if event.reuse else None,
+            astuple(event.reuse) if event.reuse else None,
         )
 
     def to_event(self) -> Event:

@@ -9,18 +9,8 @@ from typing import Any
 
 from flyweight.outputs import AttemptReport
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
+from flyweight.requests.explaining import explain_cache
 from flyweight.server.served_model import ServedModel
-
-REASONS = {
-    "": "all was found that can be; the last token is always computed",
-    "caching_off": "prefix caching is switched off",
-    "short": "the prompt is not longer than one block, and only whole blocks are kept",
-    "rows_wanted": "log-probabilities of the prompt are requested, so it is computed",
-    "evicted": "it was computed before, and its blocks were taken for others since",
-    "not_yet": "another request is still computing it",
-    "new_salt": "nothing is known under this cache_salt, or to this key",
-    "never_seen": "nothing that was computed begins like this",
-}
 
 
 def count_usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
@@ -133,29 +123,16 @@ def explain_reuse(
 ) -> list[dict[str, Any]]:
     """The cache explanation of each prompt that requested one.  If clients with different keys may
     share a cache without a salt, the place where prompts diverge is rounded to a block, which the
-    number of cached tokens reveals anyway: an exact place would let a client guess another's prompt
-    token by token.
+    number of cached tokens reveals anyway, and no text is shown: an exact place would let a client
+    guess another's prompt token by token.
     """
-    size = model.client.facts["block_size"]
     result = []
     for collector in collectors:
         found = collector.reuse
-        if found is None:
-            continue
-        place = found.diverged
-        exact = bool(collector.request.salt) or len(model.settings.keys) < 2
-        if place is not None and not exact:
-            place -= place % size
-        result.append(
-            {
-                "prompt_tokens": len(collector.request.tokens),
-                "hit_tokens": found.hit,
-                "reason": found.reason or None,
-                "explanation": REASONS[found.reason],
-                "diverged_at": place,
-                "block_size": size,
-            }
-        )
+        if found is not None:
+            exact = bool(collector.request.salt) or len(model.settings.keys) < 2
+            tokens = collector.request.tokens
+            result.append(asdict(explain_cache(found, tokens, model.tokenizer, exact=exact)))
     return result
 
 
