@@ -116,13 +116,31 @@ def test_a_second_server_gets_the_same_load(capsys: pytest.CaptureFixture[str]) 
     assert sorted(map(str, fake.bodies)) == sorted(map(str, other.bodies))
     text, last = capsys.readouterr().out.rsplit("\n{", 1)
     assert text.count("Serving Benchmark Result") == 2
-    assert f" Beside {other.url} " in text
+    assert f" Compared with {other.url} " in text
     got = json.loads("{" + last)
     assert got["vs"]["completed"] == got["completed"] == 6
     better = got["better"]
     assert better["Median TTFT (ms)"] > 1 and better["Output token throughput (tok/s)"] > 1
     ratio = got["output_throughput"] / got["vs"]["output_throughput"]
     assert better["Output token throughput (tok/s)"] == pytest.approx(ratio)
+
+
+def test_a_saved_result_is_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    with serving() as fake:
+        assert run(fake, "--save-result", "--result-filename", str(saved)) == 0
+        assert run(fake, "--compare", str(saved)) == 0
+        assert f" Compared with {saved} " in capsys.readouterr().out
+        earlier = json.loads(saved.read_text())
+        saved.write_text(json.dumps(earlier | {"completed": 5, "failed": 1}))
+        assert run(fake, "--compare", str(saved)) == 2
+        assert "6 requests completed here and 5 there" in capsys.readouterr().err
+        saved.write_text(json.dumps(earlier | {"num_prompts": 7}))
+        assert run(fake, "--compare", str(saved)) == 2
+        assert "num_prompts is 7 there and 6 here" in capsys.readouterr().err
+        saved.write_text("[]")
+        assert run(fake, "--compare", str(saved)) == 2
+        assert "is not a result of bench serve" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

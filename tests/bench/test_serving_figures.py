@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from flyweight.bench.serving.arrivals import ArrivalRate
+from flyweight.bench.serving.comparing import compare, find_inequality, write_comparison
 from flyweight.bench.serving.drafts import DraftStatistics
 from flyweight.bench.serving.load import LoadResult, RequestSchedule
 from flyweight.bench.serving.report import (
     ReportHeader,
-    compare,
     find_miscounts,
     list_reasons,
     make_document,
     make_file_name,
     write_block,
-    write_comparison,
 )
 from flyweight.bench.serving.requests import LoadRequest, StreamedAnswer
 from flyweight.bench.serving.summary import (
@@ -258,18 +257,27 @@ def test_a_servers_other_count_of_a_prompt_is_reported() -> None:
 
 
 def test_ratios_are_above_one_where_ours_is_better() -> None:
-    slow = LoadResult(PLAYED.load, [answer(0, 1.0, 3.0)] * 6, 8.0, 0.0)
-    fast = LoadResult(PLAYED.load, [answer(0, 0.5, 1.0)] * 6, 2.0, 0.0)
-    ours, other = (summarize(played, (99,), {}) for played in (fast, slow))
+    def document(answers: list[StreamedAnswer], seconds: float, *percents: float) -> dict[str, Any]:
+        played = LoadResult(PLAYED.load, answers, seconds, 0.0)
+        header = ReportHeader("openai", "m", "", 6, ArrivalRate(), None)
+        found = summarize(played, percents, {})
+        return make_document(found, header, METRICS, played, detailed=False)
+
+    slow = [answer(0, 1.0, 3.0)] * 6
+    fast = [answer(0, 0.5, 1.0)] * 6
+    ours, other = document(fast, 2.0, 99), document(slow, 8.0, 99)
     got = compare(ours, other)
     assert got["Output token throughput (tok/s)"] == (6.0, 1.5, 4.0)
     assert got["Median TTFT (ms)"] == (500.0, 1000.0, 2.0)
     assert got["P99 ITL (ms)"] == (500.0, 2000.0, 4.0)
     lines = [*write_comparison(ours, other, "http://x:1")]
     assert "http://x:1" in lines[0] and any(line.endswith("x4.00") for line in lines)
-    assert "P99 ITL (ms)" not in compare(summarize(fast, (), {}), summarize(slow, (), {}))
-    dead = summarize(LoadResult(PLAYED.load, [answer(0, error="gone")] * 6, 1.0, 0.0), (99,), {})
-    assert compare(ours, dead) == compare(dead, ours) == {}
+    assert "P99 ITL (ms)" not in compare(document(fast, 2.0), document(slow, 8.0))
+    dead = document([answer(0, error="gone")] * 6, 1.0, 99)
+    less = document([*fast[:5], answer(0, error="gone")], 2.0, 99)
+    for unequal in (dead, less):
+        assert compare(ours, unequal) == compare(unequal, ours) == {}
+        assert find_inequality(ours, unequal)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The report of a load: vLLM's block, its JSON, its file's name; ratios to another server.
+"""The report of a load: vLLM's block, its JSON, its file's name.
 
 Invariant: labels, order and keys are vLLM's; what is ours comes after what is theirs.
 """
@@ -25,17 +25,6 @@ WIDTH, LABEL = 50, 40
 DETAILS = (
     "input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors",
 )  # fmt: skip
-BETTER = {  # figures that are compared, and whether more is better
-    "Output token throughput (tok/s)": True,
-    "Total token throughput (tok/s)": True,
-    "Request throughput (req/s)": True,
-    "Median TTFT (ms)": False,
-    "P99 TTFT (ms)": False,
-    "Median TPOT (ms)": False,
-    "Median ITL (ms)": False,
-    "P99 ITL (ms)": False,
-    "Median E2EL (ms)": False,
-}
 REASONS = 5  # of failures that are shown
 
 
@@ -136,19 +125,8 @@ def make_document(
     detailed: bool,
 ) -> dict[str, Any]:
     """vLLM's keys; those of every request where they are wanted."""
-    rate, ramp = header.pace.rate, header.pace
-    found: dict[str, Any] = {
-        "date": time.strftime("%Y%m%d-%H%M%S"),
-        "backend": header.backend,
-        "endpoint_type": header.backend,
-        "label": header.label,
-        "model_id": header.model,
-        "tokenizer_id": header.tokenizer,
-        "num_prompts": header.count,
-        "request_rate": "inf" if math.isinf(rate) else rate,
-        "burstiness": "inf" if math.isinf(ramp.burstiness) else ramp.burstiness,
-        "max_concurrency": header.most,
-    }
+    ramp = header.pace
+    found: dict[str, Any] = {"date": time.strftime("%Y%m%d-%H%M%S")} | describe_load(header)
     if ramp.ramp is not None:
         found["ramp_up_strategy"] = ramp.ramp
         found["ramp_up_start_rps"] = ramp.ramp_start
@@ -176,6 +154,22 @@ def make_document(
     if played.drafts is not None:
         found |= played.drafts.to_document()
     return found | (list_details(played) if detailed else {})
+
+
+def describe_load(header: ReportHeader) -> dict[str, Any]:
+    """vLLM's keys of what was sent, and where."""
+    pace = header.pace
+    return {
+        "backend": header.backend,
+        "endpoint_type": header.backend,
+        "label": header.label,
+        "model_id": header.model,
+        "tokenizer_id": header.tokenizer,
+        "num_prompts": header.count,
+        "request_rate": "inf" if math.isinf(pace.rate) else pace.rate,
+        "burstiness": "inf" if math.isinf(pace.burstiness) else pace.burstiness,
+        "max_concurrency": header.most,
+    }
 
 
 def list_events(pace: ArrivalRate, played: LoadResult) -> list[dict[str, Any]]:
@@ -214,39 +208,6 @@ def make_file_name(header: ReportHeader) -> str:
     else:
         speed = f"{pace.rate}qps"
     return f"{label}-{speed}{most}-{model}-{now}.json"
-
-
-def compare(ours: LoadSummary, other: LoadSummary) -> dict[str, tuple[float, float, float]]:
-    """This server's figures, the other's, and how many times better ours are; none where one of
-    them answered nothing.
-    """
-    found: dict[str, tuple[float, float, float]] = {}
-    if not (ours.completed and other.completed):
-        return found
-    for label, more in BETTER.items():
-        a, b = _find_figure(ours, label), _find_figure(other, label)
-        above, below = (a, b) if more else (b, a)
-        if below > 0:  # else a percentile that was not requested, or answers of one chunk
-            found[label] = (a, b, above / below)
-    return found
-
-
-def write_comparison(ours: LoadSummary, other: LoadSummary, url: str) -> Iterator[str]:
-    """The lines of the comparison; above 1 is better than the other, whatever is measured."""
-    yield f"{f' Beside {url} ':-^{WIDTH + 20}}"
-    yield f"{'':<{LABEL - 6}} {'this':>10} {'other':>10} {'better':>10}"
-    for label, (a, b, ratio) in compare(ours, other).items():
-        yield f"{label + ':':<{LABEL - 6}} {a:>10.2f} {b:>10.2f} {f'x{ratio:.2f}':>10}"
-    yield "=" * (WIDTH + 20)
-
-
-def _find_figure(summary: LoadSummary, label: str) -> float:
-    rates = {"Output": summary.output, "Total": summary.total, "Request": summary.requests}
-    kind, name = label.split()[:2]
-    if kind in rates:
-        return rates[kind]
-    times = summary.times[name.lower()]
-    return times.median if kind == "Median" else times.percentiles.get(99.0, math.nan)
 
 
 def _name_figures(name: str, times: LatencyTimes) -> dict[str, float]:

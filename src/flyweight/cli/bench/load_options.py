@@ -318,3 +318,7 @@ class SecondOptions:
             metavar="NAME", help="Model to request of the other server.  [default: its first]"
         ),
     ] = None
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Result of an earlier run, to compare with."),
+    ] = None

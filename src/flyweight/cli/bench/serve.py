@@ -26,9 +26,11 @@ from flyweight.cli.bench.options import find_writable, name_errors
 from flyweight.cli.parameters import Values, expand
 from flyweight.cli.samplers import select_sampling
 from flyweight.config import whole
+from flyweight.errors import ConfigError
 from flyweight.validation.untrusted import one_line
 
 if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.bench.serving.comparing import Result
     from flyweight.bench.serving.load import ProgressCallback, RequestSchedule
     from flyweight.bench.serving.report import ReportHeader
     from flyweight.bench.serving.session import LoadPlan, LoadSession, RequestBody, TargetServer
@@ -55,6 +57,8 @@ class ResultView:
     detailed: bool
     as_json: bool
     bar: bool
+    compared: str = ""
+    earlier: Mapping[str, Any] | None = None  # the result in the file `compared`
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ def serve(
 
     Options, printed labels and JSON keys are vLLM's; --vs runs the same load on a second server.
     """
+    from flyweight.bench.serving.comparing import read_result
     from flyweight.bench.serving.session import RequestBody
     from flyweight.bench.serving.summary import parse_goals, parse_metrics, parse_percents
 
@@ -113,7 +118,8 @@ def serve(
         parse_metrics(report.percentile_metrics), parse_percents(report.metric_percentiles),
         parse_goals(report.goodput or ()), report.label,
         loads.parse_pairs("metadata", report.metadata), report.save_detailed, as_json,
-        not report.disable_tqdm,
+        not report.disable_tqdm, second.compare or "",
+        read_result(Path(second.compare).expanduser()) if second.compare else None,
     )  # fmt: skip
     file = ResultFile(
         report.save_result, report.append_result, report.result_dir, report.result_filename
@@ -141,6 +147,8 @@ def check_options(
         "trace_max_len": data.trace_max_len, "input_len": data.input_len,
         "output_len": data.output_len,
     })  # fmt: skip
+    if second.compare and second.vs:
+        raise ConfigError("compare and vs exclude each other; give one")
 
 
 def plan_load(
@@ -212,8 +220,11 @@ def measure(
     telling: ResultView,
     file: ResultFile,
 ) -> int:
-    """All servers in turn; 1 where one answered nothing."""
-    from flyweight.bench.serving.report import compare, make_file_name, write_comparison
+    """All servers in turn; 1 where one answered nothing.  Raises `ConfigError` where runs of
+    unequal work would be compared.
+    """
+    from flyweight.bench.serving.comparing import check_load, compare, find_inequality
+    from flyweight.bench.serving.report import describe_load, make_file_name
     from flyweight.bench.serving.session import LoadSession
 
     with LoadSession(wanted, body, print_note) as session:
@@ -224,18 +235,36 @@ def measure(
             make_header(session, i, len(load.requests), telling.label) for i in range(len(servers))
         ]
         path = file.path(make_file_name(headers[0]))
+        if telling.earlier is not None:
+            check_load(describe_load(headers[0]), telling.earlier, telling.compared)
         runs = [measure_server(session, i, load, headers[i], telling) for i in range(len(servers))]
-    result, found = runs[0][1], [summary for summary, _ in runs]
+    name, other = telling.compared, telling.earlier
+    result = runs[0][1]
     if len(runs) > 1:
-        better = {label: ratio for label, (_, _, ratio) in compare(found[0], found[1]).items()}
-        result |= {"vs": runs[1][1], "better": better}
+        name, other = str(servers[1].place), runs[1][1]
+        result |= {"vs": other}
+    if other is not None and not find_inequality(result, other):
+        result |= {"better": {label: row[2] for label, row in compare(result, other).items()}}
     if path:
         file.write(path, result)
     if telling.as_json:
         print(json.dumps(result))
-    elif len(runs) > 1:
-        print(*write_comparison(found[0], found[1], str(servers[1].place)), sep="\n")
-    return 0 if all(summary.completed for summary in found) else 1
+    if not all(summary.completed for summary, _ in runs):
+        return 1
+    if other is not None:
+        show_comparison(result, other, name, not telling.as_json)
+    return 0
+
+
+def show_comparison(ours: Result, other: Result, name: str, printed: bool) -> None:
+    """Raises `ConfigError` for runs of unequal work."""
+    from flyweight.bench.serving.comparing import find_inequality, write_comparison
+
+    why = find_inequality(ours, other)
+    if why:
+        raise ConfigError(f"not compared with {name}: {why}")
+    if printed:
+        print(*write_comparison(ours, other, name), sep="\n")
 
 
 def make_header(session: LoadSession, at: int, count: int, label: str | None) -> ReportHeader:
