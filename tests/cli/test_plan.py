@@ -92,3 +92,48 @@ def test_kv_of_a_well_known_model_needs_no_file(command: Command) -> None:
 def test_kv_refusals(command: Command, words: tuple[str, ...], said: str) -> None:
     done = command("plan", "kv", *words)
     assert done.code == 2 and said in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("quant", "--params", "7B"), "0.875 GB"),
+        (("quant", "--params", "70B"), "42 GB"),
+        (("cost", "--gpu-hourly", "2.0", "--latency", "0.5", "--tokens", "100"), "$2.78"),
+        (("breakeven",), "483,000"),
+        (("device", "--req-per-day", "5000"), "the seed's rule"),
+        (("parallel", "--gpus", "4"), "Megatron-LM"),
+    ],
+)
+def test_reports_fit_a_terminal(command: Command, words: tuple[str, ...], said: str) -> None:
+    done = command("plan", *words)
+    assert done.code == 0 and said in done.out, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert json.loads(command("plan", *words, "--json").out)["tables"]
+
+
+def test_energy_says_what_cannot_be_read(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.plan.energy.measure_cpu_watts", lambda seconds: None)
+    monkeypatch.setattr("flyweight.plan.energy.read_gpu_watts", lambda: None)
+    done = command("plan", "energy")
+    assert "38.5" in done.out and "720.0" in done.out and done.out.count("unavailable") == 2
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cost", "--tokens", "0"), "tokens = 0.0 is out of range; allowed: above 0"),
+        (("breakeven", "--cloud-price", "0"), "nearest valid: 0.01"),
+        (("energy", "--gpu-watts", "-3"), "nearest valid: 350"),
+        (("device", "--req-per-day", "0"), "req_per_day = 0.0"),
+        (("quant", "--params", "eight"), "nearest valid: 8B"),
+        (("quant", "stories", "--params", "7B"), "exclude each other"),
+        (("parallel", "--tp", "3"), "allowed: 1, 2, 4; nearest valid: 2"),
+        (("parallel", "--device", "h100"), "device = 'h100'"),
+        (("parallel", "--device", "laptop-8"), "has no published peak"),
+    ],
+)
+def test_other_refusals(command: Command, words: tuple[str, ...], said: str) -> None:
+    done = command("plan", *words)
+    assert done.code == 2 and said in done.err and done.err.count("\n") == 1

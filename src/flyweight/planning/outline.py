@@ -17,6 +17,7 @@ from flyweight.models.registry import find_family
 from flyweight.ops.grouped import count_block
 from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import SlotKinds
+from flyweight.plan.roofline import EXPERT
 from flyweight.planning.published import CONFIGS
 from flyweight.spec import Files, ModelSpec, SlotPlan, WeightPlan
 from flyweight.validation.untrusted import read_json
@@ -47,6 +48,17 @@ class ModelOutline:
     @property
     def params(self) -> int:
         return sum(_count_elements(slot) for slot in self.plan.slots)
+
+    @property
+    def active_params(self) -> int:
+        """Those that a token meets: of experts only the chosen ones."""
+        return int(sum(_count_elements(slot) * self._find_share(slot) for slot in self.plan.slots))
+
+    def _find_share(self, slot: SlotPlan) -> float:
+        if not EXPERT.fullmatch(slot.name):
+            return 1.0
+        layer = self.spec.layers[int(slot.name.split(".")[1])]
+        return layer.moe.route.top / layer.moe.route.experts if layer.moe else 1.0
 
 
 def outline_model(settings: Settings, tell: LoadListener) -> ModelOutline:

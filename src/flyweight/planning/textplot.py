@@ -44,7 +44,8 @@ def _repeat_marks() -> Iterator[str]:
 
 
 def _write(value: float) -> str:
-    return f"{value:,g}" if abs(value) < 1e6 else f"{value:.0e}"
+    """1,000,000 too, which `g` alone would write as 1e+06."""
+    return f"{value:,.10g}" if abs(value) < 1e9 else f"{value:.0e}"
 
 
 def _find_row(axis: Axis, value: float) -> int:

@@ -18,7 +18,7 @@ import msgspec
 
 from flyweight.bench.facts import OtherProcesses
 from flyweight.errors import FlyweightError
-from flyweight.prove.energy import EnergyMeter
+from flyweight.plan.energy import EnergyMeter
 from flyweight.prove.peak import measure_peak
 from flyweight.prove.registry import find_technique
 from flyweight.prove.technique import Measurement, ProveJob

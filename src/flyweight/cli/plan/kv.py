@@ -29,7 +29,7 @@ def kv(
     engine: Annotated[Values, opt.select_settings("kv_cache_dtype", "revision", "offline")],
     out: PlotOutput,
 ) -> None:
-    """Print the memory of the K/V cache, by the seed's formula and exactly.
+    """Print the memory of the K/V cache, and the batches that fit.
 
     Well-known models need no file: llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3-70b,
     mistral-7b, deepseek-v3.  Several models, between commas, are compared.

@@ -1,12 +1,18 @@
-"""Joules that processors used, by the counters that Linux keeps where the hardware has them (RAPL).
+"""Joules that processors used, by the counters that Linux keeps where the hardware has them (RAPL),
+and the power of GPUs, as nvidia-smi reports it.
 
 Invariant: whole packages are counted, with what other processes used; where no counter is readable
 there is no figure, never a guess.
 """
 
+import subprocess
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 POWERCAP = Path("/sys/class/powercap")
+GPU_POWER = ("nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits")
+PATIENCE = 5.0  # seconds for nvidia-smi
 
 
 class EnergyMeter:
@@ -17,6 +23,10 @@ class EnergyMeter:
         self._zones = [zone for zone in sorted(zones) if read_number(zone / "energy_uj")]
         self._before: list[int] = []
         self.joules: float | None = None
+
+    @property
+    def readable(self) -> bool:
+        return bool(self._zones)
 
     def __enter__(self) -> "EnergyMeter":
         self._before = self._read()
@@ -42,3 +52,26 @@ def read_number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def measure_cpu_watts(
+    seconds: float, root: Path = POWERCAP, sleep: Callable[[float], None] = time.sleep
+) -> float | None:
+    """The packages' mean power over so many seconds; None where it cannot be read."""
+    begin = time.monotonic()
+    with EnergyMeter(root) as meter:
+        if not meter.readable:
+            return None
+        sleep(seconds)
+    passed = max(time.monotonic() - begin, seconds)
+    return None if meter.joules is None else meter.joules / passed
+
+
+def read_gpu_watts(command: Sequence[str] = GPU_POWER) -> float | None:
+    """The power of all GPUs together; None where it cannot be read."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        found = [float(line) for line in done.stdout.splitlines() if line.strip()]
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # "[N/A]" is no number
+        return None
+    return sum(found) if found and done.returncode == 0 else None
