@@ -1,5 +1,6 @@
 """The registry, and real techniques at small sizes on the model inside the package."""
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from flyweight.config import Settings
 from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
 from flyweight.prove import registry, techniques
+from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
 from flyweight.prove.stand_in import write_long, write_wide
 from flyweight.prove.technique import METRICS, SIDES, Measurement, ProveJob, Technique
@@ -95,3 +97,25 @@ def test_the_long_stand_in_is_the_model_inside_with_a_longer_context(tmp_path: P
     assert made.spec.context == 8192 and inside.spec.context == 512
     assert made.spec.layers == inside.spec.layers
     assert made.checkpoint.tensors == inside.checkpoint.tensors
+
+
+def test_a_rag_template_saves_tokens_of_the_same_requests(tmp_path: Path) -> None:
+    """In the long stand-in the lengths are the seed's: 1,250 tokens and an answer of 800, and with
+    the template 600 of context, the question, the instruction and the marks.
+    """
+    rag, model = find_technique("rag"), write_long(tmp_path).path
+    runs = []
+    for name in SIDES:
+        side = rag.open(ProveJob(model, tmp_path, 2), name)
+        assert list(side.notes) == []
+        runs.append(side.run(0, 0.01))
+        side.close()
+    off, on = runs
+    assert off.work == (1, 1250, 800) and on.requests == 1 and on.output_tokens == 300
+    assert 600 < on.prompt_tokens < 800 and off.answers == () == on.answers
+    assert on.figures["tokens of a prompt"] == on.prompt_tokens
+    check_work(rag, (off, on))
+    with pytest.raises(UnequalWork, match="rag: off did 1 requests, on did 2"):
+        check_work(rag, (off, replace(on, requests=2)))
+    with pytest.raises(UnequalWork, match="off did 1250 prompt tokens"):
+        check_work(find_technique("apc"), (off, on))

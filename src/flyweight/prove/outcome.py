@@ -11,22 +11,21 @@ from typing import Any
 
 from flyweight.errors import EngineError
 from flyweight.prove.figures import SpeedInterval, bootstrap, compute_ratios, judge
-from flyweight.prove.technique import SIDES, Measurement, Technique
+from flyweight.prove.technique import SIDES, WORK, Measurement, Technique
 
 Pair = tuple[Measurement, Measurement]  # off, on
-UNIT = ("requests", "prompt tokens", "output tokens")
 
 
 class UnequalWork(EngineError):
     """Two runs that did not do the same, whose times cannot be compared."""
 
 
-def check_work(name: str, pair: Pair) -> None:
+def check_work(technique: Technique, pair: Pair) -> None:
     """Raises `UnequalWork`."""
-    for what, off, on in zip(UNIT, pair[0].work, pair[1].work, strict=True):
-        if off != on:
+    for what, off, on in zip(WORK, pair[0].work, pair[1].work, strict=True):
+        if what in technique.same and off != on:
             raise UnequalWork(
-                f"{name}: off did {off} {what}, on did {on}; unequal work is not compared"
+                f"{technique.name}: off did {off} {what}, on did {on}; unequal work is not compared"
             )
 
 
@@ -141,7 +140,7 @@ def to_document(outcome: ProveOutcome) -> dict[str, Any]:
         "other_cores": outcome.others,
         "equal_tokens": outcome.equal,
         "exact": technique.exact,
-        "work": dict(zip(UNIT, outcome.pairs[0][0].work, strict=True)),
+        "work": dict(zip(WORK, outcome.pairs[0][0].work, strict=True)),
         **{
             side: {
                 "seconds": figures.seconds,

@@ -21,6 +21,7 @@ NAMES = (
     "isa",
     "packed",
     "beam",
+    "rag",
 )
 
 

@@ -148,7 +148,7 @@ class PairRunner:
             self.listener.show_run(self.technique, f"pair {round + 1}, {name}", self.spent)
             found[name] = self.sides.find(name).run(round, self.share)
         pair = found["off"], found["on"]
-        check_work(self.technique.name, pair)
+        check_work(self.technique, pair)
         self.pairs.append(pair)
         if len(self.pairs) >= LEAST_PAIRS:
             self.listener.show_speed(self.technique, self._compute_speed())

@@ -16,6 +16,7 @@ METRICS = {
     "ttft": "median time to the first token",
     "itl": "median time between tokens",
 }
+WORK = ("requests", "prompt tokens", "output tokens")
 Answer = tuple[int, ...]
 
 
@@ -54,7 +55,7 @@ class Measurement:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """What must be equal where times are compared."""
+        """What must be equal where times are compared, as `WORK` names it."""
         return self.requests, self.prompt_tokens, self.output_tokens
 
     def find_time(self, metric: str) -> float | None:
@@ -84,7 +85,8 @@ class Technique:
     `metric` is what is compared where the user chooses none.  `exact` techniques promise the same
     tokens.  `seed` is the speed-up that a founding document reports.  `stand_in` names the model
     that the workload needs where the user gives none ("": the one inside the package).  A workload
-    that is not `divisible` is always run whole.
+    that is not `divisible` is always run whole.  `same` is the work that both sides must do: less
+    than all of it where a technique is to save tokens.
     """
 
     name: str
@@ -98,3 +100,4 @@ class Technique:
     exact: bool = True
     stand_in: str = ""
     divisible: bool = True
+    same: tuple[str, ...] = WORK
