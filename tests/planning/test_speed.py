@@ -111,7 +111,7 @@ def test_partial_models_of_families_compute_numbers(name: str) -> None:
     model = make_partial(MODELS / name)
     step = StepShape(((5, 5), (1, 40)), 2, 45)
     assert model.measure(step) > 0
-    [decoder] = model._decoders.values()
+    decoder = model._make_decoder(model.layers)
     batch = model._make_batch(step)
     rows = np.array([0, 4, 5], np.int32)
     logits = decoder.compute_logits(decoder.compute_hidden(batch, model._kv, rows))
@@ -147,15 +147,15 @@ def test_a_part_is_scaled_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "WEIGHT_BYTES", int(head * 34 / 32) // 2)
     half = make_partial("stories")
     assert half.rows == 1024
-    assert half._measure_layers(make_decode(1, 64)) > 0
-    assert half._measure_head(1) == pytest.approx(2048 / half.rows)
+    assert half.measure_layers(make_decode(1, 64)) > 0
+    assert half.measure_head(1) == pytest.approx(2048 / half.rows)
 
 
 def test_contexts_beyond_the_room_are_extended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers that take a second and a millionth for each position."""
     model = make_partial("stories")
-    monkeypatch.setattr(model, "_measure_layers", lambda seen: 1 + 1e-6 * seen.distinct)
-    monkeypatch.setattr(model, "_measure_head", lambda rows: 0.0)
+    monkeypatch.setattr(model, "_time_layers", lambda seen: 1 + 1e-6 * seen.distinct)
+    monkeypatch.setattr(model, "measure_head", lambda rows: 0.0)
     wanted = make_decode(64, 2 * model.positions)
     assert model.measure(wanted) == pytest.approx(1 + 1e-6 * wanted.distinct, rel=1e-3)
 

@@ -91,18 +91,20 @@ class PartialModel:
         )
 
     def measure(self, seen: StepShape) -> float:
-        """Seconds that the model's step takes, from those of the layers and the head here.  Where
-        K/V of the step is more than there is room for, it is measured at two shorter contexts and
-        extended.
+        """Seconds that the model's step takes, from those of the layers and the head here."""
+        return self.measure_layers(seen) + self.measure_head(seen.rows)
+
+    def measure_layers(self, seen: StepShape) -> float:
+        """Seconds of all layers.  Where K/V of the step is more than there is room for, two shorter
+        contexts are timed, and the line through them is followed.
         """
         rounded = sum(-(-context // BLOCK) * BLOCK for _, context in seen.chunks)
         if rounded <= self.positions:
-            return self._measure_layers(seen) + self._measure_head(seen.rows)
+            return self._time_layers(seen)
         far = self.positions / rounded
         points = [(share, self._shrink(seen, share)) for share in (0.45 * far, 0.9 * far)]
-        (a, near), (b, further) = [(x, self._measure_layers(step)) for x, step in points]
-        slope = (further - near) / (b - a)
-        return near + slope * (1 - a) + self._measure_head(seen.rows)
+        (a, near), (b, further) = [(x, self._time_layers(step)) for x, step in points]
+        return near + (further - near) / (b - a) * (1 - a)
 
     def _shrink(self, seen: StepShape, share: float) -> StepShape:
         chunks = tuple((n, max(n, int(context * share))) for n, context in seen.chunks)
@@ -149,25 +151,27 @@ class PartialModel:
             found.append(PartialSlot(slot.name, parts, biased))
         return found
 
-    def _measure_layers(self, seen: StepShape) -> float:
-        """Seconds of all layers."""
+    def _time_layers(self, seen: StepShape) -> float:
         wanted = int(OPERATIONS / (2 * self._per_layer * seen.tokens))
         count = min(max(1, wanted), self.layers)
-        if count not in self._decoders:
-            spec = replace(self.spec, layers=self.spec.layers[:count])
-            length = max(self.positions, self.spec.context)
-            self._decoders[count] = Decoder(replace(self._parts, spec=spec), length)
-        decoder, batch, kv = self._decoders[count], self._make_batch(seen), self._kv[:count]
+        decoder, batch, kv = self._make_decoder(count), self._make_batch(seen), self._kv[:count]
         none = np.zeros(0, np.int32)
         seconds = repeat(lambda: decoder.compute_hidden(batch, kv, none))
         return seconds * len(self.whole.layers) / count
 
-    def _measure_head(self, rows: int) -> float:
+    def _make_decoder(self, count: int) -> Decoder:
+        """One of the first `count` layers, made once."""
+        if count not in self._decoders:
+            spec = replace(self.spec, layers=self.spec.layers[:count])
+            length = max(self.positions, self.spec.context)
+            self._decoders[count] = Decoder(replace(self._parts, spec=spec), length)
+        return self._decoders[count]
+
+    def measure_head(self, rows: int) -> float:
         """Seconds of logits and sampling."""
         if not rows:
             return 0.0
-        decoder = self._decoders[min(self._decoders)]
-        width = self.spec.hidden
+        decoder, width = self._make_decoder(1), self.spec.hidden
         hidden = np.random.default_rng(rows).standard_normal((rows, width)).astype(np.float32)
         options = SequenceOptions(GREEDY, 0, 0, 1)
         asked = columns([LogitsRow(options, 1, ())] * rows)

@@ -5,7 +5,7 @@ prediction that cannot be made is left out, and a note says why.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import PurePath
 from statistics import median
@@ -20,11 +20,10 @@ from flyweight.describe import LoadListener
 from flyweight.errors import ConfigError
 from flyweight.ops.cpu import CpuOps
 from flyweight.plan.machine import read_machine
-from flyweight.plan.roofline import MachineLimits, Shape, StepShape, sum_work
+from flyweight.plan.roofline import MachineLimits, StepShape, sum_work
+from flyweight.planning.calibration import LocalEngine, calibrate
 from flyweight.planning.devices import Device, find_device, read_devices
-from flyweight.planning.loopcost import measure_loop
 from flyweight.planning.outline import ModelOutline, outline_model
-from flyweight.planning.partial import ModelShape, PartialModel
 from flyweight.planning.quantities import parse_bits, parse_params, write_gb, write_params
 from flyweight.planning.report import Report
 from flyweight.planning.speed import (
@@ -41,62 +40,6 @@ from flyweight.planning.speedreport import CheckedSpeed, make_check_table, repor
 TERA, GIGA = 1e12, 1e9
 ROUNDS, CHECK_GEN = 3, 16
 CACHED = 32 << 20  # bytes of weights that may stay in caches
-
-
-@dataclass(frozen=True, slots=True)
-class LocalEngine:
-    """What this machine would run a model with."""
-
-    ops: CpuOps
-    kv_dtype: str
-    shape: Shape
-
-    @classmethod
-    def of(cls, settings: Settings, outline: ModelOutline) -> "LocalEngine":
-        ops = choose_backend(settings, read_machine().cores)
-        assert isinstance(ops, CpuOps), "the CPU backend"
-        auto = settings.kv_cache_dtype == "auto"
-        kv_dtype = ops.kv_dtype if auto else settings.kv_cache_dtype
-        shape = make_planned_shape(
-            outline.spec, outline.kinds, ops.activations, kv_dtype, ops.count_packed_bytes
-        )
-        return cls(ops, kv_dtype, shape)
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(matrix.nbytes * times for matrix, times in self.shape.matrices)
-
-    def make_sampler(self) -> LimitSampler:
-        return LimitSampler(self.ops.threads, self.ops.isa, self.weight_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """How steps are timed without the model (None: they cannot be), and how that was done."""
-
-    timer: Timer | None
-    note: str
-
-
-def calibrate(outline: ModelOutline, engine: LocalEngine) -> Calibration:
-    """A partial model of the model, and the engine's loop around it."""
-    try:
-        shape = ModelShape(outline.spec, outline.plan, outline.kinds)
-        part = PartialModel(shape, engine.ops, engine.kv_dtype)
-    except ConfigError as error:
-        return Calibration(None, f"Nothing is expected: the model {error}.")
-    loop = measure_loop()
-
-    def time_step(seen: StepShape) -> float:
-        return part.measure(seen) + loop.compute_seconds(len(seen.chunks))
-
-    note = (
-        f"Expected: {part.layers} of {len(outline.spec.layers)} layers and "
-        f"{part.rows} of {outline.spec.vocab} rows of the head, with made-up weights, timed "
-        f"here and scaled; the engine's own loop takes {1e6 * loop.step:.0f} us a step and "
-        f"{1e6 * loop.sequence:.1f} us a sequence."
-    )
-    return Calibration(time_step, note)
 
 
 def predict_here(

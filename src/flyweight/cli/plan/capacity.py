@@ -1,0 +1,87 @@
+"""`flyweight plan capacity MODEL`: requests a second and users within latency targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.cli.parameters import Values, expand
+from flyweight.cli.reports import PlotOutput
+from flyweight.config import Settings, whole
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.planning.capacityplan import CapacityQuestion
+
+MOST_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityOptions:
+    """The targets, and the requests that come."""
+
+    ttft: Annotated[
+        str, typer.Option(metavar="TIME", help="Max time to first token (p90): 1s, 300ms.")
+    ] = "1s"
+    itl: Annotated[
+        str, typer.Option(metavar="TIME", help="Max mean time between tokens (p90).")
+    ] = "60ms"
+    prompt_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of each prompt.")] = 256
+    output_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of each answer.")] = 64
+    think_time: Annotated[
+        str, typer.Option(metavar="TIME", help="Time a user takes before the next request.")
+    ] = "10s"
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the arrival times.")] = 0
+
+    def ask(self) -> CapacityQuestion:
+        """Raises `ConfigError`."""
+        from flyweight.planning.capacity import LatencyTargets
+        from flyweight.planning.capacityplan import CapacityQuestion
+        from flyweight.planning.queueing import ArrivalLoad
+        from flyweight.tune.targets import parse_seconds
+
+        whole("prompt_tokens", self.prompt_tokens, 1, MOST_TOKENS)
+        whole("output_tokens", self.output_tokens, 2, MOST_TOKENS)
+        whole("seed", self.seed, 0, 2**32)
+        targets = LatencyTargets(parse_seconds("ttft", self.ttft), parse_seconds("itl", self.itl))
+        load = ArrivalLoad(self.prompt_tokens, self.output_tokens, seed=self.seed)
+        return CapacityQuestion(load, targets, parse_seconds("think_time", self.think_time))
+
+
+@expand
+def capacity(
+    *,
+    model: opt.Model = "stories",
+    asked: CapacityOptions,
+    engine: Annotated[
+        Values,
+        opt.select_settings(
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "memory_limit",
+            "kv_cache_dtype",
+            "threads",
+            "activations",
+            "revision",
+            "offline",
+        ),
+    ],
+    out: PlotOutput,
+) -> None:
+    """Predict how many users a server serves within latency targets.
+
+    Simulates the server's scheduler on a cost model of its steps, fitted here to part of the model
+    with made-up weights. Arrivals are a Poisson process.
+    """
+    from flyweight.cli.show import show_loading
+    from flyweight.planning.capacityplan import predict_capacity
+
+    out.check()
+    question = asked.ask()
+    settings = Settings.of(model=model, **engine)
+    with show_loading(planned=False) as listener:
+        report = predict_capacity(settings, question, listener)
+    out.show(report)

@@ -1,0 +1,180 @@
+"""Queueing on a cost model of steps: against the theory of queues, and by hand."""
+
+import random
+from statistics import mean
+
+import pytest
+
+from flyweight.config import Limits, Settings
+from flyweight.describe import SilentListener
+from flyweight.errors import ConfigError
+from flyweight.plan.roofline import StepShape
+from flyweight.planning.calibration import LocalEngine
+from flyweight.planning.capacity import (
+    SHARE,
+    Capacity,
+    LatencyTargets,
+    RatePoint,
+    compute_p90,
+    find_capacity,
+)
+from flyweight.planning.capacityplan import plan_limits
+from flyweight.planning.capacityreport import report_capacity
+from flyweight.planning.loopcost import LoopCost
+from flyweight.planning.outline import outline_model
+from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes, ServerShape
+from flyweight.planning.speed import make_decode
+from flyweight.planning.stepcost import CostLine, StepCostModel, fit_steps, make_line
+
+STEP = 0.01
+NO_LOOP = LoopCost(0.0, 0.0)
+
+
+def make_server(seqs: int, blocks: int = 4096) -> ServerShape:
+    limits = Limits(
+        max_model_len=2048, max_num_seqs=seqs, max_num_batched_tokens=512, block_size=32,
+        blocks=blocks, prefix_caching=False,
+    )  # fmt: skip
+    return ServerShape(limits, 0.2, 3.0)
+
+
+def constant(seen: StepShape) -> float:
+    return STEP
+
+
+# --- costs of steps ---
+
+
+def test_a_line_goes_between_points_and_beyond_them() -> None:
+    line = CostLine((1.0, 3.0, 7.0), (10.0, 12.0, 20.0))
+    wanted = {1: 10, 2: 11, 3: 12, 5: 16, 7: 20, 9: 24}
+    assert {n: line.compute_seconds(n) for n in wanted} == wanted
+    assert CostLine((2.0,), (6.0,)).compute_seconds(3) == 9.0
+    assert make_line({1: 5.0, 2: 4.0, 4: 6.0}) == CostLine((1.0, 2.0, 4.0), (5.0, 5.0, 6.0))
+
+
+def test_a_step_adds_up() -> None:
+    model = StepCostModel(
+        CostLine((1.0, 11.0), (1.0, 2.0)), CostLine((1.0, 2.0), (0.5, 0.6)), 1e-3, 1e-4,
+        LoopCost(0.25, 0.125),
+    )  # fmt: skip
+    seen = StepShape(((1, 132), (4, 6)), 2, 138)
+    # 5 tokens, 100 positions beyond 32, queries that see 3, 4, 5 and 6 keys, 2 rows, 2 sequences
+    assert model.compute_seconds(seen) == pytest.approx(1.4 + 0.1 + 18e-4 + 0.6 + 0.5)
+
+
+def test_a_linear_model_is_found_again() -> None:
+    def layers(seen: StepShape) -> float:
+        far = sum(max(0, context - 32) for count, context in seen.chunks if count == 1)
+        pairs = sum(n * (2 * c - n + 1) / 2 for n, c in seen.chunks if n > 1)
+        return 0.004 + 2e-4 * seen.tokens + 3e-7 * far + 4e-8 * pairs
+
+    found = fit_steps(layers, lambda rows: 1e-3 + 5e-5 * rows, NO_LOOP, (64, 512, 1024))
+    assert found.position == pytest.approx(3e-7)
+    assert found.pair == pytest.approx(4e-8)
+    mixed = StepShape(((1, 700), (1, 90), (100, 300)), 3, 1090)
+    for seen in (make_decode(24, 500), StepShape(((512, 1024),), 1, 1024), mixed):
+        expected = layers(seen) + 1e-3 + 5e-5 * seen.rows
+        assert found.compute_seconds(seen) == pytest.approx(expected, rel=1e-6)
+
+
+# --- queues ---
+
+
+@pytest.mark.parametrize("busy", [0.3, 0.6, 0.8])
+def test_one_seat_is_the_queue_of_theory(busy: float) -> None:
+    """Poisson arrivals, one server, a constant service of two steps: requests wait on average
+    busy / (2 (1 - busy)) services (Pollaczek and Khinchine).
+    """
+    service = 2 * STEP
+    load = ArrivalLoad(prompt=4, output=2, count=3000, seed=3)
+    served = QueueSimulator(make_server(1), constant).run(load, busy / service)
+    waited = mean(served.e2el) - service
+    assert waited == pytest.approx(service * busy / (2 * (1 - busy)), rel=0.1)
+
+
+def test_requests_that_come_together_share_steps() -> None:
+    """All at once, eight seats: each takes a step for its prompt and one for each further token."""
+    load = ArrivalLoad(prompt=3, output=5, count=8)
+    served = QueueSimulator(make_server(8), constant).run(load, 1e9)
+    assert max(served.e2el) <= (1 + 1 + 4) * STEP + 1e-6  # the first comes alone
+    assert served.itl[-1] == pytest.approx(STEP)
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    simulator = QueueSimulator(make_server(16), constant)
+    load = ArrivalLoad(prompt=40, output=20, count=50, seed=9)
+    assert simulator.run(load, 20) == simulator.run(load, 20)
+    other = ArrivalLoad(prompt=40, output=20, count=50, seed=10)
+    assert simulator.run(load, 20) != simulator.run(other, 20)
+
+
+def test_few_blocks_make_requests_wait() -> None:
+    load = ArrivalLoad(prompt=60, output=30, count=40)
+    roomy = QueueSimulator(make_server(16), constant).run(load, 40)
+    tight = QueueSimulator(make_server(16, blocks=16), constant).run(load, 40)
+    assert mean(tight.ttft) > mean(roomy.ttft)
+    assert len(tight.e2el) == 40, "all are answered"
+
+
+def test_arrivals_are_poisson() -> None:
+    times = ArrivalLoad(1, 2, count=20000, seed=1).draw_arrivals(50)
+    gaps = [b - a for a, b in zip([0.0, *times], times, strict=False)]
+    assert mean(gaps) == pytest.approx(1 / 50, rel=0.03)
+    assert mean(gap * gap for gap in gaps) == pytest.approx(2 / 50**2, rel=0.06)
+
+
+# --- capacity ---
+
+
+LOAD, TARGETS = ArrivalLoad(prompt=8, output=6), LatencyTargets(0.2, 0.05)
+
+
+@pytest.fixture(scope="module")
+def found() -> Capacity:
+    """Two seats."""
+    return find_capacity(QueueSimulator(make_server(2), constant), LOAD, TARGETS)
+
+
+def test_capacity_is_the_last_rate_that_is_served(found: Capacity) -> None:
+    ceiling = 2 / (6 * STEP)  # two seats, six steps each
+    assert 0.6 * ceiling < found.rate < 1.05 * ceiling
+    assert found.best.met >= SHARE
+    assert found.find_binding(TARGETS) == "TTFT"
+    assert [point.rate for point in found.points] == sorted(point.rate for point in found.points)
+    assert min(point.met for point in found.points) < SHARE
+
+
+def test_more_seats_serve_more(found: Capacity, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.planning.capacity.PRECISION", 1.2)
+    more = find_capacity(QueueSimulator(make_server(4), constant), LOAD, TARGETS)
+    assert more.rate > 1.5 * found.rate
+
+
+def test_targets_that_one_request_misses_are_refused() -> None:
+    simulator = QueueSimulator(make_server(8), constant)
+    for targets, name in ((LatencyTargets(0.005, 1), "ttft"), (LatencyTargets(1, 0.005), "itl")):
+        with pytest.raises(ConfigError, match=rf"{name} = '5ms'.*nearest valid: 11ms"):
+            find_capacity(simulator, ArrivalLoad(16, 20), targets)
+
+
+def test_points_and_users(found: Capacity) -> None:
+    draw = random.Random(0)
+    values = tuple(draw.random() for _ in range(101))
+    assert compute_p90(values) == pytest.approx(sorted(values)[90])
+    served = ServedTimes((1.0, 3.0), (0.1, 0.2), (2.0, 4.0), 2.0)
+    targets = LatencyTargets(2.0, 1.0)
+    point = RatePoint.of(1.0, ArrivalLoad(1, 5), served, targets)
+    assert (point.concurrency, point.output, point.met) == (3.0, 5.0, 0.5)
+    report = report_capacity(found, LOAD, TARGETS, 10.0, ())
+    [table] = report.tables
+    assert len(table.rows) == 8 and table.strong == {4}
+    assert "requests/s" in table.notes[0] and "TTFT fails first" in table.notes[0]
+
+
+def test_limits_are_those_of_a_server() -> None:
+    settings = Settings.of(model="stories", threads=1, max_num_seqs=8)
+    outline = outline_model(settings, SilentListener())
+    limits = plan_limits(settings, outline, LocalEngine.of(settings, outline))
+    assert (limits.max_model_len, limits.max_num_seqs) == (512, 8)
+    assert limits.blocks >= 16
