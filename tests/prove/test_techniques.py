@@ -44,7 +44,10 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
     assert off.answers == on.answers and len(on.ttfts) == 4 and len(on.itls) == 4 * 15
 
 
-@pytest.mark.parametrize("name", ["batching", "blocker", "stress", "ngram", "threads", "beam"])
+@pytest.mark.parametrize(
+    "name",
+    ["batching", "blocker", "stress", "ngram", "threads", "beam", "continuous"],
+)
 def test_techniques_that_promise_the_same_tokens_keep_it(name: str, tmp_path: Path) -> None:
     technique = find_technique(name)
     assert technique.exact

@@ -10,7 +10,11 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.prove.technique import Technique
 
 NAMES = (
+    "kv-cache",
+    "fragmentation",
+    "continuous",
     "batching",
+    "window",
     "blocker",
     "apc",
     "stress",
@@ -22,6 +26,7 @@ NAMES = (
     "packed",
     "beam",
     "rag",
+    "attention",
 )
 
 
