@@ -24,7 +24,7 @@ from flyweight.prove.proved import ProvedSuite, ProveFailure
 from flyweight.prove.report import report_suite
 from flyweight.prove.runner import ProvePlan, prove
 from flyweight.prove.suite import Suite, SuiteRequest
-from flyweight.prove.technique import ProveJob, Side, Technique
+from flyweight.prove.technique import LIMIT, ProveJob, Side, Technique
 
 HERE = Surroundings("a processor", 2, 8 << 30, "1.0", "")
 
@@ -155,6 +155,16 @@ def test_a_technique_that_fails_does_not_end_the_others() -> None:
     assert found.failures == (ProveFailure(bad, "needs two cores", skipped=True),)
     with pytest.raises(ConfigError, match="needs two cores"):
         Suite(SuiteRequest([bad], 1000), None, open_side, clock).run(strict=True)
+
+
+def test_a_ceiling_is_the_ratio_of_what_both_take_at_the_limits() -> None:
+    outcome = measure(2.0)
+    pairs = tuple(
+        (replace(a, figures={LIMIT: 0.3}), replace(b, figures={LIMIT: 0.2}))
+        for a, b in outcome.pairs
+    )
+    report = report_suite(make_suite(replace(outcome, pairs=pairs)))
+    assert "  at the machine's limits the pair's speed-up would be 1.50x" in report.notes
 
 
 def test_the_page_has_everything_and_fetches_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flyweight.prove import registry, techniques
 from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
 from flyweight.prove.stand_in import write_long, write_wide
-from flyweight.prove.technique import METRICS, SIDES, Measurement, ProveJob, Technique
+from flyweight.prove.technique import LIMIT, METRICS, SIDES, Measurement, ProveJob, Technique
 
 STORIES = find(Settings.of())
 
@@ -82,6 +82,7 @@ def test_a_technique_differs_in_what_it_names(tmp_path: Path) -> None:
         for side in SIDES
     }
     assert found["batching", "off"]["steps"] == 5 * 64  # one sequence at a time
+    assert found["batching", "off"][LIMIT] > found["batching", "on"][LIMIT] > 0
     assert found["batching", "on"]["steps"] < 2 * 64
     assert found["ngram", "off"]["draft tokens"] == 0 < found["ngram", "on"]["draft tokens"]
 

@@ -20,10 +20,10 @@ STYLE = (
     "color:#1a202c}h2{margin:1.6em 0 .2em}p,li{color:#4a5568}pre{white-space:pre-wrap;"
     "background:#f7fafc;padding:.6em 1em}table{border-collapse:collapse;margin:.6em 0}"
     "th,td{padding:.25em .8em;text-align:left;border-bottom:1px solid #e2e8f0}"
-    "td.number{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}"
+    "th.number,td.number{text-align:right}td.number{font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}"
     ".keep{color:#276749}.harmful{color:#c53030}"
 )
-NAME, PLOT, FIGURE, ROW, HEAD = 110, 480, 170, 26, 24  # pixels
+NAME, PLOT, FIGURE, ROW, HEAD = 110, 480, 230, 26, 24  # pixels
 COLOURS = {"keep": "#2f855a", "no effect": "#718096", "harmful": "#c53030"}
 
 
@@ -49,7 +49,10 @@ def write_page(suite: ProvedSuite, report: Report, command: str) -> str:
 
 def write_table(table: ReportTable) -> str:
     """A table with its title."""
-    heads = "".join(f"<th>{escape(column.title)}</th>" for column in table.columns)
+    heads = "".join(
+        f'<th class="{find_kind(values)}">{escape(column.title)}</th>'
+        for column, values in zip(table.columns, zip(*table.rows, strict=True), strict=False)
+    )
     rows = []
     for row in table.rows:
         cells = []
@@ -61,6 +64,12 @@ def write_table(table: ReportTable) -> str:
         f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
+
+
+def find_kind(values: Sequence[object]) -> str:
+    """Columns of numbers are aligned to the right."""
+    numbers = (isinstance(value, int | float) for value in values if value is not None)
+    return "number" if all(numbers) else "text"
 
 
 def write_section(outcome: ProveOutcome) -> str:
@@ -103,7 +112,8 @@ def draw_speeds(outcomes: Sequence[ProveOutcome]) -> str:
         parts.append(f'<text x="{x}" y="14" text-anchor="middle">{2.0**power:g}x</text>')
     for i, one in enumerate(outcomes):
         parts += draw_speed(one, HEAD + ROW * i + ROW / 2, place)
-    return "\n".join([*parts, "</svg>"])
+    ring = "<p>Dots are medians, lines 95 % intervals, rings the figures of the seed.</p>"
+    return "\n".join([*parts, "</svg>", ring])
 
 
 def draw_speed(outcome: ProveOutcome, y: float, place: Callable[[float], float]) -> list[str]:

@@ -9,7 +9,7 @@ from flyweight.planning.report import Column, Report, ReportTable, Value
 from flyweight.prove.baseline import ComparedOutcome
 from flyweight.prove.outcome import ProveOutcome
 from flyweight.prove.proved import ProvedSuite
-from flyweight.prove.technique import SIDES, Technique
+from flyweight.prove.technique import LIMIT, SIDES, Technique
 
 UNAVAILABLE = "unavailable"
 
@@ -31,16 +31,16 @@ def show_mib(nbytes: int) -> str:
 
 
 def show_equal(share: float) -> str:
-    return "equal" if share == 1 else f"{100 * share:.1f} %"
+    return "yes" if share == 1 else f"{100 * share:.1f} %"
 
 
 VERDICT_COLUMNS = (
     Column("technique", "technique"),
-    Column("metric", "compared"),
+    Column("metric", "metric"),
     Column("speedup", "speed-up", show_times),
     Column("low", "95 %", show_bound),
     Column("high", "to", show_bound),
-    Column("equal_tokens", "answers", show_equal),
+    Column("equal_tokens", "equal", show_equal),
     Column("verdict", "verdict"),
     Column("seed", "seed"),
 )
@@ -146,6 +146,9 @@ def describe_outcome(outcome: ProveOutcome) -> list[str]:
         for name in off
         if off[name] != on[name]
     ]
+    if LIMIT in off:
+        ceiling = off[LIMIT] / on[LIMIT]
+        lines.append(f"  at the machine's limits the pair's speed-up would be {ceiling:.2f}x")
     if outcome.others is not None:
         lines.append(f"  other processes used {outcome.others:.2f} cores meanwhile")
     return [*lines, *(f"  {note}" for note in outcome.notes)]

@@ -17,6 +17,7 @@ METRICS = {
     "itl": "median time between tokens",
 }
 WORK = ("requests", "prompt tokens", "output tokens")
+LIMIT = "seconds at the limits"  # a figure of sides that know it
 Answer = tuple[int, ...]
 
 

@@ -1,7 +1,7 @@
 """Batching: five requests at once against the same five after one another."""
 
+from flyweight.prove.bounded_side import BoundedSide
 from flyweight.prove.engine_side import (
-    EngineSide,
     EngineWorkload,
     PromptLimits,
     make_random_prompts,
@@ -17,9 +17,9 @@ def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPr
     return make_random_prompts(limits, round, REQUESTS, ANSWER)
 
 
-def open_side(job: ProveJob, side: str) -> EngineSide:
+def open_side(job: ProveJob, side: str) -> BoundedSide:
     workload = EngineWorkload(make_prompts, PROMPT + ANSWER, SEQS[side])
-    return EngineSide(job, workload, {})
+    return BoundedSide(job, workload, {})
 
 
 TECHNIQUE = Technique(

@@ -1,7 +1,7 @@
 """Concurrency: many sequences in a step read the weights once."""
 
+from flyweight.prove.bounded_side import BoundedSide
 from flyweight.prove.engine_side import (
-    EngineSide,
     EngineWorkload,
     PromptLimits,
     count_share,
@@ -10,7 +10,7 @@ from flyweight.prove.engine_side import (
 from flyweight.prove.replay import TimedPrompt
 from flyweight.prove.technique import ProveJob, Technique
 
-REQUESTS, PROMPT, ANSWER = 150, 64, 64
+REQUESTS, PROMPT, ANSWER = 150, 16, 32
 SEQS = {"off": 8, "on": 128}
 
 
@@ -18,9 +18,9 @@ def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPr
     return make_random_prompts(limits, round, count_share(REQUESTS, share), ANSWER)
 
 
-def open_side(job: ProveJob, side: str) -> EngineSide:
+def open_side(job: ProveJob, side: str) -> BoundedSide:
     workload = EngineWorkload(make_prompts, PROMPT + ANSWER, SEQS[side])
-    return EngineSide(job, workload, {})
+    return BoundedSide(job, workload, {})
 
 
 TECHNIQUE = Technique(
@@ -32,4 +32,5 @@ TECHNIQUE = Technique(
     metric="throughput",
     open=open_side,
     seed="1.09x",
+    stand_in="wide",
 )

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from flyweight.describe import describe
+from flyweight.prove.bounded_side import BoundedSide
 from flyweight.prove.engine_side import (
-    EngineSide,
     EngineWorkload,
     PromptLimits,
     count_share,
@@ -24,13 +24,13 @@ def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPr
     return make_random_prompts(limits, round, count_share(REQUESTS, share), ANSWER)
 
 
-def open_side(job: ProveJob, side: str) -> EngineSide:
+def open_side(job: ProveJob, side: str) -> BoundedSide:
     """A model that is quantised already is the side `on` as it is."""
     model = job.model
     if is_quantised(model) == (side == "off"):
         model = make_file(model, job.folder, TYPES[side])
     workload = EngineWorkload(make_prompts, PROMPT + ANSWER, 1)
-    return EngineSide(ProveJob(model, job.folder, job.threads), workload, {})
+    return BoundedSide(ProveJob(model, job.folder, job.threads), workload, {})
 
 
 def is_quantised(model: Path) -> bool:

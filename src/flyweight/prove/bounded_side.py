@@ -1,0 +1,54 @@
+"""An engine's side that also reports what its steps would take at the machine's limits.
+
+Invariant: both sides of a technique are judged by the same sample of the limits, which the first of
+them takes and leaves in their folder.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from flyweight.bench.facts import measure_size
+from flyweight.bench.limits import LimitSampler
+from flyweight.bench.ours import find_isa, record_steps
+from flyweight.config import Settings
+from flyweight.describe import describe
+from flyweight.plan.machine import read_machine
+from flyweight.plan.roofline import MachineLimits, make_shape, sum_work
+from flyweight.prove.engine_side import BLOCK, EngineSide, EngineWorkload
+from flyweight.prove.replay import TimedPrompt
+from flyweight.prove.technique import LIMIT, Measurement, ProveJob
+
+
+class BoundedSide(EngineSide):
+    """Its figure `LIMIT` is in seconds."""
+
+    def __init__(
+        self, job: ProveJob, workload: EngineWorkload, settings: Mapping[str, Any]
+    ) -> None:
+        given = Settings.of(model=job.model, **settings)
+        self._at_most = find_limits(job, find_isa(given))
+        super().__init__(job, workload, settings)
+        found, kv_dtype = describe(job.model), self.loaded.memory.sizing.kv_dtype
+        self._shape = make_shape(
+            found.checkpoint, found.plan, found.spec, given.activations, kv_dtype
+        )
+        found.checkpoint.close()
+
+    def replay(self, prompts: Sequence[TimedPrompt]) -> Measurement:
+        with record_steps(self.loaded.engine) as recorder:
+            measured = super().replay(prompts)
+        least = sum_work(self._shape, recorder.make_shapes(BLOCK), self._at_most)
+        return replace(measured, figures={LIMIT: least.seconds})
+
+
+def find_limits(job: ProveJob, isa: str) -> MachineLimits:
+    """A sample, or the other side's."""
+    file = Path(job.folder / "limits.json")
+    if not file.exists():
+        threads = job.threads or read_machine().cores
+        found = LimitSampler(threads, isa, measure_size(job.model)).sample()
+        file.write_text(json.dumps(asdict(found.tile or found.vector)))
+    return MachineLimits(**json.loads(file.read_text()))
