@@ -27,6 +27,11 @@ def test_what_cannot_be_read_is_unavailable_and_never_0() -> None:
     assert table.columns[1].write(None) == "unavailable"
 
 
+def test_where_the_seed_rounds_is_said_for_its_own_inputs_only() -> None:
+    assert "$5.80" in " ".join(report_energy([GPU, CPU], 1e6, 0.15, []).tables[0].notes)
+    assert "$5.80" not in " ".join(report_energy([GPU, CPU], 1e6, 0.30, []).tables[0].notes)
+
+
 def write_zone(root: Path, name: str, joules: float, most: float = 1000) -> None:
     zone = root / name
     zone.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from html import escape
 from flyweight.planning.plots import Axis, LinePlot
 
 WIDTH, HEIGHT = 760, 460
-LEFT, RIGHT, TOP, BOTTOM = 76, 190, 46, 56
+LEFT, RIGHT, TOP, BOTTOM = 76, 190, 60, 56
 COLOURS = ("#2f6fde", "#d1495b", "#2a9d6f", "#e08e1b", "#7a5cc7", "#5b6673")
 STYLE = """text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
 fill:#5b6673}.axis{fill:#1f2933;font-size:13px}.title{fill:#1f2933;font-size:15px;font-weight:600}"""
@@ -27,7 +27,7 @@ def draw_lines(plot: LinePlot) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>',
         *_draw_grid(across, up),
         _write(LEFT - 56, 24, plot.title, "title"),
-        _write(LEFT - 56, TOP - 6, plot.y, "axis"),
+        _write(LEFT - 56, TOP - 16, plot.y, "axis"),
         _write((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, plot.x, "axis", "middle"),
     ]
     for limit in plot.list_limits(up):

@@ -46,8 +46,8 @@ def energy(*, power: PowerOptions, out: ReportOutput) -> None:
     for name, default in asdict(PowerOptions()).items():
         check_positive(getattr(power, name), name, default)
     draws = [
-        PowerDraw.of_hours("RTX 4090", power.gpu_watts, power.gpu_hours, power.queries),
-        PowerDraw.of_hours("64 CPU cores", power.cpu_watts, power.cpu_hours, power.queries),
+        PowerDraw.of_hours("GPU (RTX 4090)", power.gpu_watts, power.gpu_hours, power.queries),
+        PowerDraw.of_hours("CPU (64 cores)", power.cpu_watts, power.cpu_hours, power.queries),
     ]
     live = [
         LivePower("processors (RAPL)", measure_cpu_watts(SAMPLE)),
