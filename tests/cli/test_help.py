@@ -12,7 +12,7 @@ COMMANDS = (
     "", "run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve", "stop",
     "version", "bench", "bench kernels", "bench throughput", "bench latency", "bench startup",
     "bench serve", "bench quant", "quantize", "eval", "eval ppl", "eval kld", "eval stamp",
-    "eval compare", "explain", "plan roofline", "plan capacity",
+    "eval compare", "explain", "plan roofline", "plan capacity", "advise",
 )  # fmt: skip
 USAGE = r"Usage: flyweight( \w+)* \[OPTIONS\]( COMMAND \[ARGS\]\.\.\.|( [A-Z]+| \[[A-Z|-]+\])*)"
 

@@ -17,6 +17,7 @@ import typer
 
 from flyweight import __version__
 from flyweight.cli import (
+    advise,
     bench,
     check,
     compare,
@@ -52,6 +53,7 @@ app = make_group(name="flyweight", pretty_exceptions_enable=False)
 app.command("run", cls=HelpCommand)(run.run)
 app.command("inspect", cls=HelpCommand)(inspect.inspect)
 app.command("explain", cls=HelpCommand)(explain.explain)
+app.command("advise", cls=HelpCommand)(advise.advise)
 app.command("tokenize", cls=HelpCommand)(tokenize.tokenize)
 app.command("check", cls=HelpCommand)(check.check)
 app.command("compile", cls=HelpCommand)(compile.compile_model)
