@@ -153,3 +153,42 @@ def test_files_that_hold_no_request(tmp_path: Path, file: str, content: bytes, s
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises((ConfigError, FlyweightError), match=r"no\.txt"):
         read_requests(["no.txt"])
+
+
+def test_a_system_message_that_the_template_moves_is_not_hidden() -> None:
+    """As Mistral's templates do, which put it into the last turn of the user."""
+    moved = (
+        "{% for m in messages[1:] %}<{{ m.role }}>"
+        "{% if loop.last %}{{ messages[0].content }} {% endif %}{{ m.content }}\n{% endfor %}"
+    )
+    messages = [{"role": "system", "content": "Be brief."}, *TALK]
+    request = SampleRequest.of_messages("a", messages)
+    tokenizer = with_template(moved)
+    lint = PromptLinter(tokenizer, 32).lint([request])
+    assert [one.rule for one in lint.findings if one.rule == "hidden"] == []
+    assert sum(one.tokens for one in lint.sections) == lint.tokens
+    assert {one.name for one in lint.sections} >= {"messages.0 system", "messages.3 user"}
+
+
+@pytest.mark.parametrize("template", [CLEAN, CLEAN.replace("m.content", "m.content|length")])
+def test_changed_texts_are_encoded_as_if_rendered(template: str) -> None:
+    """By putting them into the prompt where the template copies texts, else by rendering."""
+    tokenizer = with_template(template)
+    request = SampleRequest.of_messages("a", TALK)
+    other = request.with_texts(["Hello my friend", "Good day.", "How are you now?"])
+    renderer = PromptRenderer(tokenizer)
+    for _ in range(2):
+        found = renderer.encode_changed(request, other)
+        assert found == PromptRenderer(tokenizer).render(other).ids
+    assert renderer.encode_changed(request, request) == renderer.render(request).ids
+
+
+def test_tokens_up_to_a_place_are_those_that_begin_before_it() -> None:
+    """Counted from pieces, and equal at line ends to a tokenizer's own count of the text before."""
+    tokenizer = with_template(CLEAN)
+    text = "The owl é lives.\nIt sleeps 数 all day.\nThe fox."
+    prompt = PromptRenderer(tokenizer).render(SampleRequest("a", (text,)))
+    assert prompt.starts is not None and len(prompt.starts) == len(prompt.ids)
+    for place in (i + 1 for i, letter in enumerate(text) if letter == "\n"):
+        assert prompt.count(place) == len(tokenizer.encode(text[:place]))
+    assert prompt.count(0) == 0 and prompt.count(len(text)) == len(prompt.ids)

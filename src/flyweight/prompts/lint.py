@@ -24,6 +24,7 @@ from flyweight.prompts.volatile import (
 from flyweight.text.tokenizer import Tokenizer
 
 MOST_GROUPS = 16  # places that are tried one by one
+MOST_TALKS = 8  # conversations whose turns are compared
 CLOCK = "strftime_now"
 
 
@@ -58,6 +59,35 @@ class PromptLint:
     single: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LintSamples:
+    """Requests with their volatile places; a single one is followed by a copy that differs in
+    them (`copied`).
+    """
+
+    requests: tuple[SampleRequest, ...]
+    groups: tuple[VolatileGroup, ...]
+    copied: bool
+
+    @classmethod
+    def of(cls, requests: Sequence[SampleRequest]) -> "LintSamples":
+        if len(requests) > 1:
+            return cls(tuple(requests), group_spans(requests, find_differences(requests)), False)
+        (request,) = requests
+        spans = find_forms(request)
+        pair = (request, vary(request, spans))
+        both = [*spans, *(replace(one, request=1) for one in spans)]
+        return cls(pair, group_spans(pair, both), True)
+
+    def move(self, groups: Sequence[VolatileGroup]) -> list[SampleRequest]:
+        """The requests with the segments of these groups behind their other text."""
+        found = []
+        for i, request in enumerate(self.requests):
+            segments = [one.segments[i] for one in groups if i in one.segments]
+            found.append(move_last(request, segments) if segments else request)
+        return found
+
+
 class PromptLinter:
     """Checks requests for one model and block size."""
 
@@ -67,11 +97,10 @@ class PromptLinter:
     def lint(self, requests: Sequence[SampleRequest]) -> PromptLint:
         """Raises `RequestError` where the chat template refuses a request."""
         prompts = [self.renderer.render(request) for request in requests]
-        samples, groups = self._find_groups(requests)
-        now = self._predict(samples, single := len(requests) == 1)
-        moved = self._predict(_move(samples, groups), single)
+        samples = LintSamples.of(requests)
+        now, moved = self._predict(samples, ()), self._predict(samples, samples.groups)
         findings = [
-            *self._judge_groups(samples, groups, moved),
+            *self._judge_groups(samples, moved),
             *self._check_template(requests, prompts),
         ]
         sections = tuple(count_sections(requests, prompts))
@@ -79,35 +108,26 @@ class PromptLinter:
         if moved.found <= now.found:
             moved = now
         return PromptLint(
-            len(requests), tokens, self.block_size, sections, tuple(findings), now, moved, single
-        )
+            len(requests), tokens, self.block_size, sections, tuple(findings), now, moved,
+            samples.copied,
+        )  # fmt: skip
 
-    def _find_groups(
-        self, requests: Sequence[SampleRequest]
-    ) -> tuple[Sequence[SampleRequest], list[VolatileGroup]]:
-        """The volatile places; a single request gets a copy that differs in them."""
-        if len(requests) > 1:
-            return requests, group_spans(requests, find_differences(requests))
-        (request,) = requests
-        spans = find_forms(request)
-        samples = (request, vary(request, spans))
-        return samples, group_spans(samples, [*spans, *(replace(one, request=1) for one in spans)])
-
-    def _predict(self, samples: Sequence[SampleRequest], single: bool) -> PredictedReuse:
-        prompts = [self.renderer.render(sample).ids for sample in samples]
+    def _predict(self, samples: LintSamples, groups: Sequence[VolatileGroup]) -> PredictedReuse:
+        """The reuse of the requests with these groups behind their other text.  Of a request and
+        its copy, that of the copy.
+        """
+        pairs = zip(samples.requests, samples.move(groups), strict=True)
+        prompts = [self.renderer.encode_changed(request, moved) for request, moved in pairs]
         found = predict_reuse(prompts, self.block_size)
-        return PredictedReuse(found.hits[1:], len(prompts[1])) if single else found
+        return PredictedReuse(found.hits[1:], len(prompts[1])) if samples.copied else found
 
-    def _judge_groups(
-        self, samples: Sequence[SampleRequest], groups: list[VolatileGroup], moved: PredictedReuse
-    ) -> Iterator[PromptFinding]:
+    def _judge_groups(self, samples: LintSamples, moved: PredictedReuse) -> Iterator[PromptFinding]:
         """A finding for each place that costs blocks while all others are moved."""
-        single = len(moved.hits) == 1
-        for group in groups[:MOST_GROUPS]:
-            others = [one for one in groups if one is not group]
-            lost = moved.found - self._predict(_move(samples, others), single).found
+        for group in samples.groups[:MOST_GROUPS]:
+            others = [one for one in samples.groups if one is not group]
+            lost = moved.found - self._predict(samples, others).found
             if lost > 0:
-                yield self._describe(samples, group, lost)
+                yield self._describe(samples.requests, group, lost)
 
     def _describe(
         self, samples: Sequence[SampleRequest], group: VolatileGroup, lost: int
@@ -146,9 +166,9 @@ class PromptLinter:
                 "give the template a fixed date, if it has a variable for one",
             )  # fmt: skip
         drifts: set[tuple[str, str]] = set()
-        for request, prompt in zip(requests, prompts, strict=True):
+        for i, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
             yield from _list_hidden(request, prompt)
-            for found in find_drift(self.renderer, request):
+            for found in find_drift(self.renderer, request) if i < MOST_TALKS else ():
                 if (found.expected, found.got) in drifts:
                     continue
                 drifts.add((found.expected, found.got))
@@ -171,11 +191,3 @@ def _list_hidden(request: SampleRequest, prompt: RenderedPrompt) -> Iterator[Pro
                 "the chat template changes this message or leaves it out",
                 "check the prompt with flyweight tokenize",
             )  # fmt: skip
-
-
-def _move(samples: Sequence[SampleRequest], groups: list[VolatileGroup]) -> list[SampleRequest]:
-    """The requests with the segments of these groups behind their other text."""
-    return [
-        move_last(sample, [one.segments[i] for one in groups if i in one.segments])
-        for i, sample in enumerate(samples)
-    ]

@@ -5,9 +5,11 @@ Invariant: the tokens are those that `LLM` and the server make of the same reque
 engine.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import accumulate
 
 from flyweight.prompts.requests import SampleRequest
 from flyweight.requests.preparing import render_conversation
@@ -16,7 +18,7 @@ from flyweight.text.tokenizer import Tokenizer
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RenderedPrompt:
     """`places` has the characters of each text, None where the template does not show it."""
 
@@ -26,11 +28,27 @@ class RenderedPrompt:
     tokenizer: Tokenizer
     add_special: bool
 
+    @cached_property
+    def starts(self) -> list[int] | None:
+        """The byte of the text that each token begins at, BOS at the first; None where pieces do
+        not spell the text, as where a tokenizer normalises it.
+        """
+        pieces = [self.tokenizer.token_bytes(token, special=True) for token in self.ids]
+        lengths = [0, *accumulate(map(len, pieces))]
+        raw, spelled = self.text.encode("utf-8", "replace"), b"".join(pieces)
+        before = len(spelled) - len(raw)  # BOS, and a space that some tokenizers begin with
+        if before < 0 or spelled[before:] != raw:
+            return None
+        return [max(0, start - before) for start in lengths[:-1]]
+
     def count(self, stop: int) -> int:
-        """Tokens of the first `stop` characters."""
+        """Tokens that begin in the first `stop` characters."""
         if stop >= len(self.text):
             return len(self.ids)
-        return len(self.tokenizer.encode(self.text[:stop], add_special=self.add_special))
+        begun = self.text[:stop]
+        if self.starts is not None:
+            return bisect_left(self.starts, len(begun.encode("utf-8", "replace")))
+        return len(self.tokenizer.encode(begun, add_special=self.add_special))
 
 
 class PromptRenderer:
@@ -38,40 +56,74 @@ class PromptRenderer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._made: dict[tuple[str, tuple[str, ...]], RenderedPrompt] = {}
+        self._copies: bool | None = None  # whether texts can be replaced in the prompt
 
     @property
     def template(self) -> str:
         """The chat template; "" where the model has none."""
         return self.tokenizer.chat_template or ""
 
-    def render(self, request: SampleRequest, *, answered: bool = False) -> RenderedPrompt:
-        """The prompt of a request; `answered`: its last message is the answer, which is complete.
-        Raises `RequestError`.
-        """
-        if not request.messages:
-            text, bare = request.texts[0], True
-            ids = self.tokenizer.encode(text)
-        else:
-            bare = not self.tokenizer.marks.templates
-            made = self._apply(request, answered)
-            text, ids = made["prompt"], made["prompt_token_ids"]
-        places = tuple(_locate(text, request.texts)) if request.messages else ((0, len(text)),)
-        return RenderedPrompt(text, tuple(ids), places, self.tokenizer, bare)
+    def render(self, request: SampleRequest) -> RenderedPrompt:
+        """The prompt of a request, which is kept.  Raises `RequestError`."""
+        key = request.where, request.texts
+        if key not in self._made:
+            self._made[key] = self._render(request)
+        return self._made[key]
 
-    def _apply(self, request: SampleRequest, answered: bool) -> Mapping[str, Any]:
+    def encode_changed(self, request: SampleRequest, changed: SampleRequest) -> tuple[int, ...]:
+        """The tokens of a request with other texts.  Where the template writes texts unchanged,
+        which the first one shows, they are put into the prompt: rendering takes longer.
+        """
+        if changed.texts == request.texts or not request.messages:
+            return self.render(changed).ids
+        if self._copies is None:
+            whole = self.render(changed).text
+            self._copies = _replace_texts(self.render(request), changed.texts) == whole
+        text = _replace_texts(self.render(request), changed.texts) if self._copies else None
+        if text is None:
+            return self.render(changed).ids
+        return tuple(self.tokenizer.encode(text, not self.tokenizer.marks.templates))
+
+    def _render(self, request: SampleRequest) -> RenderedPrompt:
+        if not request.messages:
+            (text,) = request.texts
+            ids = tuple(self.tokenizer.encode(text))
+            return RenderedPrompt(text, ids, ((0, len(text)),), self.tokenizer, True)
         tools = list(request.tools) or None
-        return render_conversation(
-            self.tokenizer, request.messages, tools=tools, add_generation_prompt=not answered
+        made = render_conversation(
+            self.tokenizer, request.messages, tools=tools, add_generation_prompt=True
         )
+        text, ids = made["prompt"], tuple(made["prompt_token_ids"])
+        bare = not self.tokenizer.marks.templates
+        places = tuple(_locate(text, request.texts))
+        return RenderedPrompt(text, ids, places, self.tokenizer, bare)
 
 
 def _locate(text: str, parts: tuple[str, ...]) -> list[Span | None]:
-    """Where each part is, one after the other; templates may strip spaces around it."""
+    """Where each part is: behind the part before it, else anywhere, as templates may move a system
+    message into a later turn.  They may strip the spaces around a part.
+    """
     found: list[Span | None] = []
     begin = 0
     for part in parts:
-        wanted = part if part in text[begin:] else part.strip()
+        wanted = part if part in text else part.strip()
         at = text.find(wanted, begin) if wanted else begin
+        at = text.find(wanted) if at < 0 else at
         found.append(None if at < 0 else (at, at + len(wanted)))
-        begin = begin if at < 0 else at + len(wanted)
+        begin = at + len(wanted) if at >= begin else begin
     return found
+
+
+def _replace_texts(prompt: RenderedPrompt, texts: Sequence[str]) -> str | None:
+    """The prompt with other texts at the same places; None where one is not found."""
+    known = [place for place in prompt.places if place is not None]
+    if len(known) < len(texts):
+        return None
+    parts, at = list[str](), 0
+    for (start, stop), text in sorted(zip(known, texts, strict=True)):
+        if start < at:
+            return None
+        parts += [prompt.text[at:start], text]
+        at = stop
+    return "".join([*parts, prompt.text[at:]])

@@ -88,17 +88,15 @@ def count_sections(
 def _count(request: SampleRequest, prompt: RenderedPrompt) -> Iterator[tuple[str, int]]:
     """Sections with their tokens: what is between the texts is the template's."""
     before, template = 0, 0
-    for index, place in enumerate(prompt.places):
-        if place is None:
-            continue
-        start, stop = place
+    shown_places = [(place, index) for index, place in enumerate(prompt.places) if place]
+    for (start, stop), index in sorted(shown_places):
         if request.messages:
-            begun = prompt.count(start)
+            begun = max(before, prompt.count(start))
             template += begun - before
             before = begun
         shown = prompt.text[start:stop]
         for section in split_sections(shown):
-            reached = prompt.count(start + section.stop)
+            reached = max(before, prompt.count(start + section.stop))
             yield _join(request.name_text(index), section.name), reached - before
             before = reached
     if request.messages:

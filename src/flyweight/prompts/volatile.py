@@ -98,7 +98,7 @@ def find_differences(requests: Sequence[SampleRequest]) -> list[VolatileSpan]:
 
 def group_spans(
     requests: Sequence[SampleRequest], spans: Sequence[VolatileSpan]
-) -> list[VolatileGroup]:
+) -> tuple[VolatileGroup, ...]:
     """The spans by the line or sentence they are in; those of several requests belong together
     where they are at the same turn.
     """
@@ -111,7 +111,7 @@ def group_spans(
         group = groups.setdefault((span.index, turn), VolatileGroup())
         group.segments[span.request] = (span.index, start, stop)
         group.spans.append(span)
-    return [groups[key] for key in sorted(groups)]
+    return tuple(groups[key] for key in sorted(groups))
 
 
 def find_segment(text: str, place: int) -> tuple[int, int]:
