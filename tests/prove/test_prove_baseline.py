@@ -138,6 +138,10 @@ def test_a_suite_refuses_a_baseline_before_it_measures(tmp_path: Path) -> None:
     request = SuiteRequest([make_technique()], 10, baseline=keep(tmp_path, measure(2.0)))
     with pytest.raises(ConfigError, match=r"another model: model.gguf .* not stories.gguf"):
         Suite(request, open_side=open_side).run()
+    other = replace(make_technique(), name="other")
+    request = replace(request, techniques=[other])
+    with pytest.raises(ConfigError, match="has no other; allowed: techniques of the baseline: fa"):
+        Suite(request, open_side=open_side).run(strict=True)
 
 
 def test_a_technique_that_fails_does_not_end_the_others() -> None:
@@ -165,6 +169,20 @@ def test_a_ceiling_is_the_ratio_of_what_both_take_at_the_limits() -> None:
     )
     report = report_suite(make_suite(replace(outcome, pairs=pairs)))
     assert "  at the machine's limits the pair's speed-up would be 1.50x" in report.notes
+
+
+def test_ctrl_c_keeps_what_was_found() -> None:
+    clock = FakeClock()
+
+    def open_side(technique: Technique, job: ProveJob, name: str) -> Side:
+        if technique.name == "second":
+            raise KeyboardInterrupt
+        return FakeSide(name, clock, cycle_times(2.0))
+
+    second = replace(make_technique(), name="second")
+    request = SuiteRequest([make_technique(), second, make_technique()], 1000)
+    found = Suite(request, None, open_side, clock).run()
+    assert [one.technique.name for one in found.outcomes] == ["fake"] and found.stopped
 
 
 def test_the_page_has_everything_and_fetches_nothing(tmp_path: Path) -> None:

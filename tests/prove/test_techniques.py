@@ -1,5 +1,6 @@
 """The registry, and real techniques at small sizes on the model inside the package."""
 
+import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -24,6 +25,12 @@ def test_every_file_is_a_technique_and_every_name_has_one() -> None:
     assert files == set(NAMES)
     for technique in registry.list_techniques():
         assert technique.metric in METRICS and technique.off != technique.on
+
+
+def test_the_page_lists_every_technique() -> None:
+    page = Path(__file__).parents[2] / "docs" / "prove.md"
+    table = page.read_text(encoding="utf-8").split("## Techniques", 1)[1]
+    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", table, re.M)) == NAMES
 
 
 def test_an_unknown_technique_is_refused_with_the_nearest() -> None:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:  # commands import what computes when they run
 LIST, ALL = "list", "all"
 LONGEST = 24 * 60  # minutes
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A technique; list names them, all runs them all.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A technique; list names them, all runs them all.  [default: all]",
+        show_default=False,
+    ),
 ]
 ProvedModel = Annotated[
     str | None,
@@ -63,7 +68,7 @@ Metric = Annotated[
 @expand
 def prove(
     *,
-    name: Name,
+    name: Name = ALL,
     model: ProvedModel = None,
     minutes: Minutes = None,
     metric: Metric = None,
@@ -108,6 +113,8 @@ def prove(
     with name_errors("save_baseline", saved):
         if saved is not None:
             kept.save_baseline(saved, suite)
+    if suite.stopped:
+        raise KeyboardInterrupt
     failed = any(not one.skipped for one in suite.failures)
     return 1 if failed or any(one.verdict == kept.SLOWER for one in changes) else 0
 

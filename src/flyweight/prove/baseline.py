@@ -57,6 +57,9 @@ class Baseline(msgspec.Struct):
     machine: KeptMachine
     techniques: list[KeptOutcome]
 
+    def has(self, name: str) -> bool:
+        return any(one.technique == name for one in self.techniques)
+
     def find(self, name: str) -> KeptOutcome:
         """A technique's.  Raises `ConfigError` where it has none."""
         for one in self.techniques:
@@ -154,7 +157,9 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def compare_suite(suite: ProvedSuite, baseline: Baseline) -> list[ComparedOutcome]:
-    return [compare_outcome(one, baseline) for one in suite.outcomes]
+    """Of techniques that the baseline has."""
+    known = [one for one in suite.outcomes if baseline.has(one.technique.name)]
+    return [compare_outcome(one, baseline) for one in known]
 
 
 def compare_outcome(outcome: ProveOutcome, baseline: Baseline) -> ComparedOutcome:

@@ -38,6 +38,8 @@ def write_page(suite: ProvedSuite, report: Report, command: str) -> str:
     ]
     for one in suite.outcomes:
         parts.append(write_section(one))
+    if suite.failures:
+        parts.append("<h2>Not measured</h2>")
     for failure in suite.failures:
         parts.append(f"<p>{escape(failure.technique.name)}: {escape(failure.problem)}</p>")
     body = "\n".join(parts)

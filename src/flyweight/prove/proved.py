@@ -21,9 +21,12 @@ class ProveFailure:
 
 @dataclass(frozen=True, slots=True)
 class ProvedSuite:
-    """What was found, in order, and where; `model` is the user's choice ("": none)."""
+    """What was found, in order, and where; `model` is the user's choice ("": none).  One that
+    was `stopped` lacks techniques.
+    """
 
     model: str
     around: Surroundings
     outcomes: tuple[ProveOutcome, ...]
     failures: tuple[ProveFailure, ...] = ()
+    stopped: bool = False

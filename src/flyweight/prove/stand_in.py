@@ -31,7 +31,7 @@ FILE_TYPE_BF16 = 32  # in ggml's list
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A model's file and what it is."""
+    """A model's file, and what a reader should know of it."""
 
     path: Path
     note: str

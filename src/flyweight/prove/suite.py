@@ -26,7 +26,8 @@ from flyweight.prove.technique import ProveJob, Technique
 @dataclass(frozen=True, slots=True)
 class SuiteRequest:
     """`seconds` for all techniques together; `model` None lets each choose.  With a `baseline`
-    each runs what was run for it."""
+    each does the work that was done for it.
+    """
 
     techniques: Sequence[Technique]
     seconds: float
@@ -51,28 +52,36 @@ class Suite:
         self._stand_ins: dict[str, StandIn] = {}
 
     def run(self, *, strict: bool = False) -> ProvedSuite:
-        """Raises the first error of a technique if `strict`, and always what is wrong with the
-        model or the baseline.
+        """Raises the first error of a technique if `strict`, and before anything is measured what
+        is wrong with the model or the baseline.  Ctrl-C ends the run; what was found is returned.
         """
         outcomes: list[ProveOutcome] = []
         failures: list[ProveFailure] = []
         end = self.clock() + self.request.seconds
         techniques = self.request.techniques
+        stopped = False
         with TemporaryDirectory(prefix="flyweight-prove-") as folder:
+            chosen = [self._choose_model(one, Path(folder)) for one in techniques]
+            shares = [
+                self._find_share(*pair, strict) for pair in zip(techniques, chosen, strict=True)
+            ]
             for i, technique in enumerate(techniques):
                 seconds = max(0.0, end - self.clock()) / (len(techniques) - i)
-                model, note = self._choose_model(technique, Path(folder))
-                plan = self._make_plan(technique, model, seconds)
+                plan = replace(self.request.plan, seconds=seconds, share=shares[i])
                 try:
-                    found = self._prove(technique, model, plan, Path(folder))
-                    outcomes.append(replace(found, notes=(*note, *found.notes)))
+                    found = self._prove(technique, chosen[i].path, plan, Path(folder))
+                    notes = (chosen[i].note,) if chosen[i].note else ()
+                    outcomes.append(replace(found, notes=(*notes, *found.notes)))
                 except FlyweightError as error:
                     if strict:
                         raise
                     skipped = isinstance(error, ConfigError)
                     failures.append(ProveFailure(technique, str(error), skipped))
-        chosen = self.request.model or ""
-        return ProvedSuite(chosen, Surroundings.here(), tuple(outcomes), tuple(failures))
+                except KeyboardInterrupt:
+                    stopped = True
+                    break
+        model, around = self.request.model or "", Surroundings.here()
+        return ProvedSuite(model, around, tuple(outcomes), tuple(failures), stopped)
 
     def _prove(
         self, technique: Technique, model: Path, plan: ProvePlan, folder: Path
@@ -82,21 +91,22 @@ class Suite:
         job = ProveJob(model, own, self.request.threads)
         return prove(technique, job, plan, self.open_side, self.listener, self.clock)
 
-    def _make_plan(self, technique: Technique, model: Path, seconds: float) -> ProvePlan:
-        """Within these seconds; as much work as the baseline did, where there is one."""
-        plan, baseline = replace(self.request.plan, seconds=seconds), self.request.baseline
-        if baseline is None:
-            return plan
-        baseline.check_model(technique.name, model.name, measure_size(model))
-        baseline.check_metric(technique.name, plan.metric or technique.metric)
-        return replace(plan, share=baseline.find(technique.name).share)
+    def _find_share(self, technique: Technique, model: StandIn, strict: bool) -> float | None:
+        """The share of the work that the baseline did.  Raises `ConfigError` where that was on
+        another model, or by another metric.
+        """
+        baseline = self.request.baseline
+        if baseline is None or not (strict or baseline.has(technique.name)):
+            return None
+        baseline.check_model(technique.name, model.path.name, measure_size(model.path))
+        baseline.check_metric(technique.name, self.request.plan.metric or technique.metric)
+        return baseline.find(technique.name).share
 
-    def _choose_model(self, technique: Technique, folder: Path) -> tuple[Path, tuple[str, ...]]:
-        """The user's model, else one that the workload fits, with a note of what that is."""
+    def _choose_model(self, technique: Technique, folder: Path) -> StandIn:
+        """The user's model, else one that the workload fits."""
         name = technique.stand_in
         if self.request.model is not None or not name:
-            return find(Settings.of(model=self.request.model)), ()
+            return StandIn(find(Settings.of(model=self.request.model)), "")
         if name not in self._stand_ins:
             self._stand_ins[name] = STAND_INS[name](folder)
-        made = self._stand_ins[name]
-        return made.path, (made.note,)
+        return self._stand_ins[name]
