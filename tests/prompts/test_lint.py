@@ -63,6 +63,15 @@ def test_a_template_that_strips_reasoning() -> None:
     assert turn == 1 and "th" in expected and "Good" in got
 
 
+def test_reasoning_in_a_field_of_its_own() -> None:
+    """Left out of later turns it is a drift; shown in them, with marks around it, it is none."""
+    messages = [TALK[0], {**TALK[1], "reasoning_content": "They greet me."}, TALK[2]]
+    ((turn, expected, got),) = drifts(CLEAN, messages)
+    assert turn == 1 and "They greet me." in expected and "Good day." in got
+    shown = "{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}{{ m.content }}"
+    assert drifts(CLEAN.replace("{{ m.content }}", shown), messages) == []
+
+
 def test_a_template_that_counts_messages() -> None:
     assert [turn for turn, *_ in drifts("{{ messages|length }}" + CLEAN, TALK)] == [1, 3]
 

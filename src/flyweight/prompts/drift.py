@@ -13,7 +13,7 @@ from flyweight.engine.prefix import count_common
 from flyweight.errors import RequestError
 from flyweight.prompts.rendering import PromptRenderer, RenderedPrompt
 from flyweight.prompts.requests import SampleRequest
-from flyweight.text.messages import Message
+from flyweight.text.messages import REASONING, Message, join_text
 
 ANSWER = {"role": "assistant", "content": "Yes."}
 FOLLOWING = {"role": "user", "content": "Go on."}
@@ -52,13 +52,25 @@ def find_drift(renderer: PromptRenderer, request: SampleRequest) -> Iterator[Tem
             later = renderer.render(_cut(request, messages[:stop]))
         except RequestError:
             continue
-        found = _compare(turn, asked, later, str(message.get("content") or ""))
+        found = _compare(turn, asked, later, _read_answer(message, later.text))
         if found is not None:
             yield found
 
 
 def _cut(request: SampleRequest, messages: Sequence[Message]) -> SampleRequest:
     return SampleRequest.of_messages(request.where, messages, request.tools)
+
+
+def _read_answer(message: Message, later: str) -> str:
+    """What the model wrote, as far as the file says.  Reasoning that the next turn shows has marks
+    of the template around it, so that only the prompt before it can be compared.
+    """
+    answer = join_text(message.get("content")) or ""
+    found = (message.get(name) for name in REASONING)
+    reasoning = next((text for text in found if isinstance(text, str) and text.strip()), "")
+    if not reasoning:
+        return answer
+    return "" if reasoning.strip() in later else reasoning + answer
 
 
 def _compare(
