@@ -36,7 +36,7 @@ def test_check_prints_measurements_too(command, monkeypatch) -> None:
         command("plan", "roofline", "--check", "--threads", "1", "-b", "1", "--json").out
     )
     rows = got["tables"]["check"]["rows"]
-    assert [row["test"] for row in rows] == ["pp510", "tg16", "tg16 b8"]
+    assert [row["test"] for row in rows] == ["pp510", "tg32", "tg32 b8"]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["predicted_seconds"] / row["measured_seconds"])
 

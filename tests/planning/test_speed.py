@@ -170,7 +170,7 @@ def test_checks_are_three_shapes_within_the_context() -> None:
     prompt, one, many = list_checks(512)
     assert prompt.prompt == 510 and one.seqs == 1 and many.seqs == 8
     assert list_steps(prompt, 256)[-1] == StepShape(((254, 510),), 1, 510)
-    assert list_steps(many, 512) == [make_decode(8, 32 + 8)]
+    assert list_steps(many, 512) == [make_decode(8, 32 + 16)]
 
 
 def test_reports_hold_rates_and_ratios() -> None:
@@ -182,5 +182,6 @@ def test_reports_hold_rates_and_ratios() -> None:
     assert speed.list_records()[2]["expected_tokens_per_second"] == pytest.approx(200)
     assert [row["what"] for row in latency.list_records()] == ["TTFT, 512 tokens", "ITL", "ITL"]
     assert report.plot is not None and len(report.plot.series) == 2
-    [row] = make_check_table([CheckedSpeed("tg16", 1.0, 2.2, 2.0)]).list_records()
-    assert row["ratio"] == pytest.approx(1.1)
+    checked = CheckedSpeed.of("tg32", 1.0, [(2.0, 1.0), (3.0, 2.0), (4.0, 4.0)])
+    [row] = make_check_table([checked]).list_records()
+    assert (row["predicted_seconds"], row["measured_seconds"], row["ratio"]) == (3.0, 2.0, 1.5)

@@ -26,6 +26,7 @@ class LocalEngine:
     ops: CpuOps
     kv_dtype: str
     shape: Shape
+    context: int  # tokens that the model was made for
 
     @classmethod
     def of(cls, settings: Settings, outline: ModelOutline) -> "LocalEngine":
@@ -36,7 +37,7 @@ class LocalEngine:
         shape = make_planned_shape(
             outline.spec, outline.kinds, ops.activations, kv_dtype, ops.count_packed_bytes
         )
-        return cls(ops, kv_dtype, shape)
+        return cls(ops, kv_dtype, shape, outline.spec.context)
 
     @property
     def weight_bytes(self) -> int:

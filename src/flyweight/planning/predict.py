@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import PurePath
-from statistics import median
 
-from flyweight.bench.kernels import KernelRun, run
+from flyweight.bench.kernels import UNTIMED
 from flyweight.bench.limits import LimitSampler
-from flyweight.bench.ours import BenchEngineOptions
+from flyweight.bench.ours import BenchEngineOptions, OwnEngine
 from flyweight.bench.workloads import BATCH_PROMPT, Workload
 from flyweight.build import choose_backend
 from flyweight.config import Settings
@@ -38,7 +37,7 @@ from flyweight.planning.speed import (
 from flyweight.planning.speedreport import CheckedSpeed, make_check_table, report_speed
 
 TERA, GIGA = 1e12, 1e9
-ROUNDS, CHECK_GEN = 3, 16
+ROUNDS, CHECK_GEN = 5, 32
 CACHED = 32 << 20  # bytes of weights that may stay in caches
 
 
@@ -71,7 +70,7 @@ def predict_here(
         return report
     if fitted.timer is None:
         raise ConfigError("check needs a prediction, and this model has a ceiling only")
-    checks = check_speed(settings, outline, engine, fitted.timer)
+    checks = check_speed(settings, engine, fitted.timer)
     return replace(report, tables=[*report.tables, make_check_table(checks)])
 
 
@@ -138,28 +137,26 @@ def describe_device(device: Device) -> str:
     return f"{device.title}: published limits ({device.source})."
 
 
-def check_speed(
-    settings: Settings, outline: ModelOutline, engine: LocalEngine, timer: Timer
-) -> list[CheckedSpeed]:
-    """Runs `bench kernels` on three shapes, and predicts each before and after."""
-    tests = list_checks(outline.spec.context)
+def check_speed(settings: Settings, engine: LocalEngine, timer: Timer) -> list[CheckedSpeed]:
+    """Predicts three tests of `bench kernels` and runs them, in turn, on the whole model."""
     options = BenchEngineOptions(
         threads=settings.threads,
         activations=settings.activations,
         kv_cache_dtype=settings.kv_cache_dtype,
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
-    found = []
-    sampler = engine.make_sampler()
+    tests = list_checks(engine.context)
+    own, sampler, found = OwnEngine(str(settings.model), tests, options), engine.make_sampler(), []
     for test in tests:
         steps = list_steps(test, settings.max_num_batched_tokens)
-        first, sample = time_prompt(steps, timer), sampler.sample()
-        [row] = run(KernelRun(str(settings.model), [test], options, ROUNDS), (), None)
-        limits = sample.average(sampler.sample()).vector
-        predicted = (first + time_prompt(steps, timer)) / 2
+        own.measure(replace(test, gen=min(test.gen, 2)), UNTIMED)
+        before, pairs = sampler.sample(), []
+        for turn in range(ROUNDS):
+            predicted = time_prompt(steps, timer)
+            pairs.append((predicted, own.measure(test, turn).seconds / (test.gen or 1)))
+        limits = before.average(sampler.sample()).vector
         least = sum_work(engine.shape, steps, limits).seconds
-        measured = median(row.samples_ns) / 1e9 / (test.gen or 1)
-        found.append(CheckedSpeed(test.name, least, predicted, measured))
+        found.append(CheckedSpeed.of(test.name, least, pairs))
     return found
 
 

@@ -6,6 +6,7 @@ Invariant: values are seconds and rates; only columns write them in other units.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from statistics import median
 
 from flyweight.plan.roofline import MachineLimits
 from flyweight.planning.plots import LinePlot, Series
@@ -48,12 +49,21 @@ UNPUBLISHED = " Peaks of arithmetic are not published, so nothing is said of pro
 
 @dataclass(frozen=True, slots=True)
 class CheckedSpeed:
-    """A test of `bench kernels`: seconds of a step or prompt at least, predicted and measured."""
+    """A test of `bench kernels`: seconds of a step or prompt at least, predicted and measured, and
+    the ratio of both in the same round: the middle of the rounds'.
+    """
 
     test: str
     least: float
     predicted: float
     measured: float
+    ratio: float
+
+    @classmethod
+    def of(cls, test: str, least: float, pairs: Sequence[tuple[float, float]]) -> "CheckedSpeed":
+        """From a pair (predicted, measured) for each round."""
+        predicted, measured = (median(times) for times in zip(*pairs, strict=True))
+        return cls(test, least, predicted, measured, median(a / b for a, b in pairs))
 
 
 def report_speed(
@@ -87,12 +97,10 @@ def report_speed(
 
 def make_check_table(checks: Sequence[CheckedSpeed]) -> ReportTable:
     """What was predicted, and what was measured."""
-    rows = [
-        (one.test, one.least, one.predicted, one.measured, one.predicted / one.measured)
-        for one in checks
-    ]
+    rows = [(one.test, one.least, one.predicted, one.measured, one.ratio) for one in checks]
     notes = (
-        "Measured by `bench kernels`, three rounds; predictions are from just before and after.",
+        "Tests of `bench kernels` on the whole model; rounds take turns with predictions, and the "
+        "ratio is the median of the rounds' ratios.",
     )
     return ReportTable("check", "Predicted and measured: a prompt, or a step", CHECKS, rows, notes)
 
