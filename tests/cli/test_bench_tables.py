@@ -30,3 +30,19 @@ def test_sampling_as_json(command) -> None:
 def test_refusals_of_tables(command, words: tuple[str, ...], said: str) -> None:
     done = command("bench", *words)
     assert done.code == 2 and said in done.err and done.err.count("\n") == 1
+
+
+def test_stages_add_up(command) -> None:
+    words = ("bench", "stages", "--output-len", 4, "-r", 1)
+    assert max(map(len, command(*words).out.splitlines())) <= 80
+    rows = json.loads(command(*words, "--json").out)["tables"]["stages"]["rows"]
+    assert sum(row["share"] for row in rows[:-1]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--prompt", ""), "prompt has 0 tokens"), (("--output-len", "0"), "output_len = 0")],
+)
+def test_refusals_of_stages(command, words: tuple[str, ...], said: str) -> None:
+    done = command("bench", "stages", *words)
+    assert done.code == 2 and said in done.err and done.err.count("\n") == 1

@@ -7,6 +7,7 @@ from flyweight.cli.bench import (
     offline,
     sampling,
     serve,
+    stages,
     startup,
     window,
 )
@@ -20,6 +21,7 @@ app.command("latency", cls=HelpCommand)(add_definitions(offline.latency, "latenc
 app.command("startup", cls=HelpCommand)(add_definitions(startup.startup, "startup"))
 app.command("batch-sweep", cls=HelpCommand)(batch_sweep.batch_sweep)
 app.command("sampling", cls=HelpCommand)(sampling.sampling)
+app.command("stages", cls=HelpCommand)(stages.stages)
 app.command("fragmentation", cls=HelpCommand)(fragmentation.fragmentation)
 app.command("window", cls=HelpCommand)(window.window)
 app.command("serve", cls=HelpCommand)(add_definitions(serve.serve, "serve"))
