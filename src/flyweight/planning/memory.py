@@ -8,12 +8,13 @@ loaded.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 from flyweight.build import make_memory_plan
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import Machine
-from flyweight.plan.memory import MemoryPlan, Needs, Packer
+from flyweight.plan.memory import SLACK, MemoryPlan, Needs, Packer
 from flyweight.planning.outline import KINDS_BY_BITS, ModelOutline, assume_bits
 from flyweight.planning.quantities import check_range
 
@@ -36,6 +37,18 @@ class PlannedUse:
     kv_dtype: str = "auto"
     bits: float | None = None
     step_tokens: int = 512
+
+    def list_options(self) -> dict[str, Any]:
+        """The settings of an engine for this use."""
+        blocks = self.sequences * -(-self.context // Settings().block_size) + 1
+        return {
+            "max_model_len": self.context,
+            "max_num_seqs": self.sequences,
+            "max_num_batched_tokens": max(self.step_tokens, self.sequences),
+            "kv_cache_dtype": self.kv_dtype,
+            "memory_limit": "100%",
+            "blocks": blocks,
+        }
 
     def check(self) -> None:
         """Raises `ConfigError`."""
@@ -78,18 +91,24 @@ class MemoryPlanner:
         return self._needs[bits]
 
     def plan(self, use: PlannedUse) -> MemoryPlan:
-        """With K/V for every sequence at its full length, on a machine without a limit."""
-        settings = Settings(
-            max_model_len=use.context,
-            max_num_seqs=use.sequences,
-            max_num_batched_tokens=max(use.step_tokens, use.sequences),
-            kv_cache_dtype=use.kv_dtype,
-            memory_limit="100%",
-        )
-        blocks = use.sequences * -(-use.context // settings.block_size) + 1
+        """With K/V for every sequence at its full length, on a machine without a limit, for a
+        server and every request that it takes.
+        """
+        return self._plan(use, Settings(**use.list_options()), served=True)
+
+    def expect_peak(self, use: PlannedUse) -> int:
+        """What the engine's process alone is likely to hold at its peak, bytes that the plan's
+        bound has in reserve left out: arrays of layers and of the head, which follow each other,
+        count once, and no log-probabilities of prompts are requested.
+        """
+        settings = Settings(**use.list_options(), prompt_logprob_rows=0)
+        plan = self._plan(use, settings, served=False)
+        step = max(plan.step - SLACK, plan.logits)
+        return plan.base + plan.weights + plan.kv + plan.books + step
+
+    def _plan(self, use: PlannedUse, settings: Settings, *, served: bool) -> MemoryPlan:
         machine = Machine(self.cores, UNLIMITED, UNLIMITED)
-        needs = self.get_needs(use.bits)
-        plan = make_memory_plan(replace(settings, blocks=blocks), needs, machine, served=True)
+        plan = make_memory_plan(settings, self.get_needs(use.bits), machine, served=served)
         return replace(plan, base=self.held)
 
     def count_needed(self, use: PlannedUse) -> int:

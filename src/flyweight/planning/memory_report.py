@@ -5,7 +5,7 @@ Invariant: every row is bytes that `plan/memory.py` counts; the groups of weight
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flyweight.plan.memory import MemoryPlan, format_size
@@ -39,11 +39,17 @@ class Place:
     allowed: int
 
 
-def report_memory(planner: MemoryPlanner, use: PlannedUse, places: Sequence[Place]) -> Report:
-    """The exact figure of a use, next to the seed's, on every place."""
+def report_memory(
+    planner: MemoryPlanner,
+    use: PlannedUse,
+    places: Sequence[Place],
+    measured: Mapping[str, int] | None = None,
+) -> Report:
+    """The exact figure of a use, next to the seed's, on every place; and what a run `measured`."""
     plan = planner.plan(use)
     tables = [
         compare_estimate(planner, use, plan),
+        *([] if measured is None else [check_prediction(planner, use, measured)]),
         list_weights(planner, use),
         list_parts(plan),
         list_places(planner, use, plan, places),
@@ -68,14 +74,35 @@ def compare_estimate(planner: MemoryPlanner, use: PlannedUse, plan: MemoryPlan) 
     rows = [
         (f"seed: {write_params(params)} at {bits:.3g} bits, 20 % more", round(seed), None),
         (f"exact: {describe_use(use, plan)}", plan.need, (plan.need - seed) / seed),
+        ("likely: the engine's process alone", planner.expect_peak(use), None),
     ]
+    notes = (f"{FORMULA}.", "Exact: a bound for all processes of a server and any request.")
     columns = (
         Column("figure", "figure"),
         Column("bytes", "memory", format_size),
         Column("difference", "difference", lambda share: f"{100 * share:+.1f} %", ""),
     )
     name = planner.outline.name
-    return ReportTable("comparison", f"Memory of {name}", columns, rows, (FORMULA + ".",))
+    return ReportTable("comparison", f"Memory of {name}", columns, rows, notes)
+
+
+def check_prediction(
+    planner: MemoryPlanner, use: PlannedUse, measured: Mapping[str, int]
+) -> ReportTable:
+    """The likely peak, for what that process held before its weights, next to the measured one."""
+    likely = replace(planner, held=measured["held"]).expect_peak(use)
+    peak = measured["peak"]
+    rows = [
+        ("held before the weights", measured["held"], None),
+        ("likely peak", likely, (likely - peak) / peak),
+        ("measured peak (PSS)", peak, None),
+    ]
+    columns = (
+        Column("figure", "the engine's process"),
+        Column("bytes", "memory", format_size),
+        Column("difference", "difference", lambda share: f"{100 * share:+.1f} %", ""),
+    )
+    return ReportTable("check", "Predicted and measured", columns, rows)
 
 
 def describe_use(use: PlannedUse, plan: MemoryPlan) -> str:

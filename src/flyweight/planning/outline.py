@@ -5,7 +5,7 @@ config does not say is assumed, and `basis` says so.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,7 +36,9 @@ DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
-    """`kinds` are what the weights of `plan` would be packed as, `basis` how they are known."""
+    """`kinds` are what the weights of `plan` would be packed as, `basis` how they are known; `path`
+    is where the model can be loaded from, None where it cannot.
+    """
 
     name: str
     spec: ModelSpec
@@ -44,6 +46,7 @@ class ModelOutline:
     kinds: SlotKinds
     basis: str
     quality: Quality = UNKNOWN
+    path: Path | None = None
 
     @property
     def params(self) -> int:
@@ -78,7 +81,8 @@ def outline_model(settings: Settings, tell: LoadListener) -> ModelOutline:
             f"nor a well-known model: {', '.join(CONFIGS)}{nearest(model.lower(), CONFIGS)}"
         )
     if name is None or _is_cached(name):
-        return _outline_files(find(settings, tell), model)
+        found = find(settings, tell)
+        return replace(_outline_files(found, model), path=found)
     return _outline_remote(name, settings.offline, tell)
 
 

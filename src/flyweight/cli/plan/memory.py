@@ -83,6 +83,9 @@ def memory(
         Values, opt.select_settings("kv_cache_dtype", "threads", "revision", "offline")
     ],
     where: DeviceOptions,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the model too, and print its measured peak.")
+    ] = False,
     out: PlotOutput,
 ) -> None:
     """Print the memory that a model, or one of this size, needs.
@@ -107,8 +110,21 @@ def memory(
         settings = Settings.of(model=model, **engine)
         planner = open_planner(settings)
         use = make_use(planner, settings, (bits, context), sequences)
-        report = report_memory(planner, use, places)
+        measured = measure_use(planner, use) if check else None
+        report = report_memory(planner, use, places, measured)
     out.show(report)
+
+
+def measure_use(planner: MemoryPlanner, use: PlannedUse) -> dict[str, int]:
+    """Runs the model in another process.  Raises `ConfigError`."""
+    from flyweight.planning.memory_probe import probe_memory
+
+    path = planner.outline.path
+    if path is None or use.bits is not None:
+        why = "a MODEL whose weights are here" if path is None else "the weights as they are"
+        raise ConfigError(f"check needs {why}; leave {'it' if path is None else 'bits'} out")
+    options = use.list_options() | {"model": str(path), "threads": planner.cores}
+    return probe_memory(options | {"packed_cache": False})
 
 
 def open_planner(settings: Settings) -> MemoryPlanner:
