@@ -99,16 +99,15 @@ class PromptLinter:
         prompts = [self.renderer.render(request) for request in requests]
         samples = LintSamples.of(requests)
         now, moved = self._predict(samples, ()), self._predict(samples, samples.groups)
-        findings = [
-            *self._judge_groups(samples, moved),
-            *self._check_template(requests, prompts),
-        ]
+        found = list(self._check_template(requests, prompts))
+        if moved.found > now.found:
+            found[:0] = self._judge_groups(samples, moved)
+        else:
+            moved = now
         sections = tuple(count_sections(requests, prompts))
         tokens = sum(len(prompt.ids) for prompt in prompts)
-        if moved.found <= now.found:
-            moved = now
         return PromptLint(
-            len(requests), tokens, self.block_size, sections, tuple(findings), now, moved,
+            len(requests), tokens, self.block_size, sections, tuple(found), now, moved,
             samples.copied,
         )  # fmt: skip
 
@@ -127,13 +126,11 @@ class PromptLinter:
             others = [one for one in samples.groups if one is not group]
             lost = moved.found - self._predict(samples, others).found
             if lost > 0:
-                yield self._describe(samples.requests, group, lost)
+                yield self._describe(samples, group, lost)
 
-    def _describe(
-        self, samples: Sequence[SampleRequest], group: VolatileGroup, lost: int
-    ) -> PromptFinding:
+    def _describe(self, samples: LintSamples, group: VolatileGroup, lost: int) -> PromptFinding:
         first = group.spans[0]
-        request = samples[first.request]
+        request = samples.requests[first.request]
         values = list(
             dict.fromkeys(
                 f"{one.kind} {request.texts[one.index][one.start : one.stop]!r}"
@@ -144,7 +141,7 @@ class PromptLinter:
         prompt = self.renderer.render(request)
         place = prompt.places[first.index]
         token = 0 if place is None else prompt.count(place[0] + first.start)
-        many = f" in {len(group.segments)} requests" if len(samples) > 2 else ""
+        many = "" if samples.copied else f" in {len(group.segments)} requests"
         end = "the end of the last message" if request.messages else "the last line"
         return PromptFinding(
             "volatile",
