@@ -17,6 +17,15 @@ def test_capacity_of_the_model_inside(command, monkeypatch) -> None:
     assert "users" in got["tables"]["capacity"]["notes"][0]
 
 
+@pytest.mark.long
+def test_rates_are_measured_too(command, monkeypatch) -> None:
+    monkeypatch.setattr("flyweight.planning.capacity.MOST", 200)
+    monkeypatch.setattr("flyweight.planning.capacityplan.MOST", 30)
+    got = json.loads(command(*WORDS, "--ttft", "5s", "--itl", "1s", "--validate", "--json").out)
+    rows = got["tables"]["validation"]["rows"]
+    assert len(rows) == 5 and all(row["measured_ttft_p90_seconds"] > 0 for row in rows)
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -1,10 +1,12 @@
 """Queueing on a cost model of steps: against the theory of queues, and by hand."""
 
 import random
+from dataclasses import replace
 from statistics import mean
 
 import pytest
 
+from flyweight.build import build
 from flyweight.config import Limits, Settings
 from flyweight.describe import SilentListener
 from flyweight.errors import ConfigError
@@ -19,7 +21,8 @@ from flyweight.planning.capacity import (
     find_capacity,
 )
 from flyweight.planning.capacityplan import plan_limits
-from flyweight.planning.capacityreport import report_capacity
+from flyweight.planning.capacityreport import make_validation_table, report_capacity
+from flyweight.planning.liveload import LiveServer, ValidatedRate, find_knee
 from flyweight.planning.loopcost import LoopCost
 from flyweight.planning.outline import outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes, ServerShape
@@ -170,6 +173,30 @@ def test_points_and_users(found: Capacity) -> None:
     [table] = report.tables
     assert len(table.rows) == 8 and table.strong == {4}
     assert "requests/s" in table.notes[0] and "TTFT fails first" in table.notes[0]
+
+
+def test_the_engine_serves_the_same_load() -> None:
+    """Functional: times are of this machine, and no test compares them."""
+    settings = Settings.of(model="stories", threads=1, max_num_seqs=4, max_model_len=64)
+    loaded = build(settings)
+    live = LiveServer(loaded, ServerShape(loaded.limits, 0.2, 3.0))
+    for rate in (1e9, 200.0):
+        served = live.run(ArrivalLoad(prompt=8, output=4, count=6), rate)
+        assert len(served.e2el) == 6
+        pairs = zip(served.ttft, served.e2el, strict=True)
+        assert all(0 < first <= last for first, last in pairs)
+        assert served.seconds > 0 and min(served.itl) >= 0
+    assert loaded.engine.metrics.cached == 0, "prompts share nothing"
+
+
+def test_the_knee_is_between_two_rates() -> None:
+    point = RatePoint(1.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0)
+    points = [replace(point, rate=rate, met=met) for rate, met in ((1, 1.0), (2, 0.95), (4, 0.7))]
+    assert find_knee(points) == pytest.approx(2 + 2 * 0.05 / 0.25)
+    assert find_knee(points[:2]) is None
+    table = make_validation_table([ValidatedRate(one, one) for one in points], 2.2)
+    assert "2.4 requests/s; predicted ÷ measured 0.92" in table.notes[0]
+    assert "outside" in make_validation_table([ValidatedRate(point, point)], 1.0).notes[0]
 
 
 def test_limits_are_those_of_a_server() -> None:

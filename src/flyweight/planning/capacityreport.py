@@ -1,6 +1,9 @@
 """Capacity as a report: the rate that is served, and what requests see around it."""
 
+from collections.abc import Sequence
+
 from flyweight.planning.capacity import SHARE, Capacity, LatencyTargets
+from flyweight.planning.liveload import ValidatedRate, find_knee
 from flyweight.planning.plots import Limit, LinePlot, Series
 from flyweight.planning.queueing import ArrivalLoad
 from flyweight.planning.report import Column, Report, ReportTable
@@ -15,6 +18,15 @@ POINTS = (
     Column("concurrency", "under way", write_ratio),
     Column("output_tokens_per_second", "tokens/s", write_rate),
     Column("met", "met", write_share),
+)
+VALIDATION = (
+    Column("requests_per_second", "req/s", write_ratio),
+    Column("ttft_p90_seconds", "TTFT", write_seconds),
+    Column("measured_ttft_p90_seconds", "measured", write_seconds),
+    Column("itl_p90_seconds", "ITL", write_seconds),
+    Column("measured_itl_p90_seconds", "measured", write_seconds),
+    Column("met", "met", write_share),
+    Column("measured_met", "measured", write_share),
 )
 
 
@@ -54,6 +66,29 @@ def report_capacity(
     strong = frozenset(i for i, point in enumerate(found.points) if point.rate == found.rate)
     table = ReportTable("capacity", title, POINTS, rows, summary, strong)
     return Report("Capacity", [table], notes, plot_capacity(found, targets))
+
+
+def make_validation_table(rates: Sequence[ValidatedRate], capacity: float) -> ReportTable:
+    """Simulated and measured, and the capacity by both."""
+    rows = [
+        (
+            one.predicted.rate,
+            one.predicted.ttft_p90,
+            one.measured.ttft_p90,
+            one.predicted.itl_p90,
+            one.measured.itl_p90,
+            one.predicted.met,
+            one.measured.met,
+        )
+        for one in rates
+    ]
+    knee = find_knee([one.measured for one in rates])
+    said = "outside these rates"
+    if knee is not None:
+        said = f"{write_ratio(knee)} requests/s; predicted ÷ measured {capacity / knee:.2f}"
+    notes = (f"Measured capacity: {said}.", "The engine in this process, the same arrivals.")
+    title = "Simulated and measured (p90)"
+    return ReportTable("validation", title, VALIDATION, rows, notes)
 
 
 def plot_capacity(found: Capacity, targets: LatencyTargets) -> LinePlot:

@@ -34,6 +34,10 @@ class CapacityOptions:
         str, typer.Option(metavar="TIME", help="Time a user takes before the next request.")
     ] = "10s"
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the arrival times.")] = 0
+    validate: Annotated[
+        bool,
+        typer.Option("--validate", help="Serve such loads with the model too, for two minutes."),
+    ] = False
 
     def ask(self) -> CapacityQuestion:
         """Raises `ConfigError`."""
@@ -83,5 +87,5 @@ def capacity(
     question = asked.ask()
     settings = Settings.of(model=model, **engine)
     with show_loading(planned=False) as listener:
-        report = predict_capacity(settings, question, listener)
+        report = predict_capacity(settings, question, listener, validate=asked.validate)
     out.show(report)
