@@ -28,7 +28,7 @@ def test_the_list_names_every_technique(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["acp"], "NAME = 'acp' is not a technique (did you mean 'apc'?); allowed: kv-cache, "),
+        (["acp"], "NAME = 'acp' is not a technique (did you mean 'apc'?); allowed: window, "),
         (["apc", "--metric", "tft"], "metric = 'tft' is not a metric (did you mean 'ttft'?)"),
         (["apc", "--minutes", "0"], "minutes = 0.0 is out of range; allowed: above 0 to 1440"),
         (["apc", "--minutes", "nan"], "minutes = nan is out of range"),

@@ -1,6 +1,7 @@
 """Pairs of runs: their order, when they end, what is refused, and what is made of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from fake_sides import JOB, FakeClock, FakeSide, cycle_times, make_technique
@@ -50,6 +51,13 @@ def test_fewer_requests_are_made_where_pairs_do_not_fit_the_time() -> None:
     found = Bench(2.0).prove(ProvePlan(seconds=6))
     assert found.share == 0.25
     assert found.notes[-1].startswith("25% of the requests")
+
+
+def test_no_fewer_requests_are_made_than_show_the_effect() -> None:
+    bench = Bench(2.0)
+    technique = replace(make_technique(), least_share=0.5)
+    found = prove(technique, JOB, ProvePlan(seconds=1), bench.open, clock=bench.clock)
+    assert (found.share, len(found.pairs)) == (0.5, 2)
 
 
 def test_a_share_may_be_given() -> None:

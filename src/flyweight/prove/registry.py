@@ -9,24 +9,24 @@ from importlib import import_module
 from flyweight.errors import ConfigError, nearest
 from flyweight.prove.technique import Technique
 
-NAMES = (
-    "kv-cache",
-    "fragmentation",
-    "continuous",
-    "batching",
+NAMES = (  # those that take little time leave it to those that come later
     "window",
-    "blocker",
-    "apc",
-    "stress",
+    "fragmentation",
+    "batching",
+    "kv-cache",
     "ngram",
+    "blocker",
+    "beam",
+    "isa",
+    "packed",
+    "attention",
+    "rag",
     "weights",
     "kv-types",
     "threads",
-    "isa",
-    "packed",
-    "beam",
-    "rag",
-    "attention",
+    "apc",
+    "continuous",
+    "stress",
 )
 
 

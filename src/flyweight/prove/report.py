@@ -15,11 +15,17 @@ UNAVAILABLE = "unavailable"
 
 
 def show_times(value: float) -> str:
-    return f"{value:.2f}x"
+    return f"{show_bound(value)}x"
 
 
 def show_bound(value: float) -> str:
-    return f"{value:.2f}"
+    """With three digits or more."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def show_metric(metric: str) -> str:
+    """What is compared: throughput is, by the seconds of the whole workload."""
+    return "seconds" if metric == "throughput" else metric
 
 
 def show_ms(seconds: float) -> str:
@@ -36,7 +42,7 @@ def show_equal(share: float) -> str:
 
 VERDICT_COLUMNS = (
     Column("technique", "technique"),
-    Column("metric", "metric"),
+    Column("metric", "metric", show_metric),
     Column("speedup", "speed-up", show_times),
     Column("low", "95 %", show_bound),
     Column("high", "to", show_bound),
@@ -51,7 +57,7 @@ SIDE_COLUMNS = (
     Column("requests_per_s", "req/s"),
     Column("ttft_p50", "TTFT ms", show_ms),
     Column("itl_p50", "ITL ms", show_ms),
-    Column("peak_bytes", "peak MiB", show_mib, UNAVAILABLE),
+    Column("peak_bytes", "MiB", show_mib, UNAVAILABLE),
     Column("joules", "joules", unknown=UNAVAILABLE),
 )
 CHANGE_COLUMNS = (

@@ -19,7 +19,6 @@ from flyweight.prove.technique import SIDES, Measurement, ProveJob, Side, Techni
 OpenSide = Callable[[Technique, ProveJob, str], Side]
 WARM_SHARE = 0.1  # of the requests, in the runs that warm up and tell how long all would take
 PLANNED_PAIRS = 4  # that should fit the time; fewer requests are made where they do not
-LEAST_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +115,26 @@ class PairRunner:
 
     def _warm_up(self) -> float:
         """Seconds that a pair of whole workloads would take, from a part of one."""
-        taken, share = 0.0, WARM_SHARE if self.technique.divisible else 1.0
+        taken = 0.0
         for name in SIDES:
             side = self.sides.find(name)
             self.listener.show_run(self.technique, f"warm-up, {name}", self.spent)
             began = self.clock()
-            measured = side.run(-1, share)
+            measured = side.run(-1, WARM_SHARE)
             taken += self.clock() - began
             if measured.find_time(self.metric) is None:
                 raise ConfigError(
                     f"is not measured by {self.technique.name}", "metric", value=self.metric,
                     hint=f"nearest valid: {self.technique.metric}",
                 )  # fmt: skip
-        return taken / share
+        return taken / WARM_SHARE
 
     def _choose_share(self, whole: float) -> float:
-        if not self.technique.divisible:
-            return 1.0
         if self.plan.share is not None:
             return self.plan.share
         left = max(0.0, self.plan.seconds - self.spent)
         share = 1.0
-        while share > LEAST_SHARE and share * PLANNED_PAIRS * whole > left:
+        while share / 2 >= self.technique.least_share and share * PLANNED_PAIRS * whole > left:
             share /= 2  # so that runs that are compared later likely have the same
         return share
 

@@ -85,9 +85,9 @@ class Technique:
 
     `metric` is what is compared where the user chooses none.  `exact` techniques promise the same
     tokens.  `seed` is the speed-up that a founding document reports.  `stand_in` names the model
-    that the workload needs where the user gives none ("": the one inside the package).  A workload
-    that is not `divisible` is always run whole.  `same` is the work that both sides must do: less
-    than all of it where a technique is to save tokens.
+    that the workload needs where the user gives none ("": the one inside the package).  At least
+    `least_share` of the requests show what it does.  `same` is the work that both sides must do:
+    less than all of it where a technique is to save tokens.
     """
 
     name: str
@@ -100,5 +100,5 @@ class Technique:
     seed: str = ""
     exact: bool = True
     stand_in: str = ""
-    divisible: bool = True
+    least_share: float = 1 / 16
     same: tuple[str, ...] = WORK

@@ -34,4 +34,5 @@ TECHNIQUE = Technique(
     open=open_side,
     seed="1.10x",
     stand_in="long",
+    least_share=1 / 8,
 )

@@ -31,5 +31,5 @@ TECHNIQUE = Technique(
     metric="throughput",
     open=open_side,
     seed="3.75x",
-    divisible=False,
+    least_share=1.0,
 )

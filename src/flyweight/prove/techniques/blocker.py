@@ -41,5 +41,5 @@ TECHNIQUE = Technique(
     metric="ttft",
     open=open_side,
     stand_in="long",
-    divisible=False,
+    least_share=1.0,
 )

@@ -32,4 +32,5 @@ TECHNIQUE = Technique(
     metric="throughput",
     open=open_side,
     stand_in="wide",
+    least_share=0.5,
 )

@@ -33,5 +33,5 @@ TECHNIQUE = Technique(
     metric="itl",
     open=open_side,
     seed="1.06x",
-    divisible=False,
+    least_share=1.0,
 )

@@ -44,5 +44,5 @@ TECHNIQUE = Technique(
     metric="ttft",
     open=StartSide,
     stand_in="wide",
-    divisible=False,
+    least_share=1.0,
 )

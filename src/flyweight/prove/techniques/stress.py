@@ -10,7 +10,7 @@ from flyweight.prove.engine_side import (
 from flyweight.prove.replay import TimedPrompt
 from flyweight.prove.technique import ProveJob, Technique
 
-REQUESTS, PROMPT, ANSWER = 150, 16, 32
+REQUESTS, PROMPT, ANSWER = 150, 16, 16
 SEQS = {"off": 8, "on": 128}
 
 
@@ -33,4 +33,5 @@ TECHNIQUE = Technique(
     open=open_side,
     seed="1.09x",
     stand_in="wide",
+    least_share=1.0,
 )

@@ -36,5 +36,5 @@ TECHNIQUE = Technique(
     metric="throughput",
     open=open_side,
     seed="2.00x",
-    divisible=False,
+    least_share=1.0,
 )
