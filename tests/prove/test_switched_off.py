@@ -33,9 +33,9 @@ def test_without_a_kv_cache_whole_sequences_are_computed(tmp_path: Path) -> None
 
 
 def test_static_batches_take_the_steps_of_their_longest_answers(tmp_path: Path) -> None:
-    off, on = run_both("continuous", tmp_path, 1 / 3)
-    # 16 requests in 8 seats: prompts of 32 tokens are one step of each batch
-    assert off.work == on.work == (16, 16 * 32, 2 * 160 + 14 * 12)
+    off, on = run_both("continuous", tmp_path, 1 / 4)
+    # 16 requests in 8 seats: prompts are one step of each batch
+    assert off.work == on.work == (16, 16 * 8, 2 * 160 + 14 * 8)
     assert off.figures["steps"] == 2 * 160
     assert on.figures["steps"] < 200
 

@@ -5,8 +5,8 @@ from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
 from flyweight.prove.replay import TimedPrompt
 from flyweight.prove.technique import ProveJob, Technique
 
-REQUESTS, PROMPT, SEQS = 48, 32, 8
-LONG, SHORT, EVERY = 160, 12, 8  # tokens of answers: one of so many is long
+REQUESTS, PROMPT, SEQS = 64, 8, 8
+LONG, SHORT, EVERY = 160, 8, 8  # tokens of answers: one of so many is long
 
 
 def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
