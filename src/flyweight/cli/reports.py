@@ -83,7 +83,7 @@ def print_table(console: Console, table: ReportTable) -> None:
     for i, row in enumerate(table.rows):
         words = [column.write(value) for column, value in zip(table.columns, row, strict=True)]
         drawn.add_row(*words, style="bold" if i in table.strong else None)
-    console.print(drawn)
+    console.print(drawn if table.rows else f"{table.title}: none")
     for note in table.notes:
         console.print(note, highlight=False, style="dim")
     if table.notes:

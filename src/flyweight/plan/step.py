@@ -41,7 +41,8 @@ def count_layer_bytes(
     floats = max(floats, stacked, spec.narrow + spec.hidden)
     # cos and sin, and the float64 angles they come from
     rotation = 6 * sum(rope.dim for rope in spec.ropes)
-    panels = max(_count_rounded(parts, activations) for parts in kinds.values())
+    alike = set(map(tuple, kinds.values()))  # a mixture has thousands of the same
+    panels = max(_count_rounded(parts, activations) for parts in alike)
     panels = max(panels, *(_count_head_panels(x) for x in layers))
     mixtures = [x.moe for x in layers if x.moe is not None]
     experts = [count_experts_bytes(moe.route, spec.hidden, moe.inner, tokens) for moe in mixtures]

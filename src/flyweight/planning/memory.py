@@ -75,7 +75,7 @@ class PlannedUse:
 @dataclass
 class MemoryPlanner:
     """Plans uses of one model, on as many `cores`.  What a model needs is worked out once for each
-    number of bits; `held` bytes are what the process holds already.
+    number of bits, a use once; `held` bytes are what the process holds already.
     """
 
     outline: ModelOutline
@@ -83,6 +83,7 @@ class MemoryPlanner:
     cores: int
     held: int
     _needs: dict[float | None, Needs] = field(default_factory=dict)
+    _needed: dict[PlannedUse, int] = field(default_factory=dict)
 
     def get_needs(self, bits: float | None) -> Needs:
         if bits not in self._needs:
@@ -112,13 +113,21 @@ class MemoryPlanner:
         return replace(plan, base=self.held)
 
     def count_needed(self, use: PlannedUse) -> int:
-        return self.plan(use).need
+        if use not in self._needed:
+            self._needed[use] = self.plan(use).need
+        return self._needed[use]
+
+    def fits(self, use: PlannedUse, allowed: int) -> bool:
+        """Where the weights alone are too large, nothing else is counted."""
+        if self.held + self.get_needs(use.bits).weights > allowed:
+            return False
+        return self.count_needed(use) <= allowed
 
     def find_longest_context(self, use: PlannedUse, allowed: int) -> int | None:
         """The longest context up to the model's that fits; None where none does."""
         most = max(use.context, self.outline.spec.context)
         return find_most(
-            lambda n: self.count_needed(replace(use, context=n)) <= allowed,
+            lambda n: self.fits(replace(use, context=n), allowed),
             LEAST_CONTEXT,
             min(most, MOST_SLOTS // 2 // use.sequences),
         )
@@ -127,7 +136,7 @@ class MemoryPlanner:
         """The three nearest uses that fit: one thing changed, then two."""
         found: list[PlannedUse] = []
         for one in self._list_smaller(use, allowed):
-            if one not in found and self.count_needed(one) <= allowed:
+            if one not in found and self.fits(one, allowed):
                 found.append(one)
             if len(found) == SUGGESTED:
                 break
@@ -137,9 +146,7 @@ class MemoryPlanner:
         length = self.find_longest_context(use, allowed)
         if length is not None:
             yield replace(use, context=min(length, use.context))
-        fewer = find_most(
-            lambda n: self.count_needed(replace(use, sequences=n)) <= allowed, 1, use.sequences
-        )
+        fewer = find_most(lambda n: self.fits(replace(use, sequences=n), allowed), 1, use.sequences)
         if fewer is not None:
             yield replace(use, sequences=fewer)
         yield from (replace(use, kv_dtype=kv) for kv in SMALLER_KV if kv != use.kv_dtype)

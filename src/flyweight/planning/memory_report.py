@@ -90,7 +90,7 @@ def check_prediction(
     planner: MemoryPlanner, use: PlannedUse, measured: Mapping[str, int]
 ) -> ReportTable:
     """The likely peak, for what that process held before its weights, next to the measured one."""
-    likely = replace(planner, held=measured["held"]).expect_peak(use)
+    likely = planner.expect_peak(use) + measured["held"] - planner.held
     peak = measured["peak"]
     rows = [
         ("held before the weights", measured["held"], None),
