@@ -33,6 +33,7 @@ def test_rates_are_measured_too(command, monkeypatch) -> None:
         (["--itl", "0ms"], "above 0"),
         (["--output-tokens", "1"], "nearest valid: 2"),
         (["--prompt-tokens", "510"], "nearest valid: 504"),
+        (["llama-2-7b", "--validate"], "only its published dimensions"),
         (["--itl", "1us"], "one request alone takes"),
     ],
 )

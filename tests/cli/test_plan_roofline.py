@@ -46,6 +46,7 @@ def test_check_prints_measurements_too(command, monkeypatch) -> None:
     [
         (["--device", "h100"], "h100-80"),
         (["--params", "8B", "--check"], "leave params out"),
+        (["llama-2-7b", "--check"], "only its published dimensions"),
         (["--prompt-tokens", "0"], "nearest valid: 1"),
         (["--params", "eight"], "8B"),
         (["--params", "8B", "--bits", "64"], "nearest valid: 32"),

@@ -13,11 +13,12 @@ from flyweight.planning import rules
 from flyweight.planning.advice import MATRIX, check_use_case, report_advice
 from flyweight.planning.advicefacts import (
     BATCHES,
+    DOCUMENTS,
     AdviceFacts,
     gather_facts,
     make_checked,
-    outline_shape,
 )
+from flyweight.planning.outline import outline_model
 from flyweight.planning.rules import RULES, USE_CASES
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
@@ -133,4 +134,5 @@ def test_mixtures_of_experts_are_refused() -> None:
 
 
 def test_the_documents_model_has_its_size() -> None:
-    assert outline_shape().params == pytest.approx(6.738e9, rel=1e-3)
+    outline = outline_model(Settings.of(model=DOCUMENTS), SilentListener())
+    assert outline.params == pytest.approx(6.738e9, rel=1e-3)

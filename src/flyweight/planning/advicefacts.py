@@ -10,31 +10,18 @@ from dataclasses import dataclass, replace
 from flyweight.config import Settings
 from flyweight.describe import LoadListener
 from flyweight.errors import ConfigError
-from flyweight.models.registry import find_family
 from flyweight.plan.machine import Machine, read_machine
 from flyweight.plan.roofline import MachineLimits, StepShape
 from flyweight.planning.calibration import LocalEngine, make_part
-from flyweight.planning.outline import ModelOutline, assume_bits, outline_model
+from flyweight.planning.outline import assume_bits, outline_model
 from flyweight.planning.speed import make_decode
-from flyweight.spec import Files
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXT = 256  # positions that a decoding sequence sees
 DRAFTS = 4
 FEW_SHOT, ZERO_SHOT = 40, 10  # tokens of the document's prompts
 LEAST_MEMORY = 2 << 30  # available, for part of a model of 7 billion weights
-LLAMA2_7B = {  # the model of the documents
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
+DOCUMENTS = "llama-2-7b"  # the model of the documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +46,7 @@ class AdviceFacts:
 
 
 def gather_facts(model: str | None, settings: Settings, tell: LoadListener) -> AdviceFacts:
-    """For a model, or for Llama 2 7B's shape.  A few seconds.  Raises `ConfigError`."""
+    """For a model, or for that of the documents.  A few seconds.  Raises `ConfigError`."""
     machine = read_machine()
     if model is None and machine.available < LEAST_MEMORY:
         raise ConfigError(
@@ -68,7 +55,7 @@ def gather_facts(model: str | None, settings: Settings, tell: LoadListener) -> A
             "model",
             hint="nearest valid: stories",
         )
-    outline = outline_shape() if model is None else outline_model(settings, tell)
+    outline = outline_model(replace(settings, model=model or DOCUMENTS), tell)
     engine = LocalEngine.of(settings, outline)
     sampler = engine.make_sampler()
     limits = sampler.sample().vector
@@ -84,15 +71,6 @@ def gather_facts(model: str | None, settings: Settings, tell: LoadListener) -> A
     return AdviceFacts(
         outline.name, outline.basis, outline.params, machine, limits, decode, checked, prefill
     )
-
-
-def outline_shape() -> ModelOutline:
-    """Llama 2 7B, from its published shape."""
-    family = find_family(LLAMA2_7B)
-    spec = family.read_spec(LLAMA2_7B)
-    plan = family.plan(spec, Files())
-    bare = ModelOutline("Llama 2 7B", spec, plan, {}, "its published shape")
-    return replace(bare, kinds=assume_bits(bare, 16))
 
 
 def make_checked(batch: int) -> StepShape:

@@ -80,6 +80,16 @@ def calibrate_steps(
     return costs, "Costs of steps: " + describe_part(part, loop)
 
 
+def require_files(outline: ModelOutline, option: str) -> None:
+    """Raises `ConfigError` where there is nothing to load."""
+    if outline.path is None:
+        raise ConfigError(
+            f"loads the model, and of {outline.name} there is only {outline.basis}; leave it out, "
+            "or give a model with its weights",
+            option,
+        )
+
+
 def make_part(outline: ModelOutline, engine: LocalEngine) -> PartialModel:
     shape = ModelShape(outline.spec, outline.plan, outline.kinds)
     return PartialModel(shape, engine.ops, engine.kv_dtype)

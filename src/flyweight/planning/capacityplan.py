@@ -11,7 +11,7 @@ from flyweight.describe import LoadListener
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import Needs
-from flyweight.planning.calibration import LocalEngine, calibrate_steps
+from flyweight.planning.calibration import LocalEngine, calibrate_steps, require_files
 from flyweight.planning.capacity import LatencyTargets, RatePoint, find_capacity
 from flyweight.planning.capacityreport import make_validation_table, report_capacity
 from flyweight.planning.liveload import LiveServer, ValidatedRate
@@ -39,6 +39,8 @@ def predict_capacity(
 ) -> Report:
     """On this machine.  Raises `ConfigError` for targets that nothing can meet."""
     outline = outline_model(settings, tell)
+    if validate:
+        require_files(outline, "validate")
     engine = LocalEngine.of(settings, outline)
     limits = plan_limits(settings, outline, engine)
     wanted = asked.load.prompt + asked.load.output
