@@ -74,7 +74,7 @@ def test_usage_lines_are_plain_and_names_are_not_broken(helped, monkeypatch, nam
 def test_summaries_of_commands_are_whole(helped, monkeypatch) -> None:
     """In a window of 80 columns, which is usual, too."""
     monkeypatch.setenv("COLUMNS", "80")
-    for name in ("", "bench"):
+    for name in ("", "bench", "eval", "plan", "prompt"):
         assert "..." not in helped(name).split("Commands:")[1]
 
 

@@ -50,7 +50,7 @@ def latency(
     peers: by.PeerOptions,
     output_json: OutputJson = None,
 ) -> None:
-    """Time one batch of requests from the start to its last token."""
+    """Time one batch of requests, from start to last token."""
     from flyweight.bench.offline import OfflineRequests
 
     whole("num_iters", num_iters, 1, 10_000)

@@ -97,7 +97,7 @@ def serve(
     second: SecondOptions,
     as_json: opt.AsJson = False,
 ) -> int:
-    """Load a server with requests; print throughput and latencies.
+    """Load a server; print throughput and latencies.
 
     Options, printed labels and JSON keys are vLLM's; --vs runs the same load on a second server.
     """
