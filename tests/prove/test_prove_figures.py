@@ -4,10 +4,12 @@ import pytest
 
 from flyweight.errors import ConfigError
 from flyweight.prove.figures import (
+    ENOUGH_PAIRS,
     SpeedInterval,
     bootstrap,
     bootstrap_unpaired,
     compute_ratios,
+    find_most_confidence,
     judge,
 )
 
@@ -40,6 +42,12 @@ def test_the_same_pairs_give_the_same_interval() -> None:
 def test_one_pair_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"measurements = 1 are too few.*allowed: 2 or more"):
         bootstrap([2.0])
+
+
+def test_few_pairs_enclose_a_median_with_less_than_95_percent() -> None:
+    """Each of two is as likely above the median as below: both are on one side in half of all."""
+    assert find_most_confidence(2) == 0.5
+    assert find_most_confidence(ENOUGH_PAIRS - 1) < 0.95 < find_most_confidence(ENOUGH_PAIRS)
 
 
 def test_runs_of_different_days_are_not_paired() -> None:

@@ -47,10 +47,10 @@ def test_pairs_are_measured_until_the_time_is_up() -> None:
 
 
 def test_fewer_requests_are_made_where_pairs_do_not_fit_the_time() -> None:
-    """A whole pair takes 3 s.  A tenth of it to warm up leaves 5.7 s: four pairs of a quarter."""
+    """A whole pair takes 3 s.  A tenth of it to warm up leaves 5.7 s: six pairs of a quarter."""
     found = Bench(2.0).prove(ProvePlan(seconds=6))
     assert found.share == 0.25
-    assert found.notes[-1].startswith("25% of the requests")
+    assert found.notes[-1].startswith("25 % of the requests")
 
 
 def test_no_fewer_requests_are_made_than_show_the_effect() -> None:
@@ -127,7 +127,7 @@ def test_other_answers_are_reported_where_none_are_promised() -> None:
 
 def test_a_metric_may_be_chosen() -> None:
     found = Bench(2.0).prove(ProvePlan(seconds=1000, metric="ttft"))
-    assert found.list_times("off") == [0.5] * 5  # the median of a half, a quarter, an eighth
+    assert found.list_times("off") == [0.5] * 6  # the median of a half, a quarter, an eighth
 
 
 def test_a_metric_that_the_workload_has_not_is_refused() -> None:

@@ -1,5 +1,6 @@
 """The registry, and real techniques at small sizes on the model inside the package."""
 
+import json
 import re
 from dataclasses import replace
 from math import prod
@@ -82,14 +83,19 @@ def run_once(technique: Technique, side: str, folder: Path) -> Measurement:
 
 
 def test_a_technique_differs_in_what_it_names(tmp_path: Path) -> None:
-    """Steps and tokens that the engine counts."""
+    """Steps and tokens that the engine counts.  On a machine that reads a megabyte a second, the
+    limit is set by reading the weights, once a step.
+    """
+    slow = {"read": 1e6, "int8": 1e12, "bf16": 1e12, "f32": 1e12}
+    (tmp_path / "limits.json").write_text(json.dumps(slow))
     found = {
         (name, side): run_once(find_technique(name), side, tmp_path).figures
         for name in ("batching", "ngram")
         for side in SIDES
     }
     assert found["batching", "off"]["steps"] == 5 * 64  # one sequence at a time
-    assert found["batching", "off"][LIMIT] > found["batching", "on"][LIMIT] > 0
+    ratio = found["batching", "off"][LIMIT] / found["batching", "on"][LIMIT]
+    assert 4 < ratio < 5.1
     assert found["batching", "on"]["steps"] < 2 * 64
     assert found["ngram", "off"]["draft tokens"] == 0 < found["ngram", "on"]["draft tokens"]
 

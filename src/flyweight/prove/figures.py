@@ -15,6 +15,9 @@ DRAWS, CONFIDENCE, SEED = 2000, 0.95, 20
 NEGLIGIBLE = 0.01  # a change of speed that is none
 KEEP, NOTHING, HARMFUL = "keep", "no effect", "harmful"
 LEAST_PAIRS = 2
+ENOUGH_PAIRS = (
+    6  # of fewer, even the least and the greatest ratio enclose a median by less than 95 %
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ def bootstrap(ratios: Sequence[float]) -> SpeedInterval:
     check_count(len(ratios))
     draw = random.Random(SEED)
     return _summarize(median(ratios), lambda: median(draw.choices(ratios, k=len(ratios))))
+
+
+def find_most_confidence(pairs: int) -> float:
+    """How likely a median is between the least and the greatest of so many."""
+    return 1 - 2.0 ** (1 - pairs)
 
 
 def bootstrap_unpaired(before: Sequence[float], now: Sequence[float]) -> SpeedInterval:

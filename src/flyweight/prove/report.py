@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from flyweight.planning.report import Column, Report, ReportTable, Value
 from flyweight.prove.baseline import ComparedOutcome
+from flyweight.prove.figures import ENOUGH_PAIRS, find_most_confidence
 from flyweight.prove.outcome import ProveOutcome
 from flyweight.prove.proved import ProvedSuite
 from flyweight.prove.technique import LIMIT, SIDES, Technique
@@ -152,6 +153,13 @@ def describe_outcome(outcome: ProveOutcome) -> list[str]:
         for name in off
         if off[name] != on[name]
     ]
+    pairs = len(outcome.pairs)
+    if pairs < ENOUGH_PAIRS:
+        most = f"{100 * find_most_confidence(pairs):.0f} %"
+        lines.append(
+            f"  {pairs} pairs fit the time: the interval holds with {most} at most; give more "
+            "--minutes"
+        )
     if LIMIT in off:
         ceiling = off[LIMIT] / on[LIMIT]
         lines.append(f"  at the machine's limits the pair's speed-up would be {ceiling:.2f}x")

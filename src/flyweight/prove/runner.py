@@ -12,13 +12,19 @@ from dataclasses import dataclass, field
 
 from flyweight.bench.facts import measure_size
 from flyweight.errors import ConfigError
-from flyweight.prove.figures import LEAST_PAIRS, SpeedInterval, bootstrap, compute_ratios
+from flyweight.prove.figures import (
+    ENOUGH_PAIRS,
+    LEAST_PAIRS,
+    SpeedInterval,
+    bootstrap,
+    compute_ratios,
+)
 from flyweight.prove.outcome import Pair, ProveOutcome, check_work
 from flyweight.prove.technique import SIDES, Measurement, ProveJob, Side, Technique
 
 OpenSide = Callable[[Technique, ProveJob, str], Side]
 WARM_SHARE = 0.1  # of the requests, in the runs that warm up and tell how long all would take
-PLANNED_PAIRS = 4  # that should fit the time; fewer requests are made where they do not
+PLANNED_PAIRS = ENOUGH_PAIRS  # that should fit the time; fewer requests are made where they do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class ProvePlan:
     """
 
     seconds: float = 60.0
-    least: int = 5
+    least: int = ENOUGH_PAIRS
     most: int = 100
     width: float = 0.06
     metric: str | None = None
@@ -178,7 +184,7 @@ def prove(
         runner.run()
     if runner.share < 1:
         sides.notes.append(
-            f"{runner.share:.0%} of the requests are made, so that pairs fit the time"
+            f"{100 * runner.share:.0f} % of the requests are made, so that pairs fit the time"
         )
     return ProveOutcome(
         technique,

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from flyweight.bench.facts import Surroundings, measure_size
 from flyweight.config import Settings
-from flyweight.describe import find
+from flyweight.describe import describe, find
 from flyweight.errors import ConfigError, FlyweightError
 from flyweight.prove.baseline import Baseline
 from flyweight.prove.outcome import ProveOutcome
@@ -50,6 +50,7 @@ class Suite:
         self.request, self.open_side, self.clock = request, open_side, clock
         self.listener = listener or ProveListener()
         self._stand_ins: dict[str, StandIn] = {}
+        self._given: Path | None = None
 
     def run(self, *, strict: bool = False) -> ProvedSuite:
         """Raises the first error of a technique if `strict`, and before anything is measured what
@@ -61,6 +62,7 @@ class Suite:
         techniques = self.request.techniques
         stopped = False
         with TemporaryDirectory(prefix="flyweight-prove-") as folder:
+            self._given = self._find_given()
             chosen = [self._choose_model(one, Path(folder)) for one in techniques]
             shares = [
                 self._find_share(*pair, strict) for pair in zip(techniques, chosen, strict=True)
@@ -102,11 +104,19 @@ class Suite:
         baseline.check_metric(technique.name, self.request.plan.metric or technique.metric)
         return baseline.find(technique.name).share
 
+    def _find_given(self) -> Path | None:
+        """The user's model, whose files are checked before anything is measured."""
+        if self.request.model is None:
+            return None
+        path = find(Settings.of(model=self.request.model))
+        describe(path).checkpoint.close()
+        return path
+
     def _choose_model(self, technique: Technique, folder: Path) -> StandIn:
         """The user's model, else one that the workload fits."""
         name = technique.stand_in
-        if self.request.model is not None or not name:
-            return StandIn(find(Settings.of(model=self.request.model)), "")
+        if self._given is not None or not name:
+            return StandIn(self._given or find(Settings.of()), "")
         if name not in self._stand_ins:
             self._stand_ins[name] = STAND_INS[name](folder)
         return self._stand_ins[name]
