@@ -58,6 +58,12 @@ def test_memory_of_a_model_next_to_the_seeds_figure(command: Command) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+def test_a_device_has_no_more_than_its_memory(command: Command) -> None:
+    words = ("--device", "laptop-8", "--memory-limit", "900GiB", "--json")
+    rows = json.loads(command("plan", "memory", *words).out)["tables"]["devices"]["rows"]
+    assert [row["allowed_bytes"] for row in rows] == [8 << 30]
+
+
 def test_memory_of_a_model_is_that_of_inspect(command: Command, folder: Path) -> None:
     """The same plan, but for the processes of a server."""
     words = ("--kv-cache-dtype", "f16", "--json")

@@ -58,7 +58,7 @@ class DeviceOptions:
         if self.memory and not self.device:
             sizes = {"--memory": sizes["--memory"]}
         return [
-            Place(name, total, parse_bytes(self.memory_limit, total))
+            Place(name, total, min(total, parse_bytes(self.memory_limit, total)))
             for name, total in sizes.items()
         ]
 
@@ -153,7 +153,7 @@ def make_use(
     use = PlannedUse(
         parse_whole(context, "context", LEAST_CONTEXT, MOST_CONTEXT)
         if context
-        else planner.outline.spec.context,
+        else max(LEAST_CONTEXT, planner.outline.spec.context),
         sequences,
         settings.kv_cache_dtype,
         parse_bits(bits, "bits") if bits else None,
