@@ -13,6 +13,7 @@ Command = Callable[..., SimpleNamespace]
 def test_memory_by_the_seeds_formula(command: Command) -> None:
     done = command("plan", "memory", "--params", "8b", "--bits", "4")
     assert done.code == 0 and "4.8 GB" in done.out and done.err == ""
+    assert "llama-3-8b" in done.out  # whose exact figure is next to it
     assert max(map(len, done.out.splitlines())) <= 80
 
 

@@ -36,7 +36,8 @@ def read(name: str) -> ModelOutline:
         ("llama-2-7b", 6_738_415_616), ("llama-2-13b", 13_015_864_320),
         ("llama-2-70b", 68_976_648_192), ("llama-3-8b", 8_030_261_248),
         ("llama-3-70b", 70_553_706_496), ("mistral-7b", 7_241_732_096),
-        ("deepseek-v3", 671_026_419_200),
+        ("deepseek-v3", 671_026_419_200), ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.2-3b", 3_212_749_824),
     ],
 )  # fmt: skip
 def test_parameters_of_published_models(name: str, params: int) -> None:

@@ -29,6 +29,15 @@ def test_a_report_has_every_pair_and_a_line_for_each_number_of_bits() -> None:
     assert [y for _, y in lines["4 bits"]] == pytest.approx([0.6, 4.8])
 
 
+def test_the_exact_figure_is_next_to_the_estimate_where_there_is_one() -> None:
+    report = report_estimates(
+        [8e9, 3e10], [4], lambda n, bits: (6 * 10**9, "eight") if n == 8e9 else (None, None)
+    )
+    rows = report.tables[0].list_records()
+    assert rows[0]["difference"] == pytest.approx(6 / 4.8 - 1) and rows[0]["model"] == "eight"
+    assert (rows[1]["exact_bytes"], rows[1]["difference"]) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [("8B", 8e9), ("8b", 8e9), ("0.5B", 5e8), ("500M", 5e8), ("1.5t", 1.5e12), ("8000000000", 8e9)],

@@ -10,7 +10,8 @@ from flyweight.describe import SilentListener
 from flyweight.ops.reference import ReferenceOps
 from flyweight.passport import Quality
 from flyweight.planning.outline import ModelOutline, outline_model
-from flyweight.planning.quant import QuantUse, find_alike, report_levels
+from flyweight.planning.published import find_alike
+from flyweight.planning.quant import QuantUse, report_levels
 from passports import make_passport
 
 
@@ -38,7 +39,8 @@ def test_a_model_of_70b_at_4_bits_fits_80_gb() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "name"), [(7e9, "llama-2-7b"), (70e9, "llama-2-70b"), (3e10, ""), (1e9, "")]
+    ("params", "name"),
+    [(7e9, "llama-2-7b"), (70e9, "llama-2-70b"), (3e10, ""), (1e8, ""), (1e9, "llama-3.2-1b")],
 )
 def test_shapes_are_those_of_a_model_of_nearly_that_size(params: float, name: str) -> None:
     assert find_alike(params) == name

@@ -6,15 +6,26 @@ Resource-Constrained Hardware": P parameters of 4 bytes, Q bits a weight, 20 % f
 Knows no model: `memory.py` has the exact figure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 from flyweight.planning.plots import Limit, LinePlot, Series
 from flyweight.planning.quantities import write_gb, write_params
-from flyweight.planning.report import Column, Report, ReportTable
+from flyweight.planning.report import Column, Report, ReportTable, Value
 
 BYTES, FULL_BITS, OVERHEAD = 4, 32, 1.2
 FORMULA = "M = (P x 4 B) / (32 / Q) x 1.2"
+CONTEXT = 4096  # tokens of the exact figure
 MARKS = (8, 16, 24, 80)  # GB of memory that plots mark
+
+
+# Bytes of a model of nearly so many parameters with so many bits, and its name.
+ExactFinder = Callable[[float, float], tuple[int | None, str | None]]
+
+
+def find_nothing(params: float, bits: float) -> tuple[None, None]:
+    """No model has that size."""
+    return None, None
 
 
 def estimate_memory(params: float, bits: float) -> float:
@@ -27,22 +38,28 @@ def count_weight_bytes(params: float, bits: float) -> float:
     return params * bits / 8
 
 
-def report_estimates(params: Sequence[float], bits: Sequence[float]) -> Report:
-    """The estimate for every size and number of bits."""
-    rows = [
-        (count, one, count_weight_bytes(count, one), estimate_memory(count, one))
-        for count in params
-        for one in bits
-    ]
+def report_estimates(
+    params: Sequence[float], bits: Sequence[float], find_exact: ExactFinder = find_nothing
+) -> Report:
+    """The estimate for every size and number of bits, and the exact figure where there is one."""
+    rows: list[tuple[Value, ...]] = []
+    for count, one in product(params, bits):
+        seed, (exact, model) = estimate_memory(count, one), find_exact(count, one)
+        share = None if exact is None else (exact - seed) / seed
+        rows.append((count, one, count_weight_bytes(count, one), seed, exact, share, model))
     columns = (
-        Column("params", "parameters", write_params),
+        Column("params", "size", write_params),
         Column("bits", "bits", lambda value: f"{value:g}"),
-        Column("weight_bytes", "weights alone", write_gb),
-        Column("bytes", "with 20 % more", write_gb),
+        Column("weight_bytes", "weights", write_gb),
+        Column("bytes", "estimate", write_gb),
+        Column("exact_bytes", "exact", write_gb),
+        Column("difference", "difference", lambda share: f"{100 * share:+.0f} %"),
+        Column("model", "exact for"),
     )
     notes = (
         f"{FORMULA}: P parameters, Q bits a weight; 1 GB = 10^9 bytes.",
-        "It knows neither context nor batch; with a MODEL the exact figure is printed too.",
+        f"Exact: a server with one sequence of {CONTEXT:,} tokens, for a model of about that size; "
+        "give a MODEL for its own figure.",
     )
     table = ReportTable("estimate", "Memory by the seed's formula", columns, rows, notes)
     return Report("Memory", [table], plot=plot_estimates(params, bits))

@@ -61,6 +61,7 @@ def report_memory(
     kinds = f"; every matrix taken as {KINDS_BY_BITS[use.bits]}" if use.bits else ""
     notes = (
         f"Known from {basis}{kinds}. No weight was read.",
+        "What is held already leaves out the model's tokenizer, which is not loaded here.",
         "flyweight computes on CPUs; a row of a GPU compares the same bytes with its memory.",
     )
     title = f"Memory of {planner.outline.name}"

@@ -21,14 +21,25 @@ def _make_llama(
     }  # fmt: skip
 
 
-# Llama 2: Touvron et al., 2023; Llama 3: Grattafiori et al., 2024; Mistral 7B: Jiang et al., 2023;
-# DeepSeek-V3: DeepSeek-AI, 2024.
+TIED = {"tie_word_embeddings": True}
+NEAR = 0.25  # how far the size of a model may be from one that is taken in its place
+# Parameters of one model of each size.
+SIZES = {
+    "llama-3.2-1b": 1.24e9, "llama-3.2-3b": 3.21e9, "llama-2-7b": 6.74e9, "llama-3-8b": 8.03e9,
+    "llama-2-13b": 13.0e9, "llama-2-70b": 69.0e9, "deepseek-v3": 671e9,
+}  # fmt: skip
+
+
+# Llama 2: Touvron et al., 2023; Llama 3 and 3.2: Grattafiori et al., 2024; Mistral 7B: Jiang et
+# al., 2023; DeepSeek-V3: DeepSeek-AI, 2024.
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama-2-7b": _make_llama((32, 4096, 11008), (32, 32), 4096),
     "llama-2-13b": _make_llama((40, 5120, 13824), (40, 40), 4096),
     "llama-2-70b": _make_llama((80, 8192, 28672), (64, 8), 4096),
     "llama-3-8b": _make_llama((32, 4096, 14336), (32, 8), 8192, 128256),
     "llama-3-70b": _make_llama((80, 8192, 28672), (64, 8), 8192, 128256),
+    "llama-3.2-1b": {**_make_llama((16, 2048, 8192), (32, 8), 131072, 128256), **TIED},
+    "llama-3.2-3b": {**_make_llama((28, 3072, 8192), (24, 8), 131072, 128256), **TIED},
     "mistral-7b": {
         **_make_llama((32, 4096, 14336), (32, 8), 32768),
         "model_type": "mistral",
@@ -46,3 +57,9 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     },
 }  # fmt: skip
+
+
+def find_alike(params: float) -> str:
+    """The well-known model whose size is nearest, "" where none is near."""
+    name = min(SIZES, key=lambda known: abs(SIZES[known] - params))
+    return name if abs(SIZES[name] - params) <= NEAR * params else ""

@@ -25,11 +25,6 @@ SEED_LEVELS = (
     ("INT4", 4, "5 to 8 %"),
     ("binary", 1, "above 20 %"),
 )
-NEAR = 0.25  # how far the size of a well-known model may be from one without a spec
-SIZES = {  # parameters of models in `published.py`, one of each size
-    "llama-2-7b": 6.7e9, "llama-3-8b": 8.03e9, "llama-2-13b": 13.0e9, "llama-2-70b": 69.0e9,
-    "deepseek-v3": 671e9,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +118,3 @@ def plot_levels(use: QuantUse) -> LinePlot:
     series = [Series(f"{write_params(use.params)}, with 20 %", points)]
     limits = [Limit(write_gb(use.memory), use.memory / 1e9)]
     return LinePlot("Memory against bits of a weight", "bits", "memory, GB", series, limits)
-
-
-def find_alike(params: float) -> str:
-    """The well-known model whose size is nearest, "" where none is near."""
-    name = min(SIZES, key=lambda known: abs(SIZES[known] - params))
-    return name if abs(SIZES[name] - params) <= NEAR * params else ""

@@ -32,7 +32,8 @@ def kv(
     """Print the memory of the K/V cache, and the batches that fit.
 
     Well-known models need no file: llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3-70b,
-    mistral-7b, deepseek-v3.  Several models, between commas, are compared.
+    llama-3.2-1b, llama-3.2-3b, mistral-7b, deepseek-v3.  Several models, between commas, are
+    compared.
     """
     from flyweight.planning.cache_report import CacheUse, report_cache
     from flyweight.planning.quantities import parse_bits, parse_size, parse_whole

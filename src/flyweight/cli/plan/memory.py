@@ -15,6 +15,7 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.planning.estimate import ExactFinder
     from flyweight.planning.memory import MemoryPlanner, PlannedUse
     from flyweight.planning.memory_report import Place
 
@@ -102,7 +103,8 @@ def memory(
         from flyweight.planning.quantities import parse_bits, parse_list, parse_params
 
         sizes = parse_list(params, parse_params, "params")
-        report = report_estimates(sizes, parse_list(bits or "16,8,4", parse_bits, "bits"))
+        widths = parse_list(bits or "16,8,4", parse_bits, "bits")
+        report = report_estimates(sizes, widths, make_finder(engine))
     else:
         from flyweight.planning.memory_report import report_memory
 
@@ -113,6 +115,27 @@ def memory(
         measured = measure_use(planner, use) if check else None
         report = report_memory(planner, use, places, measured)
     out.show(report)
+
+
+def make_finder(engine: Values) -> ExactFinder:
+    """The exact figure of the well-known model that is nearest in size."""
+    from functools import cache
+
+    from flyweight.planning.estimate import CONTEXT
+    from flyweight.planning.memory import PlannedUse
+    from flyweight.planning.outline import KINDS_BY_BITS
+    from flyweight.planning.published import find_alike
+
+    opened = cache(lambda name: open_planner(Settings.of(model=name, **engine)))
+
+    def find(params: float, bits: float) -> tuple[int | None, str | None]:
+        name = find_alike(params)
+        if not name or bits not in KINDS_BY_BITS:
+            return None, None
+        use = PlannedUse(CONTEXT, kv_dtype=engine["kv_cache_dtype"], bits=bits)
+        return opened(name).count_needed(use), name
+
+    return find
 
 
 def measure_use(planner: MemoryPlanner, use: PlannedUse) -> dict[str, int]:

@@ -36,7 +36,8 @@ def quant(
     Also the context that a memory has left for it.  Losses of quality are the seed's, and those
     that the model's passport has.
     """
-    from flyweight.planning.quant import QuantUse, find_alike, report_levels
+    from flyweight.planning.published import find_alike
+    from flyweight.planning.quant import QuantUse, report_levels
     from flyweight.planning.quantities import parse_params, parse_size
 
     out.check()
