@@ -54,7 +54,7 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["batching", "blocker", "stress", "ngram", "threads", "beam", "continuous"],
+    ["batching", "blocker", "stress", "ngram", "ngram-prose", "threads", "beam", "continuous"],
 )
 def test_techniques_that_promise_the_same_tokens_keep_it(name: str, tmp_path: Path) -> None:
     technique = find_technique(name)

@@ -102,7 +102,7 @@ def prove(
         before.check_machine(Surroundings.here())
     plan = ProvePlan(metric=metric)
     request = SuiteRequest(techniques, seconds, model, engine["threads"], plan, before)
-    with show_proving() as display:
+    with show_proving(len(techniques)) as display:
         suite = Suite(request, display).run(strict=name != ALL)
     changes = kept.compare_suite(suite, before) if before else []
     report = report_suite(suite, changes)
@@ -126,12 +126,12 @@ def spell_command(name: str, model: str | None) -> str:
 
 
 @contextmanager
-def show_proving() -> Iterator[ProvingDisplay]:
+def show_proving(total: int) -> Iterator[ProvingDisplay]:
     """The display of a run on stderr, which goes when the block ends."""
     from flyweight.cli.proving import ProvingDisplay
     from flyweight.cli.show import make_console
 
-    display = ProvingDisplay(make_console(stderr=True))
+    display = ProvingDisplay(make_console(stderr=True), total)
     try:
         yield display
     finally:

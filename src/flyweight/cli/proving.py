@@ -14,18 +14,21 @@ from flyweight.prove.technique import Technique
 
 
 class ProvingDisplay(ProveListener):
-    """A bar of the time of the technique under way."""
+    """A bar of the time of the technique under way, one of `total`."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, total: int = 1) -> None:
+        self.console, self.total = console, total
+        self._count = 0
         self.bar: Progress | None = None
         self._speed = ""
         self._seconds = 1.0
 
     def begin(self, technique: Technique, seconds: float) -> None:
+        self._count += 1
         self._speed, self._seconds = "", max(seconds, 1e-3)
         if not self.console.is_terminal:
-            self.console.print(f"{technique.name}: up to {seconds:.0f} s", highlight=False)
+            line = f"{self._name(technique)}: up to {seconds:.0f} s"
+            self.console.print(line, highlight=False)
             return
         words = TextColumn("{task.description}", markup=False)
         self.bar = Progress(
@@ -39,12 +42,12 @@ class ProvingDisplay(ProveListener):
             redirect_stderr=False,
         )
         self.bar.start()
-        self.bar.add_task(technique.name, total=seconds)
+        self.bar.add_task(self._name(technique), total=seconds)
 
     def show_run(self, technique: Technique, what: str, spent: float) -> None:
         if self.bar is not None:
             (task,) = self.bar.tasks
-            words = f"{technique.name}: {what} of up to {self._seconds:.0f} s{self._speed}"
+            words = f"{self._name(technique)}: {what}, up to {self._seconds:.0f} s{self._speed}"
             done = min(spent, self._seconds)
             self.bar.update(task.id, completed=done, description=words, refresh=True)
 
@@ -53,6 +56,11 @@ class ProvingDisplay(ProveListener):
 
     def end(self, technique: Technique) -> None:
         self.stop()
+
+    def _name(self, technique: Technique) -> str:
+        """With its place where there are several."""
+        place = f"{self._count} of {self.total}: " if self.total > 1 else ""
+        return place + technique.name
 
     def stop(self) -> None:
         """Removes the bar, at any point of a run."""

@@ -15,9 +15,7 @@ DRAWS, CONFIDENCE, SEED = 2000, 0.95, 20
 NEGLIGIBLE = 0.01  # a change of speed that is none
 KEEP, NOTHING, HARMFUL = "keep", "no effect", "harmful"
 LEAST_PAIRS = 2
-ENOUGH_PAIRS = (
-    6  # of fewer, even the least and the greatest ratio enclose a median by less than 95 %
-)
+ENOUGH_PAIRS = 6  # of fewer, even all of them enclose a median with less than 95 %
 
 
 @dataclass(frozen=True, slots=True)

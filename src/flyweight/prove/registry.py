@@ -15,6 +15,7 @@ NAMES = (  # those that take little time leave it to those that come later
     "batching",
     "kv-cache",
     "ngram",
+    "ngram-prose",
     "blocker",
     "beam",
     "isa",
