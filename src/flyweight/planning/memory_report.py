@@ -59,11 +59,13 @@ def report_memory(
         tables.append(list_suggestions(planner, use, tight))
     basis = planner.outline.basis
     kinds = f"; every matrix taken as {KINDS_BY_BITS[use.bits]}" if use.bits else ""
-    notes = (
+    notes = [
         f"Known from {basis}{kinds}. No weight was read.",
-        "What is held already leaves out the model's tokenizer, which is not loaded here.",
         "flyweight computes on CPUs; a row of a GPU compares the same bytes with its memory.",
-    )
+    ]
+    tokenizer = planner.outline.tokenizer
+    if tokenizer is None or not tokenizer.vocab_size:
+        notes.append("What is held already leaves out the model's tokenizer, which is not here.")
     title = f"Memory of {planner.outline.name}"
     return Report(title, tables, notes, plot_context(planner, use, places))
 

@@ -5,6 +5,7 @@ config does not say is assumed, and `basis` says so.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,8 @@ from flyweight.plan.memory import SlotKinds
 from flyweight.plan.roofline import EXPERT
 from flyweight.planning.published import CONFIGS
 from flyweight.spec import Files, ModelSpec, SlotPlan, WeightPlan
+from flyweight.text.absent import load_any_tokenizer
+from flyweight.text.tokenizer import Tokenizer
 from flyweight.validation.untrusted import read_json
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.hub.names import HubName, parse_hub_name
@@ -37,7 +40,8 @@ DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
     """`kinds` are what the weights of `plan` would be packed as, `basis` how they are known; `path`
-    is where the model can be loaded from, None where it cannot.
+    is where the model can be loaded from, None where it cannot.  The `tokenizer` is kept so that
+    its memory counts, as when the model is served.
     """
 
     name: str
@@ -47,6 +51,7 @@ class ModelOutline:
     basis: str
     quality: Quality = UNKNOWN
     path: Path | None = None
+    tokenizer: Tokenizer | None = None
 
     @property
     def params(self) -> int:
@@ -116,16 +121,19 @@ def _outline_remote(name: HubName, offline: bool, tell: LoadListener) -> ModelOu
 
 def _outline_files(path: Path, name: str) -> ModelOutline:
     """From the headers of a model's files."""
-    checkpoint = open_checkpoint(path)
+    checkpoint, tokenizer = open_checkpoint(path), None
     try:
         family = find_family(checkpoint.config)
         spec = read_spec(checkpoint, family)
         plan = read_plan(checkpoint, family, spec)
         kinds = list_slot_kinds(checkpoint, plan)
         quality = read_quality(checkpoint)
+        with suppress(CheckpointError):  # a plan needs none
+            tokenizer = load_any_tokenizer(checkpoint.tokenizer_source)
     finally:
         checkpoint.close()
-    return ModelOutline(name, spec, plan, kinds, "the headers of its files", quality)
+    basis = "the headers of its files"
+    return ModelOutline(name, spec, plan, kinds, basis, quality, tokenizer=tokenizer)
 
 
 def _outline_config(
