@@ -16,7 +16,7 @@ BRIEF = SamplingParams(temperature=0, max_tokens=8)
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(memory_limit="400MiB", block_size=16) as made:
+    with LLM(memory_limit="8GiB", block_size=16) as made:
         yield made
 
 
@@ -66,7 +66,7 @@ def test_chats_and_streams_explain_too(llm: LLM) -> None:
 
 def test_asyncllm_explains_too() -> None:
     async def run() -> list[CacheExplanation | None]:
-        async with AsyncLLM(memory_limit="400MiB") as llm:
+        async with AsyncLLM(memory_limit="8GiB") as llm:
             found = []
             for _ in range(2):
                 answer = llm.generate(STORY, BRIEF, return_cache_explanation=True)

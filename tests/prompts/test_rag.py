@@ -20,7 +20,7 @@ PASSAGES = [
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(memory_limit="400MiB") as found:
+    with LLM(memory_limit="8GiB") as found:
         yield found
 
 

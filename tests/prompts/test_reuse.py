@@ -16,7 +16,7 @@ RULES = "The owl is kind. The fox is quick. They went to the lake to find a red 
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(memory_limit="400MiB", block_size=16) as found:
+    with LLM(memory_limit="8GiB", block_size=16) as found:
         yield found
 
 

@@ -35,6 +35,7 @@ def list_variables(template: str) -> frozenset[str] | None:
 CONTENT = "content"
 
 
+@lru_cache(KEPT)
 def reads_parts(template: str) -> bool:
     """Whether the template loops over the parts of a content."""
     try:
