@@ -39,6 +39,7 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
             "by = 'choise' is not valid; allowed: likelihood, choice (did",
         ),
         (("--labels", "on,of"), "label = 'off' is unknown; allowed: on, of (did you mean 'of'?)"),
+        (("--limit", "0"), "limit = 0 is not valid; allowed: 1 or more"),
         (("--shots", "9"), "shots = 9 is more than there are other texts"),
         (("--labels", "on"), "allowed: on"),
     ],

@@ -12,9 +12,11 @@ COMMANDS = (
     "", "run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve", "stop",
     "version", "bench", "bench kernels", "bench throughput", "bench latency", "bench startup",
     "bench serve", "bench quant", "quantize", "eval", "eval ppl", "eval kld", "eval stamp",
-    "eval compare", "explain", "plan roofline", "plan capacity", "advise",
+    "eval compare", "eval classify", "prompt lint", "prompt rag", "explain", "plan roofline",
+    "plan capacity", "advise",
 )  # fmt: skip
-USAGE = r"Usage: flyweight( \w+)* \[OPTIONS\]( COMMAND \[ARGS\]\.\.\.|( [A-Z]+| \[[A-Z|-]+\])*)"
+ARGUMENTS = r"( [A-Z]+(\.\.\.)?| \[[A-Z|-]+\])*"
+USAGE = rf"Usage: flyweight( \w+)* \[OPTIONS\]( COMMAND \[ARGS\]\.\.\.|{ARGUMENTS})"
 
 
 def options(text: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ By = Annotated[
     ),
 ]
 Limit = Annotated[
-    int | None, typer.Option(metavar="N", help="First texts of the file.  [default: all]", min=1)
+    int | None, typer.Option(metavar="N", help="Max texts, from the first one on.  [default: all]")
 ]
 Engine = Annotated[
     Values,
@@ -74,6 +74,8 @@ def classify(
         allowed = f"{', '.join(METHODS)}{nearest(by, METHODS)}"
         raise ConfigError("is not valid", "by", value=by, allowed=allowed)
     known = tuple(name.strip() for name in (labels or "").split(",") if name.strip())
+    if limit is not None and limit < 1:
+        raise ConfigError("is not valid", "limit", value=limit, allowed="1 or more")
     samples = read_labelled(file, tuple(dict.fromkeys(known)))[:limit]
     plan = ClassifyPlan.of(samples, tuple(dict.fromkeys(known)), shots, seed)
     if len(samples) < ENOUGH:
