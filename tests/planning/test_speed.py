@@ -9,8 +9,10 @@ from flyweight.config import Settings
 from flyweight.describe import SilentListener, describe, find
 from flyweight.errors import ConfigError
 from flyweight.ops.cpu import CpuOps
+from flyweight.plan.machine import Machine
 from flyweight.plan.roofline import MachineLimits, StepShape, make_shape
 from flyweight.planning import partial
+from flyweight.planning.calibration import check_positions
 from flyweight.planning.loopcost import LoopCost, measure_loop
 from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.partial import ModelShape, PartialModel
@@ -158,6 +160,44 @@ def test_contexts_beyond_the_room_are_extended(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(model, "measure_head", lambda rows: 0.0)
     wanted = make_decode(64, 2 * model.positions)
     assert model.measure(wanted) == pytest.approx(1 + 1e-6 * wanted.distinct, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        make_decode(40_000, 64),
+        StepShape(((100_000, 100_000),), 1, 100_000),
+        StepShape(((1000, 900_000), (1, 40)), 2, 900_040),
+    ],
+)
+def test_steps_beyond_the_room_are_timed_in_part(
+    monkeypatch: pytest.MonkeyPatch, step: StepShape
+) -> None:
+    """Layers that take a millionth of a second a token, and what they are asked fits."""
+    monkeypatch.setattr(partial, "KV_BYTES", 4 << 20)
+    model = make_partial("stories")
+
+    def time_layers(seen: StepShape) -> float:
+        assert model._count_positions(seen) <= model.positions
+        return 1e-6 * seen.tokens
+
+    monkeypatch.setattr(model, "_time_layers", time_layers)
+    assert model.measure_layers(step) == pytest.approx(1e-6 * step.tokens)
+
+
+def test_what_does_not_fit_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Machine(1, 1 << 30, 1 << 20)
+    monkeypatch.setattr(partial, "read_machine", lambda: small)
+    with pytest.raises(ConfigError, match="too large to be timed in parts"):
+        make_partial("stories")
+
+
+def test_learned_positions_are_a_limit() -> None:
+    model = outline(MODELS / "gpt2")
+    check_positions(model, context=model.spec.positions)
+    with pytest.raises(ConfigError, match=rf"nearest valid: {model.spec.positions}"):
+        check_positions(model, context=model.spec.positions + 1)
+    check_positions(outline("stories"), context=100_000)
 
 
 def test_the_loop_costs_a_constant_and_a_term_for_each_sequence() -> None:

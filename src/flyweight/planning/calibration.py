@@ -60,7 +60,7 @@ def calibrate(outline: ModelOutline, engine: LocalEngine) -> Calibration:
     try:
         part = make_part(outline, engine)
     except ConfigError as error:
-        return Calibration(None, f"Nothing is expected: the model {error}.")
+        return Calibration(None, f"Nothing is expected: {error}.")
     loop = measure_loop()
 
     def time_step(seen: StepShape) -> float:
@@ -78,6 +78,20 @@ def calibrate_steps(
     part, loop = make_part(outline, engine), measure_loop()
     costs = fit_steps(part.measure_layers, part.measure_head, loop, sizes)
     return costs, "Costs of steps: " + describe_part(part, loop)
+
+
+def check_positions(outline: ModelOutline, **asked: int) -> None:
+    """Raises `ConfigError` for more positions than a model has learned; others may go beyond what
+    they were made for.
+    """
+    for name, value in asked.items():
+        if 0 < outline.spec.positions < value:
+            raise ConfigError(
+                f"is above the {outline.spec.positions} positions this model has learned",
+                name,
+                value=value,
+                hint=f"nearest valid: {outline.spec.positions}",
+            )
 
 
 def require_files(outline: ModelOutline, option: str) -> None:

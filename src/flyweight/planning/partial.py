@@ -8,13 +8,10 @@ Invariant: weights are finite; answers mean nothing.
 Mixtures of experts are refused: which experts made-up weights choose says nothing.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +19,10 @@ from flyweight.errors import ConfigError
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.cpu import CpuOps
-from flyweight.plan.memory import SlotKinds
+from flyweight.plan.machine import read_machine
+from flyweight.plan.memory import SlotKinds, format_size
 from flyweight.plan.roofline import LAYER, StepShape
+from flyweight.planning.madeup import PartialSlot, fill_weights, strip_order
 from flyweight.planning.speed import is_head
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
@@ -33,11 +32,10 @@ from flyweight.wire import I32, Batch
 
 WEIGHT_BYTES = 256 << 20  # of layers, and of the head
 KV_BYTES = 256 << 20
+SPARE = 0.8  # of the available memory, at most
 TABLE = 1024  # rows of an embedding that is only looked up
 OPERATIONS = 3e10  # of a pass, at most, where one layer has fewer: a few tenths of a second
 BLOCK = 32
-PATTERN = 1 << 20  # bytes that weights are filled with, again and again
-ALIGN = 64
 RUN = 0.008  # seconds of passes that are timed together, where one takes less
 SECONDS, LEAST, MOST = 0.08, 3, 15  # of one measurement, and its runs
 GREEDY = SamplingParams(temperature=0)
@@ -50,15 +48,6 @@ class ModelShape:
     spec: ModelSpec
     plan: WeightPlan
     kinds: SlotKinds
-
-
-@dataclass(frozen=True, slots=True)
-class PartialSlot:
-    """A weight slot: shapes and kinds of what fills it, and whether its matrices are biased."""
-
-    name: str
-    parts: Sequence[tuple[tuple[int, ...], str]]
-    biased: bool
 
 
 class PartialModel:
@@ -75,8 +64,9 @@ class PartialModel:
         self.layers = self._count_layers(model)
         self.rows = self._count_head_rows(model)
         self.spec = replace(spec, layers=spec.layers[: self.layers], vocab=self.rows)
-        weights = fill_weights(self._list_slots(model), ops)
-        self._parts = Parts(ops, SingleProcess(), self.spec, weights)
+        slots = self._list_slots(model)
+        self._check_memory(slots)
+        self._parts = Parts(ops, SingleProcess(), self.spec, fill_weights(slots, ops))
         token = sum(KV_TYPES[kv_dtype].count_bytes(x.kv) for x in self.spec.layers)
         self.positions = max(1024, KV_BYTES // token // BLOCK * BLOCK)
         blocks = self.positions // BLOCK
@@ -96,16 +86,37 @@ class PartialModel:
         return self.measure_layers(seen) + self.measure_head(seen.rows)
 
     def measure_layers(self, seen: StepShape) -> float:
-        """Seconds of all layers.  Where K/V of the step is more than there is room for, two shorter
-        contexts are timed, and the line through them is followed.
+        """Seconds of all layers.  Of a step of more sequences or tokens than there is room for, a
+        part is timed.  Where its contexts are too long, two shorter ones are, and the line through
+        them is followed.
         """
-        rounded = sum(-(-context // BLOCK) * BLOCK for _, context in seen.chunks)
-        if rounded <= self.positions:
-            return self._time_layers(seen)
-        far = self.positions / rounded
-        points = [(share, self._shrink(seen, share)) for share in (0.45 * far, 0.9 * far)]
-        (a, near), (b, further) = [(x, self._time_layers(step)) for x, step in points]
-        return near + (further - near) / (b - a) * (1 - a)
+        folded, times = self._fold(seen)
+        if self._count_positions(folded) <= self.positions:
+            return times * self._time_layers(folded)
+        far = self.positions / self._count_positions(folded)
+        while self._count_positions(self._shrink(folded, far)) > self.positions:
+            far *= 0.9
+        low, high = (self._time_layers(self._shrink(folded, share)) for share in (far / 2, far))
+        return times * (low + (high - low) * (1 - far / 2) / (far / 2))
+
+    def _fold(self, seen: StepShape) -> tuple[StepShape, float]:
+        """A step whose shortest contexts take half of the room, and how many times more tokens the
+        whole step has.
+        """
+        least = BLOCK * sum(-(-count // BLOCK) + 1 for count, _ in seen.chunks)
+        parts = -(-2 * least // self.positions)
+        if parts == 1:
+            return seen, 1.0
+        if len(seen.chunks) >= parts:
+            chunks = seen.chunks[::parts]
+        else:
+            chunks = tuple((max(1, n // parts), max(1, c // parts)) for n, c in seen.chunks)
+        folded = StepShape(chunks, seen.rows, sum(context for _, context in chunks))
+        return folded, seen.tokens / folded.tokens
+
+    def _count_positions(self, seen: StepShape) -> int:
+        """Positions of whole blocks."""
+        return BLOCK * sum(-(-context // BLOCK) for _, context in seen.chunks)
 
     def _shrink(self, seen: StepShape, share: float) -> StepShape:
         chunks = tuple((n, max(n, int(context * share))) for n, context in seen.chunks)
@@ -124,6 +135,20 @@ class PartialModel:
                 break
             count += 1
         return count
+
+    def _check_memory(self, slots: Sequence[PartialSlot]) -> None:
+        """Raises `ConfigError` where even this part of the model is too large."""
+        parts = [part for slot in slots for part in slot.parts]
+        need = sum(self._count(shape, kind) for shape, kind in parts) + KV_BYTES
+        available = read_machine().available
+        if need > SPARE * available:
+            raise ConfigError(
+                f"is too large to be timed in parts: a layer and the head take "
+                f"{format_size(need)}, and {format_size(available)} are available",
+                "model",
+                value=self.whole.family,
+                hint="there is a ceiling only",
+            )
 
     def _count_head_rows(self, model: ModelShape) -> int:
         vocab = model.spec.vocab
@@ -229,44 +254,3 @@ def repeat(run: Callable[[], object]) -> float:
         if sum(seconds) * passes > 10 * SECONDS:
             break
     return statistics.median(seconds)
-
-
-def strip_order(kind: str) -> str:
-    """The kind without an order of columns, which made-up bytes cannot be."""
-    return kind.removesuffix("_static").removesuffix("_order")
-
-
-def fill_weights(slots: Sequence[PartialSlot], ops: CpuOps) -> dict[str, Any]:
-    """Packed weights whose bytes are from 0x30 to 0x3f: as scales of any type these are ordinary
-    numbers.
-    """
-    matrices = [part for slot in slots for part in slot.parts if len(part[0]) == 2]
-    sizes = [ops.count_packed_bytes((n, k), kind) for (n, k), kind in matrices]
-    offsets = [0, *accumulate(-(-size // ALIGN) * ALIGN for size in sizes)]
-    descriptor = _make_file(offsets[-1])
-    file = ops.map_file(descriptor)
-    os.close(descriptor)
-    ops.move(file, ops.count_unmoved(file))  # to huge pages, where the engine has its weights
-    places = iter(offsets)
-    weights: dict[str, Any] = {}
-    for slot in slots:
-        if len(slot.parts[0][0]) == 1:
-            weights[slot.name] = np.ones(slot.parts[0][0], np.float32)
-            continue
-        packed = tuple(
-            ops.map_weight(file, next(places), (n, k), kind, zeros if slot.biased else None)
-            for (n, k), kind in slot.parts
-            for zeros in [np.zeros(n, np.float32)]
-        )
-        weights[slot.name] = packed[0] if len(packed) == 1 else packed
-    return weights
-
-
-def _make_file(size: int) -> int:
-    """A file in memory with so many bytes of the pattern; its descriptor."""
-    descriptor = os.memfd_create("flyweight-part")
-    pattern = np.random.default_rng(0).integers(0x30, 0x40, PATTERN, dtype=np.uint8).tobytes()
-    left = -(-size // PATTERN) * PATTERN
-    while left > 0:
-        left -= os.write(descriptor, pattern)
-    return descriptor

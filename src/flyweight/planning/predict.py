@@ -20,7 +20,7 @@ from flyweight.errors import ConfigError
 from flyweight.ops.cpu import CpuOps
 from flyweight.plan.machine import read_machine
 from flyweight.plan.roofline import MachineLimits, StepShape, sum_work
-from flyweight.planning.calibration import LocalEngine, calibrate, require_files
+from flyweight.planning.calibration import LocalEngine, calibrate, check_positions, require_files
 from flyweight.planning.devices import Device, find_device, read_devices
 from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.quantities import parse_bits, parse_params, write_gb, write_params
@@ -48,6 +48,7 @@ def predict_here(
     outline = outline_model(settings, tell)
     if check:
         require_files(outline, "check")
+    check_positions(outline, prompt_tokens=asked.prompt, context=asked.context)
     engine = LocalEngine.of(settings, outline)
     sampler = engine.make_sampler()
     before = sampler.sample()
