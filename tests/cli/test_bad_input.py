@@ -73,7 +73,7 @@ def test_options(command, words, says) -> None:
 
 def test_commands(command) -> None:
     refused(command("runn"), "unknown command 'runn' (did you mean 'run'?); known: run, inspect")
-    for word in ("prove", "list"):
+    for word in ("convert", "list"):
         refused(command(word), f"unknown command '{word}'; known: run, inspect")
     refused(command("serve", "--layer-precision", "4"), "unknown option '--layer-precision';")
     refused(command("--verbos"), "unknown option --verbos")

@@ -85,6 +85,12 @@ def test_options_of_the_engine(command, folder) -> None:
         assert words in got.err
 
 
+@pytest.mark.parametrize("off", ["--no-kv-cache", "--scheduler=static"])
+def test_what_is_switched_off_changes_no_answer(command, off: str) -> None:
+    words = ("run", "Once upon a time", *GREEDY)
+    assert command(*words, off).out == command(*words).out
+
+
 def test_a_context_beyond_the_models_is_warned_of(command, folder) -> None:
     got = command("run", folder, "hello", *GREEDY, "--max-model-len", 300)
     assert got.code == 0 and "warning: max_model_len = 300 is above the 256 tokens" in got.err
