@@ -29,6 +29,16 @@ def test_a_device_without_peaks_says_nothing_of_prompts(command) -> None:
     assert got["tables"]["speed"]["rows"][0]["step"] == "decode × 1"
 
 
+def test_a_model_in_other_bits(command) -> None:
+    """Llama 2 7B in q8_0, 34 bytes for 32 weights: all but the embedding are read for a token."""
+    words = ("plan", "roofline", "llama-2-7b", "--device", "l4", "--context", "1", "--json")
+    got = json.loads(command(*words, "--bits", "8").out)
+    row = next(row for row in got["tables"]["speed"]["rows"] if row["step"] == "decode × 1")
+    layer = 4 * 4096 * 4096 + 3 * 4096 * 11008
+    weights = (32 * layer + 32000 * 4096) * 34 / 32
+    assert row["bytes"] == weights + 32 * 2 * 4096 * 2  # and K and V of one position
+
+
 @pytest.mark.long
 def test_check_prints_measurements_too(command, monkeypatch) -> None:
     monkeypatch.setattr("flyweight.planning.predict.ROUNDS", 1)
@@ -46,6 +56,8 @@ def test_check_prints_measurements_too(command, monkeypatch) -> None:
     [
         (["--device", "h100"], "h100-80"),
         (["--params", "8B", "--check"], "leave params out"),
+        (["--bits", "4", "--check"], "leave bits out"),
+        (["llama-2-7b", "--bits", "7"], "nearest valid: 8"),
         (["llama-2-7b", "--check"], "only its published dimensions"),
         (["--prompt-tokens", "0"], "nearest valid: 1"),
         (["--params", "eight"], "8B"),

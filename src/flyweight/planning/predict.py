@@ -22,7 +22,12 @@ from flyweight.plan.machine import read_machine
 from flyweight.plan.roofline import MachineLimits, StepShape, sum_work
 from flyweight.planning.calibration import LocalEngine, calibrate, check_positions, require_files
 from flyweight.planning.devices import Device, find_device, read_devices
-from flyweight.planning.outline import ModelOutline, outline_model
+from flyweight.planning.outline import (
+    KINDS_BY_BITS,
+    ModelOutline,
+    assume_bits,
+    outline_model,
+)
 from flyweight.planning.quantities import parse_bits, parse_params, write_gb, write_params
 from flyweight.planning.report import Report
 from flyweight.planning.speed import (
@@ -41,11 +46,29 @@ ROUNDS, CHECK_GEN = 5, 32
 CACHED = 32 << 20  # bytes of weights that may stay in caches
 
 
+def outline_with_bits(settings: Settings, bits: str | None, tell: LoadListener) -> ModelOutline:
+    """A model's outline, with matrices of other bits where they are given.  Raises
+    `FlyweightError`.
+    """
+    outline = outline_model(settings, tell)
+    if bits is None:
+        return outline
+    width = parse_bits(bits)
+    if width not in KINDS_BY_BITS:
+        near = min(KINDS_BY_BITS, key=lambda known: abs(known - width))
+        known = ", ".join(f"{one:g}" for one in KINDS_BY_BITS)
+        raise ConfigError(
+            "has no type of matrices", "bits", value=bits, allowed=known,
+            hint=f"nearest valid: {near:g}",
+        )  # fmt: skip
+    basis = f"{outline.basis}, matrices in {KINDS_BY_BITS[width]}"
+    return replace(outline, kinds=assume_bits(outline, width), basis=basis)
+
+
 def predict_here(
-    settings: Settings, asked: SpeedQuestion, tell: LoadListener, *, check: bool
+    outline: ModelOutline, settings: Settings, asked: SpeedQuestion, *, check: bool
 ) -> Report:
     """On this machine, with limits measured now."""
-    outline = outline_model(settings, tell)
     if check:
         require_files(outline, "check")
     check_positions(outline, prompt_tokens=asked.prompt, context=asked.context)
@@ -78,11 +101,10 @@ def predict_here(
 
 
 def predict_device(
-    settings: Settings, asked: SpeedQuestion, name: str, tell: LoadListener
+    outline: ModelOutline, settings: Settings, asked: SpeedQuestion, name: str
 ) -> Report:
     """At best on a device, whose limits are published."""
     device = find_device(name, read_devices())
-    outline = outline_model(replace(settings, activations="bf16"), tell)
     ops = choose_backend(settings, 1)
     assert isinstance(ops, CpuOps), "the CPU backend"
     kv_dtype = "bf16" if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype

@@ -52,7 +52,10 @@ class SpeedSource:
         str | None,
         typer.Option(metavar="N", help="Number of parameters, in place of a model: 70B."),
     ] = None
-    bits: Annotated[str, typer.Option(metavar="N", help="Bits of a weight, with --params.")] = "16"
+    bits: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Bits of a weight.  [default: the model's, 16 of --params]"),
+    ] = None
     device: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Device with published limits.  [default: this one]"),
@@ -63,8 +66,9 @@ class SpeedSource:
 
     def judge(self) -> None:
         """Raises `ConfigError` for what contradicts."""
-        if self.check and (self.params or self.device):
-            other = "params" if self.params else "device"
+        others = {"params": self.params, "device": self.device, "bits": self.bits}
+        other = next((name for name, value in others.items() if value is not None), None)
+        if self.check and other is not None:
             raise ConfigError(f"check needs a MODEL on this machine; leave {other} out")
 
 
@@ -100,11 +104,14 @@ def roofline(
     settings = Settings.of(model=model, **engine)
     question = asked.ask(settings.max_num_batched_tokens)
     if source.params is not None:
-        out.show(predict.predict_params(source.params, source.bits, question, source.device))
+        out.show(
+            predict.predict_params(source.params, source.bits or "16", question, source.device)
+        )
         return
     with show_loading(planned=False) as listener:
+        outline = predict.outline_with_bits(settings, source.bits, listener)
         if source.device is not None:
-            report = predict.predict_device(settings, question, source.device, listener)
+            report = predict.predict_device(outline, settings, question, source.device)
         else:
-            report = predict.predict_here(settings, question, listener, check=source.check)
+            report = predict.predict_here(outline, settings, question, check=source.check)
     out.show(report)
