@@ -50,7 +50,7 @@ def test_fewer_requests_are_made_where_pairs_do_not_fit_the_time() -> None:
     """A whole pair takes 3 s.  A tenth of it to warm up leaves 5.7 s: six pairs of a quarter."""
     found = Bench(2.0).prove(ProvePlan(seconds=6))
     assert found.share == 0.25
-    assert found.notes[-1].startswith("25 % of the requests")
+    assert found.notes[-1].startswith("1/4 of the requests")
 
 
 def test_no_fewer_requests_are_made_than_show_the_effect() -> None:

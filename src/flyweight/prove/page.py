@@ -51,16 +51,17 @@ def write_page(suite: ProvedSuite, report: Report, command: str) -> str:
 
 def write_table(table: ReportTable) -> str:
     """A table with its title."""
+    kinds = [find_kind([row[i] for row in table.rows]) for i in range(len(table.columns))]
     heads = "".join(
-        f'<th class="{find_kind(values)}">{escape(column.title)}</th>'
-        for column, values in zip(table.columns, zip(*table.rows, strict=True), strict=False)
+        f'<th class="{kind}">{escape(column.title)}</th>'
+        for column, kind in zip(table.columns, kinds, strict=True)
     )
     rows = []
     for row in table.rows:
         cells = []
-        for column, value in zip(table.columns, row, strict=True):
-            kind = "number" if isinstance(value, int | float) else str(value)
-            cells.append(f'<td class="{escape(kind)}">{escape(column.write(value))}</td>')
+        for column, kind, value in zip(table.columns, kinds, row, strict=True):
+            word = kind if kind == "number" else str(value)  # verdicts have colours
+            cells.append(f'<td class="{escape(word)}">{escape(column.write(value))}</td>')
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>"

@@ -184,7 +184,7 @@ def prove(
         runner.run()
     if runner.share < 1:
         sides.notes.append(
-            f"{100 * runner.share:.0f} % of the requests are made, so that pairs fit the time"
+            f"1/{1 / runner.share:g} of the requests are made, at least one: pairs fit the time"
         )
     return ProveOutcome(
         technique,

@@ -10,7 +10,7 @@ from flyweight.prove.technique import ProveJob, Technique
 
 BLOCKER, VICTIM, ANSWER = 3500, 32, 16
 DUE = 0.002  # seconds after the blocker: while its first step is computed
-BUDGET, CHUNK = 512, 256  # tokens of a step, and of one prompt in a step
+BUDGET, CHUNK = 512, 384  # tokens of a step, and of one prompt in a step
 WHOLE = BLOCKER + VICTIM  # tokens of a step that holds both prompts
 
 
