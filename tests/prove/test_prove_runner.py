@@ -100,6 +100,7 @@ def test_a_side_is_closed_for_the_other_where_memory_holds_one() -> None:
     bench.open = refuse  # type: ignore[method-assign]
     found = bench.prove(ProvePlan(seconds=1000, least=3))
     assert len(found.pairs) == 3 and all(side.closed for side in bench.sides)
+    assert all(side.runs[0][0] == -1 for side in bench.sides), "each load is warmed up"
     assert "memory holds one side at a time: each is loaded for every run" in found.notes
 
 
@@ -127,6 +128,7 @@ def test_other_answers_are_reported_where_none_are_promised() -> None:
 
 def test_a_metric_may_be_chosen() -> None:
     found = Bench(2.0).prove(ProvePlan(seconds=1000, metric="ttft"))
+    assert found.seed == "", "that is of another metric"
     assert found.list_times("off") == [0.5] * 6  # the median of a half, a quarter, an eighth
 
 

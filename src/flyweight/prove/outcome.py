@@ -95,6 +95,11 @@ class ProveOutcome:
         return compare_answers(self.pairs)
 
     @property
+    def seed(self) -> str:
+        """The founding document's speed-up, which is by the technique's own metric."""
+        return self.technique.seed if self.metric == self.technique.metric else ""
+
+    @property
     def others(self) -> float | None:
         """Cores that other processes used, the median of all runs."""
         known = [run.others for pair in self.pairs for run in pair if run.others is not None]
@@ -128,7 +133,7 @@ def to_document(outcome: ProveOutcome) -> dict[str, Any]:
         "workload": technique.workload,
         "off": technique.off,
         "on": technique.on,
-        "seed": technique.seed,
+        "seed": outcome.seed,
         "model": outcome.model,
         "model_bytes": outcome.model_bytes,
         "notes": list(outcome.notes),

@@ -130,7 +130,7 @@ def draw_speed(outcome: ProveOutcome, y: float, place: Callable[[float], float])
         f'<circle cx="{place(speed.median)}" cy="{y}" r="5" fill="{colour}"/>',
         f'<text x="{NAME + PLOT + 10}" y="{y + 4}">{escape(words)}</text>',
     ]
-    seed = outcome.technique.seed.removesuffix("x")
+    seed = outcome.seed.removesuffix("x")
     if seed:
         x = place(float(seed))
         parts.append(

@@ -124,7 +124,7 @@ def make_verdict_row(outcome: ProveOutcome) -> list[Value]:
     speed = outcome.speed
     return [
         outcome.technique.name, outcome.metric, speed.median, speed.low, speed.high,
-        outcome.equal, outcome.verdict, outcome.technique.seed or None,
+        outcome.equal, outcome.verdict, outcome.seed or None,
     ]  # fmt: skip
 
 

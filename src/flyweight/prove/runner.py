@@ -149,7 +149,10 @@ class PairRunner:
         found: dict[str, Measurement] = {}
         for name in order:
             self.listener.show_run(self.technique, f"pair {round + 1}, {name}", self.spent)
-            found[name] = self.sides.find(name).run(round, self.share)
+            side = self.sides.find(name)
+            if not self.sides.together:
+                side.run(-1, WARM_SHARE)  # it may just have been loaded
+            found[name] = side.run(round, self.share)
         pair = found["off"], found["on"]
         check_work(self.technique, pair)
         self.pairs.append(pair)
