@@ -119,7 +119,9 @@ def test_unknown_use_cases_are_refused() -> None:
         check_use_case("cheep")
 
 
-def test_facts_of_a_small_model() -> None:
+def test_facts_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.planning.partial.RUN", 0.0)
+    monkeypatch.setattr("flyweight.planning.partial.SECONDS", 0.0)
     settings = Settings.of(model="stories", threads=1)
     facts = gather_facts("stories", settings, SilentListener())
     assert set(facts.decode) == {(16, 1), (8, 1), *((4, n) for n in BATCHES)}

@@ -36,7 +36,7 @@ class CapacityOptions:
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the arrival times.")] = 0
     validate: Annotated[
         bool,
-        typer.Option("--validate", help="Serve such loads with the model too, for two minutes."),
+        typer.Option("--validate", help="Serve such loads with the model too, for minutes."),
     ] = False
 
     def ask(self) -> CapacityQuestion:
