@@ -194,9 +194,12 @@ def test_the_knee_is_between_two_rates() -> None:
     points = [replace(point, rate=rate, met=met) for rate, met in ((1, 1.0), (2, 0.95), (4, 0.7))]
     assert find_knee(points) == pytest.approx(2 + 2 * 0.05 / 0.25)
     assert find_knee(points[:2]) is None
-    table = make_validation_table([ValidatedRate(one, one) for one in points], 2.2)
-    assert "2.4 requests/s; predicted ÷ measured 0.92" in table.notes[0]
-    assert "outside" in make_validation_table([ValidatedRate(point, point)], 1.0).notes[0]
+    slower = [replace(one, rate=one.rate / 2) for one in points]
+    pairs = zip(points, slower, strict=True)
+    table = make_validation_table([ValidatedRate(*pair) for pair in pairs])
+    assert "simulated 2.4 requests/s, measured 1.2 requests/s" in table.notes[0]
+    assert "simulated ÷ measured 2.00" in table.notes[0]
+    assert "outside" in make_validation_table([ValidatedRate(point, point)]).notes[0]
 
 
 def test_limits_are_those_of_a_server() -> None:

@@ -70,7 +70,7 @@ def predict_capacity(
     if not validate:
         return report
     rates = measure_rates(settings, simulator, asked, found.rate)
-    return replace(report, tables=[*report.tables, make_validation_table(rates, found.rate)])
+    return replace(report, tables=[*report.tables, make_validation_table(rates)])
 
 
 def measure_rates(

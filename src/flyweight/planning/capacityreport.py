@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flyweight.planning.capacity import SHARE, Capacity, LatencyTargets
+from flyweight.planning.capacity import SHARE, Capacity, LatencyTargets, RatePoint
 from flyweight.planning.liveload import ValidatedRate, find_knee
 from flyweight.planning.plots import Limit, LinePlot, Series
 from flyweight.planning.queueing import ArrivalLoad
@@ -68,8 +68,8 @@ def report_capacity(
     return Report("Capacity", [table], notes, plot_capacity(found, targets))
 
 
-def make_validation_table(rates: Sequence[ValidatedRate], capacity: float) -> ReportTable:
-    """Simulated and measured, and the capacity by both."""
+def make_validation_table(rates: Sequence[ValidatedRate]) -> ReportTable:
+    """Simulated and measured, and the highest rate that is served by both."""
     rows = [
         (
             one.predicted.rate,
@@ -82,13 +82,23 @@ def make_validation_table(rates: Sequence[ValidatedRate], capacity: float) -> Re
         )
         for one in rates
     ]
-    knee = find_knee([one.measured for one in rates])
-    said = "outside these rates"
-    if knee is not None:
-        said = f"{write_ratio(knee)} requests/s; predicted ÷ measured {capacity / knee:.2f}"
-    notes = (f"Measured capacity: {said}.", "The engine in this process, the same arrivals.")
+    notes = (
+        describe_knees([one.predicted for one in rates], [one.measured for one in rates]),
+        "The engine in this process, the same arrivals; these loads are shorter than those that "
+        "the capacity is found with.",
+    )
     title = "Simulated and measured (p90)"
     return ReportTable("validation", title, VALIDATION, rows, notes)
+
+
+def describe_knees(simulated: Sequence[RatePoint], measured: Sequence[RatePoint]) -> str:
+    """The highest rates of the same loads, where they are within those that were tried."""
+    rates = find_knee(simulated), find_knee(measured)
+    words = [f"{write_ratio(rate)} requests/s" if rate else "outside these rates" for rate in rates]
+    text = f"Served: simulated {words[0]}, measured {words[1]}"
+    if rates[0] and rates[1]:
+        text += f"; simulated ÷ measured {rates[0] / rates[1]:.2f}"
+    return f"{text}."
 
 
 def plot_capacity(found: Capacity, targets: LatencyTargets) -> LinePlot:
