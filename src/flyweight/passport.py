@@ -127,8 +127,13 @@ class Passport:
         return json.dumps({"format": FORMAT, **self.list_fields()}, allow_nan=False)
 
     def list_fields(self) -> dict[str, Any]:
-        """Its fields as JSON has them, without those that say nothing."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "", {})}
+        """Its fields as JSON has them, without those that say nothing and may be missing."""
+        kept = {f.name for f in fields(self) if f.default is f.default_factory is MISSING}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name in kept or value not in (None, "", {})
+        }
 
     def summarize(self) -> dict[str, Any]:
         """What clients of a server are shown."""

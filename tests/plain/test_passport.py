@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyweight.errors import CheckpointError, ConfigError
@@ -88,6 +88,7 @@ def test_hostile_passports(text: bytes, words: str) -> None:
     assert found.passport is None and found.problem.startswith("the passport is damaged: x")
 
 
+@example("text", "")
 @given(st.sampled_from(sorted(json.loads(FULL.to_json()))), st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
