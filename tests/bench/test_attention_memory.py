@@ -13,21 +13,19 @@ from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
 from flyweight.wire import F64
 
-# A process of its own: what it holds at most grows only by what attention needs.
+# A process of its own: what it holds at most grows only by what attention needs.  Not ru_maxrss,
+# which begins with that of the process that started it.
 MEASURE = """
-import resource
 from flyweight.bench.attention import TiledAttention, attend_naively, make_inputs
 from flyweight.ops.cpu import CpuOps
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+from flyweight.prove.peak import measure_peak
 
 x = make_inputs({tokens}, heads=1, dim=16)
 tiled = TiledAttention(CpuOps(2, None, "int8"), x)
 run = tiled.attend if {tiled} else lambda: attend_naively(x)
-before = peak()
+before = measure_peak()
 run()
-print(peak() - before)
+print(measure_peak() - before)
 """
 
 
