@@ -21,7 +21,7 @@ from flyweight.eval.windows import EvalText, WindowPlan
 from flyweight.passport import ValidShare
 from tiny_model import TEMPLATE, tiny_folder, tiny_tensors
 
-EXACT = {"activations": "f32", "memory_limit": "1GiB"}
+EXACT = {"activations": "f32", "memory_limit": "8GiB"}
 WINDOWS = WindowPlan(64, 20, 150)
 TOOL = {
     "type": "function",
@@ -148,7 +148,7 @@ def test_answers_are_counted(rough: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def llm(rough: Path) -> Any:
-    with LLM(str(rough), memory_limit="1GiB") as made:
+    with LLM(str(rough), memory_limit="8GiB") as made:
         yield made
 
 

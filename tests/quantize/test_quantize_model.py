@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def test_the_command_of_a_passport_makes_the_same_model(
     program, *words = shlex.split(first.command)
     assert program == "flyweight"
     assert main([*words, *engine]) == 0
-    assert read_passport(tmp_path / name) == first
+    again = read_passport(tmp_path / name)
+    assert replace(again, date=first.date) == first, "but for the day"
     assert first.method != "int8-w8a8" and first.bits and first.requantized_from == ""
 
 
