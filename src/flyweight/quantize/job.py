@@ -22,6 +22,7 @@ from flyweight.quantize.method import Inputs, Method
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.target import OutputTarget, TensorWriter
 from flyweight.quantize.precision import Precision
+from flyweight.quantize.reading import read_ahead
 from flyweight.quantize.statistics import Accumulate, InputStatistics
 from flyweight.quantize.tensors import split_layers
 from flyweight.quantize.work import LayerWeights
@@ -192,7 +193,9 @@ class QuantizeJob:
             inputs = self.importance.find(slot.name) if self.importance is not None else None
             ordered = any(piece.order for piece in self.assignment.rows[slot.name])
             parts = (
-                [(0, read_matrix(checkpoint, slot))] if ordered else iterate_rows(checkpoint, slot)
+                [(0, read_matrix(checkpoint, slot))]
+                if ordered
+                else read_ahead(iterate_rows(checkpoint, slot))
             )
             output.write_matrix(slot.name, parts, partial(self._round, slot.name, inputs))
             bias = read_bias(checkpoint, slot)
