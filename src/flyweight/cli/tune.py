@@ -124,11 +124,11 @@ def list_misses(done: Tuning, targets: Targets) -> list[str]:
 
 
 def describe_figures(seen: LoadFigures) -> str:
-    from flyweight.tune.targets import format_seconds
+    from flyweight.planning.units import write_seconds
 
     return (
-        f"{seen.throughput:.1f} tokens/s, TTFT {format_seconds(seen.ttft)}, "
-        f"ITL {format_seconds(seen.itl)}, latency {format_seconds(seen.latency)}"
+        f"{seen.throughput:.1f} tokens/s, TTFT {write_seconds(seen.ttft)}, "
+        f"ITL {write_seconds(seen.itl)}, latency {write_seconds(seen.latency)}"
     )
 
 
@@ -174,14 +174,14 @@ def print_results(path: Path, targets: Targets, done: Tuning) -> None:
 def make_table(done: Tuning, targets: Targets) -> Table:
     """The finalists, the chosen one marked."""
     from flyweight.cli.show import make_table as make_plain_table
-    from flyweight.tune.targets import format_seconds
+    from flyweight.planning.units import write_seconds
 
     table = make_plain_table(
         "finalists", "settings", "tokens/s", "TTFT", "ITL", "latency", "in targets"
     )
     for one, seen in done.seen.items():
         mark = "* " if one == done.chosen else "  "
-        times = (format_seconds(at) for at in (seen.ttft, seen.itl, seen.latency))
+        times = (write_seconds(at) for at in (seen.ttft, seen.itl, seen.latency))
         met = "no" if targets.find_excess(seen) else "yes"
         table.add_row(mark + one.name, f"{seen.throughput:.1f}", *times, met)
     return table

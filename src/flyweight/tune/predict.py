@@ -16,9 +16,10 @@ from flyweight.describe import ModelDescription, check_quality, describe, find
 from flyweight.errors import FlyweightError
 from flyweight.plan.machine import Machine
 from flyweight.plan.roofline import MachineLimits, Shape, StepShape, make_shape, sum_work
+from flyweight.planning.units import write_seconds
 from flyweight.text.absent import load_any_tokenizer
 from flyweight.tune.load import TuningLoad
-from flyweight.tune.targets import Targets, format_seconds
+from flyweight.tune.targets import Targets
 from flyweight.tune.trial import SettingsTrial
 
 PROBE_BYTES = 256 << 20  # memory that is read to sample its speed
@@ -66,7 +67,7 @@ class Predictor:
             want = wanted[name]
             if want is not None and least > want:
                 return (
-                    f"{name} of at least {format_seconds(least)} by the machine's limits "
+                    f"{name} of at least {write_seconds(least)} by the machine's limits "
                     f"({floor.binding} binds)"
                 )
         return ""

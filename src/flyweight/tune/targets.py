@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError, nearest
+from flyweight.planning.units import write_seconds
 from flyweight.tune.trial import LoadFigures
 
 OBJECTIVES = ("throughput", "latency")
@@ -85,12 +86,8 @@ class Targets:
     def describe(self) -> str:
         """`ttft <= 1 s, itl <= 60 ms; most throughput`, for people."""
         bounds = {"ttft": self.ttft, "itl": self.itl}
-        words = [f"{name} <= {format_seconds(at)}" for name, at in bounds.items() if at is not None]
+        words = [f"{name} <= {write_seconds(at)}" for name, at in bounds.items() if at is not None]
         words += [f"KLD <= {self.max_kld:g}"] if self.max_kld is not None else []
         words += [f"memory <= {self.memory / (1 << 30):.2f} GiB"] if self.memory is not None else []
         best = "most tokens/s" if self.objective == "throughput" else "least latency"
         return ", ".join([*words, best])
-
-
-def format_seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
