@@ -67,6 +67,15 @@ class CudaOps:
             self._batch, self._staged = batch, stage(batch, self.device)
         return self._staged
 
+    def _find_column(self, x: Any) -> Tensor:
+        """A batch's tokens or positions, already on the device where they are this step's."""
+        batch, staged = self._batch, self._staged
+        if batch is not None and staged is not None and x is batch.tokens:
+            return staged.tokens
+        if batch is not None and staged is not None and x is batch.positions:
+            return staged.positions
+        return self.upload(x)
+
     def find_vector(self, x: Any) -> Tensor:
         """A vector of weights on the device, float32, copied at its first use."""
         if isinstance(x, Tensor):
@@ -106,14 +115,7 @@ class CudaOps:
     # --- rows ---
     def embed(self, table: Weight, ids: Any) -> Tensor:
         """[T] -> [T,H] float32: the residual's first value."""
-        staged = self._staged
-        if self._batch is not None and staged is not None and ids is self._batch.tokens:
-            found = staged.tokens
-        elif self._batch is not None and staged is not None and ids is self._batch.positions:
-            found = staged.positions
-        else:
-            found = self.upload(ids)
-        return linear.embed(table, found)
+        return linear.embed(table, self._find_column(ids))
 
     def norm(self, x: Tensor, w: Any, eps: float) -> Tensor:
         return rows.norm(x, self.find_vector(w), eps, self.dtype)
@@ -178,10 +180,7 @@ class CudaOps:
 
     # --- attention ---
     def rotation(self, positions: Any, inv_freq: Any, scale: float) -> Rotation:
-        staged = self._staged
-        known = staged is not None and self._batch is not None
-        own = known and positions is self._batch.positions
-        where = staged.positions if own else self.upload(positions)
+        where = self._find_column(positions)
         return attention.rotation(where, self.find_vector(inv_freq), scale)
 
     def rope_store(

@@ -1,8 +1,8 @@
 """The columns of a batch on the device.
 
-Invariant: a `DeviceBatch` is made once a step and read by every op of it; the facts that choose a
-kernel (`decode`, `longest`) are known on the host, so no op waits for the device.  Padding tokens of
-a captured step belong to sequences of context 1 in the spare block.
+Invariant: a `DeviceBatch` is made once a step and read by every op of it.  The facts that choose a
+kernel (`decode`, `longest`) are known on the host, so no op waits for the device.  Padding tokens
+of a captured step belong to sequences of context 1 in the spare block.
 """
 
 from dataclasses import dataclass
@@ -46,9 +46,14 @@ def stage(batch: Batch, device: torch.device) -> DeviceBatch:
     if device.type == "cuda":
         flat = flat.pin_memory().to(device, non_blocking=True)
     parts = torch.split(flat, [c.size for c in columns])
-    *rest, tables = parts
+    tokens, positions, slots, owned, starts, contexts, tables = parts
     return DeviceBatch(
-        *rest,
+        tokens=tokens,
+        positions=positions,
+        slots=slots,
+        owners=owned,
+        starts=starts,
+        contexts=contexts,
         tables=tables.view(batch.tables.shape),
         decode=bool(len(counts)) and bool((counts == 1).all()),
         most=int(counts.max(initial=0)),

@@ -1,1 +1,1 @@
-"""Triton kernels.  A kernel is its own file's secret: only the module that launches it imports it."""
+"""Triton kernels; only the module that launches a kernel imports it."""
