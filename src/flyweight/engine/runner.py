@@ -76,19 +76,28 @@ class Runner:
         x = self.model.compute_hidden(batch, self.kv, rows)  # [R + E, H]
         if wanted:
             logits = self.model.compute_logits(x[:wanted])
-            for read in reads:
-                read.take(logits[read.rows.start : read.rows.stop])
-            apply(logits, edits)
+            if reads or edits:
+                logits = self._show_logits(logits, edits, reads)
             sampled = self.ops.sample(logits, batch.sampling)
         else:
             sampled = _make_empty()
         if batch.hidden is not None:
-            sampled = replace(sampled, hidden=x[wanted:])
+            sampled = replace(sampled, hidden=self.ops.fetch(x[wanted:]))
         return Ticket(sampled)
 
     def wait(self, ticket: Ticket) -> Sampled:
         """The step's result, [R] rows."""
         return ticket.sampled
+
+    def _show_logits(
+        self, logits: F32, edits: Sequence[LogitsEdit], reads: Sequence[LogitsRead]
+    ) -> F32:
+        """What the sampler takes, once hooks and callers have had the logits on the host."""
+        host = self.ops.fetch(logits)
+        for read in reads:
+            read.take(host[read.rows.start : read.rows.stop])
+        apply(host, edits)
+        return self.ops.upload(host) if edits else logits
 
 
 def _make_empty() -> Sampled:

@@ -24,6 +24,10 @@ class Mixer(Protocol):
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
     def recipe(self) -> Mixing | None: ...
+    @property
+    def reads_host(self) -> bool:
+        """As `Layer.reads_host`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,10 @@ class AttentionLayer:
     scale: float
     centred: F32 | None = None  # [Hq+Hk, D]: LayerNorm weights of each head of q and k
     eps: float = 0.0
+
+    @property
+    def reads_host(self) -> bool:
+        return self.layer.temper is not None
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         ops, layer = self.ops, self.layer
@@ -88,6 +96,8 @@ class LatentAttention:
     out: Linear
     scale: float
     eps: float
+
+    reads_host = False
 
     def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         ops, heads, latent = self.ops, self.layer.heads, self.layer.latent

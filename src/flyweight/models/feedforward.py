@@ -22,6 +22,10 @@ class FeedForward(Protocol):
 
     def __call__(self, x: F32, batch: Batch) -> F32: ...
     def recipe(self) -> Feeding | None: ...
+    @property
+    def reads_host(self) -> bool:
+        """As `Layer.reads_host`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Mlp:
     down: Linear
     act: str
     gated: bool
+
+    reads_host = False
 
     def __call__(self, x: F32, batch: Batch) -> F32:
         act = self.ops.act if self.gated else self.ops.activate
@@ -63,6 +69,10 @@ class Mixture:
     act: str
     shared: FeedForward | None
     shared_gate: Weights | None
+
+    @property
+    def reads_host(self) -> bool:
+        return self.moe.before
 
     def __call__(self, x: F32, batch: Batch) -> F32:
         ops = self.ops

@@ -32,6 +32,10 @@ class Serial:
     mlp_post: Post
     rope: int | None
 
+    @property
+    def reads_host(self) -> bool:
+        return self.attn.reads_host or self.mlp.reads_host
+
     def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         mixed = self.attn_post(self.attn(x, kv, batch, rope))
         return self.mlp_post(self.mlp(self.mlp_norm.add(mixed, residual), batch))
@@ -57,6 +61,10 @@ class Parallel:
     mlp_norm: Norm | None
     mlp: FeedForward
     rope: int | None
+
+    @property
+    def reads_host(self) -> bool:
+        return self.attn.reads_host or self.mlp.reads_host
 
     def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
         out = self.attn(x, kv, batch, rope)

@@ -275,6 +275,15 @@ class Ops(Protocol):
         """Copies K and V from slots src to slots dst (copy-on-write)."""
         ...
 
+    # --- between the host and the device; the same array where there is none ---
+    def fetch(self, x: F32) -> F32:
+        """An array of the backend as a host array."""
+        ...
+
+    def upload(self, x: F32) -> F32:
+        """A host array as an array of the backend."""
+        ...
+
 
 @runtime_checkable
 class Packing(Protocol):

@@ -92,6 +92,13 @@ class Layer(Protocol):
     def attn_norm(self) -> Norm: ...
     @property
     def rope(self) -> int | None: ...
+    @property
+    def reads_host(self) -> bool:
+        """Whether it computes on the host, from a batch's columns or from what an op returned: such
+        a layer cannot be captured.
+        """
+        ...
+
     def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
     def recipe(self) -> Recipe | None:
         """What it computes for tokens without an adapter; None where no `Recipe` says it."""

@@ -237,6 +237,12 @@ class CpuOps:
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         self._attention.move_kv(kv, src, dst)
 
+    def fetch(self, x: F32) -> F32:
+        return x
+
+    def upload(self, x: F32) -> F32:
+        return x
+
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
         """Rows with one of the rarer cuts are drawn by the reference's chain; the kernel is given
         their tokens and adds the log-probabilities.

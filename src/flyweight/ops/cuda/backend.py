@@ -14,7 +14,7 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cuda import attention, experts, linear, rows, sample, weights
 from flyweight.ops.cuda.stack import CudaStack
-from flyweight.ops.cuda.step import DeviceBatch, stage
+from flyweight.ops.cuda.step import DeviceBatch, Stager
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer
 from flyweight.spec import KVGroup, RouteSpec
@@ -40,6 +40,7 @@ class CudaOps:
         self.dtype = torch.float32 if activations == "f32" else torch.bfloat16
         self._activations = activations
         self._vectors: dict[int, tuple[Any, Tensor]] = {}  # host array, its copy; by id
+        self._stager = Stager(self.device)
         self._batch: Batch | None = None
         self._staged: DeviceBatch | None = None
 
@@ -64,7 +65,7 @@ class CudaOps:
         if isinstance(batch, DeviceBatch):
             return batch
         if batch is not self._batch or self._staged is None:
-            self._batch, self._staged = batch, stage(batch, self.device)
+            self._batch, self._staged = batch, self._stager.stage(batch)
         return self._staged
 
     def _find_column(self, x: Any) -> Tensor:
@@ -104,6 +105,9 @@ class CudaOps:
     def make_kv_layer(
         self, group: KVGroup, blocks: int, block_size: int, dtype: str
     ) -> attention.CudaKV:
+        self._stager.block_size = block_size
+        if self.graphs:
+            self._stager.spare = blocks, blocks * block_size
         return attention.make_kv_layer(group, blocks, block_size, dtype, self.device)
 
     # --- step bounds ---
@@ -210,6 +214,7 @@ class CudaOps:
         return sample.sample(logits, s)
 
     def stack(self, layers: Sequence[Layer]) -> CudaStack:
+        self.graphs = self.graphs and not any(layer.reads_host for layer in layers)
         return CudaStack(self, layers)
 
     def fetch(self, x: Tensor) -> Any:

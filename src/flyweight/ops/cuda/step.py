@@ -1,11 +1,14 @@
 """The columns of a batch on the device.
 
 Invariant: a `DeviceBatch` is made once a step and read by every op of it.  The facts that choose a
-kernel (`decode`, `longest`) are known on the host, so no op waits for the device.  Padding tokens
-of a captured step belong to sequences of context 1 in the spare block.
+kernel (`decode`, `longest`) are known on the host, so no op waits for the device.  A decode step
+that a graph may replay has its columns in fixed buffers of a rounded-up size; its padding rows are
+sequences of context 1 in the spare block, which no request ever sees.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +16,19 @@ from torch import Tensor
 
 from flyweight.wire import Batch
 
+# Rows of captured steps: padding costs at most a third of a small step and a tenth of a large one.
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256,
+        288, 320, 352, 384, 448, 512)  # fmt: skip
+LEAST_WIDTH = 16  # blocks of a captured step's tables; wider ones are powers of two
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
-    """T tokens of S sequences.  int32 tensors: `positions`, `slots`, `owners` [T] (the sequence of
-    each token), `starts` [S+1], `contexts` [S], `tables` [S,M].  `decode`: no sequence has more
-    than one token and token t belongs to sequence t.  `most` is the largest number of tokens of a
-    sequence in this step, `longest` an upper bound of the contexts.
+    """T tokens of S sequences.  int32 tensors: `tokens`, `positions`, `slots`, `owners` [T] (the
+    sequence of each token), `starts` [S+1], `contexts` [S], `tables` [S,M].  `decode`: every
+    sequence has one token, token t belongs to sequence t.  `most` is the largest number of tokens
+    of a sequence in this step, `longest` an upper bound of the contexts.  `fixed`: the columns are
+    in buffers that the next step of this size uses again.
     """
 
     tokens: Tensor
@@ -32,11 +41,72 @@ class DeviceBatch:
     decode: bool
     most: int
     longest: int
+    fixed: bool = False
 
 
-def stage(batch: Batch, device: torch.device) -> DeviceBatch:
-    """Copies a batch's columns to the device in one transfer."""
-    counts = np.diff(batch.starts)
+class FixedColumns:
+    """The buffers of one size of decode step: `rows` sequences with tables of `width` blocks."""
+
+    def __init__(self, rows: int, width: int, block_size: int, device: torch.device) -> None:
+        count = 6 * rows + 1 + rows * width
+        self.host = torch.empty(count, dtype=torch.int32, pin_memory=True)
+        self.flat = torch.empty(count, dtype=torch.int32, device=device)
+        self.values = self.host.numpy()
+        edges = np.cumsum([0, rows, rows, rows, rows, rows + 1, rows, rows * width])
+        self.places = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        tokens, positions, slots, owners, starts, contexts, tables = (
+            self.flat[place] for place in self.places
+        )
+        self.values[self.places[3]] = np.arange(rows)
+        self.values[self.places[4]] = np.arange(rows + 1)
+        self.batch = DeviceBatch(
+            tokens, positions, slots, owners, starts, contexts, tables.view(rows, width),
+            decode=True, most=1, longest=width * block_size, fixed=True,
+        )  # fmt: skip
+        self.rows, self.width = rows, width
+
+    def fill(self, batch: Batch, spare: tuple[int, int]) -> DeviceBatch:
+        """Copies a batch in; the rows beyond it read and write the spare (block, slot)."""
+        count, values = len(batch.tokens), self.values
+        block, slot = spare
+        columns = (batch.tokens, 0), (batch.positions, 0), (batch.slots, slot)
+        for place, (column, padding) in zip(self.places, columns, strict=False):
+            part = values[place]
+            part[:count], part[count:] = column, padding
+        contexts = values[self.places[5]]
+        contexts[:count], contexts[count:] = batch.contexts, 1
+        tables = values[self.places[6]].reshape(self.rows, self.width)
+        tables[:count, : batch.tables.shape[1]] = batch.tables
+        tables[count:, 0] = block
+        self.flat.copy_(self.host, non_blocking=True)
+        return self.batch
+
+
+class Stager:
+    """Brings batches to the device.  `spare` is (block, slot) for padding, None where steps are not
+    captured.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.spare: tuple[int, int] | None = None
+        self.block_size = 0
+        self._fixed: dict[tuple[int, int], FixedColumns] = {}
+
+    def stage(self, batch: Batch) -> DeviceBatch:
+        counts = np.diff(batch.starts)
+        decode = bool(len(counts)) and bool((counts == 1).all())
+        rows = len(batch.tokens)
+        if self.spare is None or not decode or rows > ROWS[-1] or batch.adapters is not None:
+            return copy_columns(batch, counts, decode, self.device)
+        size = ROWS[bisect_left(ROWS, rows)], _round_width(batch.tables.shape[1])
+        if size not in self._fixed:
+            self._fixed[size] = FixedColumns(*size, self.block_size, self.device)
+        return self._fixed[size].fill(batch, self.spare)
+
+
+def copy_columns(batch: Batch, counts: Any, decode: bool, device: torch.device) -> DeviceBatch:
+    """A batch's columns on the device, in one transfer."""
     owners = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     columns = (
         batch.tokens, batch.positions, batch.slots, owners, batch.starts, batch.contexts,
@@ -55,7 +125,14 @@ def stage(batch: Batch, device: torch.device) -> DeviceBatch:
         starts=starts,
         contexts=contexts,
         tables=tables.view(batch.tables.shape),
-        decode=bool(len(counts)) and bool((counts == 1).all()),
+        decode=decode,
         most=int(counts.max(initial=0)),
         longest=int(batch.contexts.max(initial=0)),
     )
+
+
+def _round_width(blocks: int) -> int:
+    width = LEAST_WIDTH
+    while width < blocks:
+        width *= 2
+    return width
