@@ -6,7 +6,7 @@ travels. T tokens, S sequences, R rows that need logits, M blocks of the longest
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
+Tensor = Any  # an array of the backend: NumPy's on the CPU, torch's on a GPU
 
 
 class CutRow(NamedTuple):

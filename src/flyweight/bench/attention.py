@@ -81,7 +81,8 @@ class TiledAttention:
 
     def attend(self) -> F32:
         """[N,Hq*D]."""
-        return self.ops.attend(self.q, self.kv, self.batch, self.scale)
+        out: F32 = self.ops.attend(self.q, self.kv, self.batch, self.scale)
+        return out
 
 
 def make_batch(tokens: int) -> Batch:

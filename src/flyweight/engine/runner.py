@@ -15,17 +15,17 @@ from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.processors import apply
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import KVLayer
-from flyweight.wire import F32, I32, Batch, Sampled
+from flyweight.wire import I32, Batch, Sampled, Tensor
 
 
 class Model(Protocol):
     """What can be run."""
 
-    def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
+    def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> Tensor:
         """Writes K/V of the batch's T tokens; final hidden states of `rows` of them: [R, H]."""
         ...
 
-    def compute_logits(self, hidden: F32) -> F32:
+    def compute_logits(self, hidden: Tensor) -> Tensor:
         """[R, H] -> [R, V]."""
         ...
 
@@ -90,8 +90,8 @@ class Runner:
         return ticket.sampled
 
     def _show_logits(
-        self, logits: F32, edits: Sequence[LogitsEdit], reads: Sequence[LogitsRead]
-    ) -> F32:
+        self, logits: Tensor, edits: Sequence[LogitsEdit], reads: Sequence[LogitsRead]
+    ) -> Tensor:
         """What the sampler takes, once hooks and callers have had the logits on the host."""
         host = self.ops.fetch(logits)
         for read in reads:

@@ -16,13 +16,13 @@ from flyweight.ops.base import Comm, Ops
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation, Weights
 from flyweight.ops.stack import Mixing
 from flyweight.spec import LayerSpec, TemperSpec
-from flyweight.wire import F32, I32, Batch
+from flyweight.wire import F32, I32, Batch, Tensor
 
 
 class Mixer(Protocol):
     """What mixes a layer's positions: [T,H] -> [T,H], writing K/V of the batch's tokens."""
 
-    def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
+    def __call__(self, x: Tensor, kv: KVLayer, batch: Batch, rope: Rotation) -> Tensor: ...
     def recipe(self) -> Mixing | None: ...
     @property
     def reads_host(self) -> bool:
@@ -51,7 +51,7 @@ class AttentionLayer:
     def reads_host(self) -> bool:
         return self.layer.temper is not None
 
-    def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
+    def __call__(self, x: Tensor, kv: KVLayer, batch: Batch, rope: Rotation) -> Tensor:
         ops, layer = self.ops, self.layer
         qkv = self.qkv(x, batch)
         if self.centred is not None:
@@ -99,7 +99,7 @@ class LatentAttention:
 
     reads_host = False
 
-    def __call__(self, x: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
+    def __call__(self, x: Tensor, kv: KVLayer, batch: Batch, rope: Rotation) -> Tensor:
         ops, heads, latent = self.ops, self.layer.heads, self.layer.latent
         assert latent is not None
         queries = self.q(self._project_down(x, batch), batch).reshape(len(x), heads, -1)
@@ -116,7 +116,7 @@ class LatentAttention:
     def recipe(self) -> None:
         return None
 
-    def _project_down(self, x: F32, batch: Batch) -> F32:
+    def _project_down(self, x: Tensor, batch: Batch) -> Tensor:
         if self.q_down is None or self.q_norm is None:
             return x
         return self.ops.norm(self.q_down(x, batch), self.q_norm, self.eps)

@@ -14,7 +14,7 @@ from flyweight.models.linear import Parts
 from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.spec import ModelSpec
-from flyweight.wire import F32, I32, Batch
+from flyweight.wire import F32, I32, Batch, Tensor
 
 STILL: F32 = np.zeros(0, np.float32)  # the frequencies of a layer without positions
 
@@ -25,10 +25,10 @@ class SingleProcess:
     rank = 0
     size = 1
 
-    def all_reduce(self, x: F32) -> F32:
+    def all_reduce(self, x: Tensor) -> Tensor:
         return x
 
-    def all_gather(self, x: F32) -> F32:
+    def all_gather(self, x: Tensor) -> Tensor:
         return x
 
 
@@ -46,7 +46,7 @@ class Decoder:
         self.stack = self.ops.stack([layer.make_layer(parts, i) for i in range(len(spec.layers))])
         self.ropes = make_ropes(spec, length)
 
-    def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> F32:
+    def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> Tensor:
         """Hidden states of `rows` after the final norm: [R, H]; K and V of all T tokens are
         written at batch.slots.  Rows that ascend, as a batch's own do, are not copied where they
         are all there are.
@@ -61,7 +61,7 @@ class Decoder:
         ops.end()
         return x
 
-    def compute_logits(self, hidden: F32) -> F32:
+    def compute_logits(self, hidden: Tensor) -> Tensor:
         """The head: [R, H] -> [R, V]."""
         spec, ops = self.spec, self.ops
         rows = hidden if self.narrow is None else ops.linear(hidden, self.narrow)
@@ -77,7 +77,7 @@ class Decoder:
         return [self.ops.rotation(positions, *rope) for rope in self.ropes]
 
 
-def embed_tokens(parts: Parts, batch: Batch) -> F32:
+def embed_tokens(parts: Parts, batch: Batch) -> Tensor:
     """The residual before the first layer: [T, H]."""
     ops, spec, weights = parts.ops, parts.spec, parts.weights
     x = ops.embed(weights["embed"], batch.tokens)

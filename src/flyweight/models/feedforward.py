@@ -14,13 +14,13 @@ from flyweight.ops.base import Comm, Ops
 from flyweight.ops.operands import Weights
 from flyweight.ops.stack import Feeding
 from flyweight.spec import MoeSpec
-from flyweight.wire import F32, I32, Batch
+from flyweight.wire import F32, I32, Batch, Tensor
 
 
 class FeedForward(Protocol):
     """[T,H] -> [T,H]."""
 
-    def __call__(self, x: F32, batch: Batch) -> F32: ...
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor: ...
     def recipe(self) -> Feeding | None: ...
     @property
     def reads_host(self) -> bool:
@@ -44,7 +44,7 @@ class Mlp:
 
     reads_host = False
 
-    def __call__(self, x: F32, batch: Batch) -> F32:
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         act = self.ops.act if self.gated else self.ops.activate
         inner = act(self.up(x, batch), self.act)
         return self.comm.all_reduce(self.down(inner, batch))
@@ -74,7 +74,7 @@ class Mixture:
     def reads_host(self) -> bool:
         return self.moe.before
 
-    def __call__(self, x: F32, batch: Batch) -> F32:
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         ops = self.ops
         ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.choice_bias)
         out = self.comm.all_reduce(self._mix_experts(x, ids, weights))
@@ -85,7 +85,7 @@ class Mixture:
             ops.add(always, out)
         return out
 
-    def _mix_experts(self, x: F32, ids: I32, weights: F32) -> F32:
+    def _mix_experts(self, x: Tensor, ids: I32, weights: Tensor) -> Tensor:
         """The sum of what the chosen experts say."""
         ops, matrices = self.ops, (self.up, self.down, self.act)
         if not self.moe.before:

@@ -13,7 +13,7 @@ from flyweight.models.norms import Plain, PostNorm, Scaled
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.ops.stack import Norm, Recipe, ResidualAdd
-from flyweight.wire import F32, Batch
+from flyweight.wire import Batch, Tensor
 
 Post = Norm | Scaled  # what is done to a block's output before it is added
 
@@ -36,7 +36,9 @@ class Serial:
     def reads_host(self) -> bool:
         return self.attn.reads_host or self.mlp.reads_host
 
-    def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
+    def __call__(
+        self, x: Tensor, residual: Tensor, kv: KVLayer, batch: Batch, rope: Rotation
+    ) -> Tensor:
         mixed = self.attn_post(self.attn(x, kv, batch, rope))
         return self.mlp_post(self.mlp(self.mlp_norm.add(mixed, residual), batch))
 
@@ -66,7 +68,9 @@ class Parallel:
     def reads_host(self) -> bool:
         return self.attn.reads_host or self.mlp.reads_host
 
-    def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32:
+    def __call__(
+        self, x: Tensor, residual: Tensor, kv: KVLayer, batch: Batch, rope: Rotation
+    ) -> Tensor:
         out = self.attn(x, kv, batch, rope)
         own = x if self.mlp_norm is None else self.mlp_norm(residual)
         self.ops.add(self.mlp(own, batch), out)

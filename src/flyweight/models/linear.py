@@ -10,7 +10,7 @@ from typing import Any
 from flyweight.ops.base import Comm, Ops
 from flyweight.ops.operands import LowRank, Weights
 from flyweight.spec import ModelSpec
-from flyweight.wire import F32, Batch
+from flyweight.wire import Batch, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Linear:
     weight: Weights
     low: Mapping[int, LowRank]
 
-    def __call__(self, x: F32, batch: Batch) -> F32:
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         y = self.ops.linear(x, self.weight)
         if self.low and batch.adapters is not None:
             self.ops.adapt(y, x, self.low, batch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops
 from flyweight.ops.stack import Norm, RowNorm
-from flyweight.wire import F32
+from flyweight.wire import F32, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class RmsNorm:
     w: F32
     eps: float
 
-    def __call__(self, x: F32) -> F32:
+    def __call__(self, x: Tensor) -> Tensor:
         return self.ops.norm(x, self.w, self.eps)
 
-    def add(self, x: F32, residual: F32) -> F32:
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
         return self.ops.add_norm(x, residual, self.w, self.eps)
 
     def recipe(self) -> RowNorm:
@@ -39,10 +39,10 @@ class LayerNorm:
     b: F32 | None
     eps: float
 
-    def __call__(self, x: F32) -> F32:
+    def __call__(self, x: Tensor) -> Tensor:
         return self.ops.layer_norm(x, self.w, self.b, self.eps)
 
-    def add(self, x: F32, residual: F32) -> F32:
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
         self.ops.add(x, residual)
         return self(residual)
 
@@ -59,10 +59,10 @@ class PostNorm:
     ops: Ops
     norm: Norm
 
-    def __call__(self, x: F32) -> F32:
+    def __call__(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
-    def add(self, x: F32, residual: F32) -> F32:
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
         self.ops.add(x, residual)
         residual[:] = self.norm(residual)
         return residual
@@ -77,10 +77,10 @@ class Plain:
 
     ops: Ops
 
-    def __call__(self, x: F32) -> F32:
+    def __call__(self, x: Tensor) -> Tensor:
         return x
 
-    def add(self, x: F32, residual: F32) -> F32:
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
         self.ops.add(x, residual)
         return residual
 
@@ -95,7 +95,7 @@ class Scaled:
     ops: Ops
     by: float
 
-    def __call__(self, x: F32) -> F32:
+    def __call__(self, x: Tensor) -> Tensor:
         self.ops.scale(x, self.by)
         return x
 

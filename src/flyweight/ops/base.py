@@ -17,7 +17,7 @@ from flyweight.ops.grouped import BlockRows, GroupedWeight, find_base
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer, Stack
 from flyweight.spec import KV_BLOCK, KV_TYPES, KVGroup, RouteSpec
-from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled
+from flyweight.wire import F32, I32, U8, Batch, SampleBatch, Sampled, Tensor
 
 Array = NDArray[Any]
 Part = GroupedWeight | BlockRows | Array  # a range of rows of one weight
@@ -130,51 +130,51 @@ class Ops(Protocol):
     def end(self) -> None: ...
 
     # --- compute ---
-    def embed(self, table: Weight, ids: I32) -> F32:
+    def embed(self, table: Weight, ids: I32) -> Tensor:
         """[T] -> [T,H]; dequantises only the requested rows."""
         ...
 
-    def norm(self, x: F32, w: F32, eps: float) -> F32:
+    def norm(self, x: Tensor, w: Tensor, eps: float) -> Tensor:
         """RMS norm, [T,H] -> [T,H]."""
         ...
 
-    def add_norm(self, x: F32, residual: F32, w: F32, eps: float) -> F32:
+    def add_norm(self, x: Tensor, residual: Tensor, w: Tensor, eps: float) -> Tensor:
         """residual += x in place, then RMS norm of it: [T,H] -> [T,H]."""
         ...
 
-    def layer_norm(self, x: F32, w: F32, b: F32 | None, eps: float) -> F32:
+    def layer_norm(self, x: Tensor, w: Tensor, b: Tensor | None, eps: float) -> Tensor:
         """(x - mean) / sqrt(variance + eps) * w + b, [T,H] -> [T,H]."""
         ...
 
-    def layer_norm_heads(self, x: F32, w: F32, eps: float) -> None:
+    def layer_norm_heads(self, x: Tensor, w: Tensor, eps: float) -> None:
         """In place, the first H heads of each row of x [T,N]: `layer_norm` without biases, head h
         with weights w[h], of w [H,D].
         """
         ...
 
-    def linear(self, x: F32, w: Weights) -> F32:
+    def linear(self, x: Tensor, w: Weights) -> Tensor:
         """[T,K] x (N,K) -> [T,N], plus the weight's bias if it has one; a tuple's outputs are side
         by side.
         """
         ...
 
-    def linear_heads(self, x: F32, w: Sequence[Weights]) -> F32:
+    def linear_heads(self, x: Tensor, w: Sequence[Weights]) -> Tensor:
         """Every head through a matrix of its own: [T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
         ...
 
-    def adapt(self, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+    def adapt(self, y: Tensor, x: Tensor, low: Mapping[int, LowRank], batch: Batch) -> None:
         """y [T,N] += up(down(x)), x [T,K], in place, with the matrices of each token's sequence
         (`batch.adapters`, -1 for none).
         """
         ...
 
-    def rotation(self, positions: I32, inv_freq: F32, scale: float) -> Rotation:
+    def rotation(self, positions: I32, inv_freq: Tensor, scale: float) -> Rotation:
         """Angles are float32(position) * inv_freq in float32, as transformers computes them."""
         ...
 
     def rope_store(
-        self, qkv: F32, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
-    ) -> F32:
+        self, qkv: Tensor, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
+    ) -> Tensor:
         """qkv [T,(Hq+Hk)*Dk+Hk*Dv] -> q [T,Hq,Dk]: splits, norms heads, rotates, writes K and V at
         batch.slots.  A group with `v_in_k` has no V part in qkv.
         """
@@ -182,15 +182,15 @@ class Ops(Protocol):
 
     def attend(
         self,
-        q: F32,
+        q: Tensor,
         kv: KVLayer,
         batch: Batch,
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
-        sinks: F32 | None = None,
+        sinks: Tensor | None = None,
         chunk: int = 0,
-    ) -> F32:
+    ) -> Tensor:
         """[T,Hq,Dk] -> [T,Hq*Dv]; causal by position, any mix of prefill chunks and decodes; reads
         K/V only from `kv`.  `window` n sees the last n positions, the token's own among them, 0
         all; `chunk` n sees none before p - p % n, p the token's position (Llama 4); `softcap` c
@@ -199,38 +199,38 @@ class Ops(Protocol):
         """
         ...
 
-    def act(self, x: F32, kind: str) -> F32:
+    def act(self, x: Tensor, kind: str) -> Tensor:
         """Gated: [T,2I] (gate, then up) -> [T,I] = f(gate) * up, kind "silu" | "gelu" |
         "gelu_tanh"; "swiglu_clamped" is gpt-oss's: gate at most 7, up in [-7,7], then
         gate * sigmoid(1.702 gate) * (up + 1).
         """
         ...
 
-    def activate(self, x: F32, kind: str) -> F32:
+    def activate(self, x: Tensor, kind: str) -> Tensor:
         """Plain: [T,I] -> [T,I] = f(x), kind "silu" | "gelu" | "gelu_tanh" | "relu"."""
         ...
 
-    def add(self, x: F32, residual: F32) -> None:
+    def add(self, x: Tensor, residual: Tensor) -> None:
         """residual += x in place: [T,H]."""
         ...
 
-    def scale(self, x: F32, by: float) -> None:
+    def scale(self, x: Tensor, by: float) -> None:
         """x *= by in place: [T,H]."""
         ...
 
-    def scale_rows(self, x: F32, by: F32) -> None:
+    def scale_rows(self, x: Tensor, by: Tensor) -> None:
         """x *= by in place, a number a row: [T,...], [T]."""
         ...
 
-    def softcap(self, x: F32, cap: float) -> None:
+    def softcap(self, x: Tensor, cap: float) -> None:
         """x = cap * tanh(x / cap) in place: [R,V]."""
         ...
 
-    def gate(self, x: F32, logits: F32) -> None:
+    def gate(self, x: Tensor, logits: Tensor) -> None:
         """x *= sigmoid(logits) in place, a number a row: [T,H], [T,1]."""
         ...
 
-    def concat(self, parts: Sequence[F32]) -> F32:
+    def concat(self, parts: Sequence[Tensor]) -> Tensor:
         """Side by side along the last axis; the others are equal."""
         ...
 
@@ -241,19 +241,19 @@ class Ops(Protocol):
         ...
 
     def experts(
-        self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
+        self, x: Tensor, ids: I32, weights: Tensor, up: Sequence[Weights], down: Sequence[Weights],
         act: str,
-    ) -> F32:  # fmt: skip
+    ) -> Tensor:  # fmt: skip
         """[T,H] -> [T,H]: the weighted sum, in the order of ids, of down[e](act(up[e](x))) with
         gated kinds; `up` and `down` have a matrix an expert, (2I,H) and (H,I).
         """
         ...
 
-    def take(self, x: F32, rows: I32) -> F32:
+    def take(self, x: Tensor, rows: I32) -> Tensor:
         """[T,H] -> [R,H]."""
         ...
 
-    def sample(self, logits: F32, s: SampleBatch) -> Sampled:
+    def sample(self, logits: Tensor, s: SampleBatch) -> Sampled:
         """[R,V] -> tokens and raw log-probabilities; the draw depends only on (seed, choice,
         position).
         """
@@ -276,11 +276,11 @@ class Ops(Protocol):
         ...
 
     # --- between the host and the device; the same array where there is none ---
-    def fetch(self, x: F32) -> F32:
+    def fetch(self, x: Tensor) -> Tensor:
         """An array of the backend as a host array."""
         ...
 
-    def upload(self, x: F32) -> F32:
+    def upload(self, x: Tensor) -> Tensor:
         """A host array as an array of the backend."""
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flyweight.spec import KVGroup
-from flyweight.wire import F32
+from flyweight.wire import F32, Tensor
 
 
 class Weight(Protocol):
@@ -43,8 +43,8 @@ class Rotation:
     as they are.
     """
 
-    cos: F32
-    sin: F32
+    cos: Tensor
+    sin: Tensor
 
 
 @dataclass(frozen=True, slots=True)

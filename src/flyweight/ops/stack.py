@@ -14,7 +14,7 @@ import numpy as np
 
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weights
 from flyweight.spec import KVGroup
-from flyweight.wire import F32, I32, Batch
+from flyweight.wire import F32, I32, Batch, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class RowNorm:
 class Norm(Protocol):
     """[T,H] -> [T,H], every row by itself."""
 
-    def __call__(self, x: F32) -> F32: ...
-    def add(self, x: F32, residual: F32) -> F32: ...
+    def __call__(self, x: Tensor) -> Tensor: ...
+    def add(self, x: Tensor, residual: Tensor) -> Tensor: ...
     def recipe(self) -> RowNorm | None:
         """What it computes; None where it norms nothing."""
         ...
@@ -99,7 +99,9 @@ class Layer(Protocol):
         """
         ...
 
-    def __call__(self, x: F32, residual: F32, kv: KVLayer, batch: Batch, rope: Rotation) -> F32: ...
+    def __call__(
+        self, x: Tensor, residual: Tensor, kv: KVLayer, batch: Batch, rope: Rotation
+    ) -> Tensor: ...
     def recipe(self) -> Recipe | None:
         """What it computes for tokens without an adapter; None where no `Recipe` says it."""
         ...
@@ -111,8 +113,8 @@ class Stack(Protocol):
     """
 
     def __call__(
-        self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
-    ) -> F32: ...
+        self, residual: Tensor, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +124,15 @@ class SteppedStack:
     layers: Sequence[Layer]
 
     def __call__(
-        self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
-    ) -> F32:
+        self, residual: Tensor, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
+    ) -> Tensor:
         return run(self.layers, None, residual, kv, batch, ropes)
 
 
 def run(
-    layers: Sequence[Layer], x: F32 | None, residual: F32, kv: Sequence[KVLayer], batch: Batch,
-    ropes: Sequence[Rotation],
-) -> F32:  # fmt: skip
+    layers: Sequence[Layer], x: Tensor | None, residual: Tensor, kv: Sequence[KVLayer],
+    batch: Batch, ropes: Sequence[Rotation],
+) -> Tensor:  # fmt: skip
     """One layer after the other; `x` is what a layer before has left to be added."""
     for layer, own in zip(layers, kv, strict=True):
         x = layer.attn_norm(residual) if x is None else layer.attn_norm.add(x, residual)
@@ -142,11 +144,11 @@ def run(
 class LowRankOps(Protocol):
     """What it takes of a backend."""
 
-    def linear(self, x: F32, w: Weights) -> F32: ...
-    def take(self, x: F32, rows: I32) -> F32: ...
+    def linear(self, x: Tensor, w: Weights) -> Tensor: ...
+    def take(self, x: Tensor, rows: I32) -> Tensor: ...
 
 
-def adapt(ops: LowRankOps, y: F32, x: F32, low: Mapping[int, LowRank], batch: Batch) -> None:
+def adapt(ops: LowRankOps, y: Tensor, x: Tensor, low: Mapping[int, LowRank], batch: Batch) -> None:
     """y += up(down(x)) in place, by row."""
     assert batch.adapters is not None
     owners = np.repeat(batch.adapters, np.diff(batch.starts))  # [T]

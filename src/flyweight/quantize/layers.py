@@ -68,7 +68,7 @@ class LayerRun:
         kv = ops.make_kv_layer(self.spec.layers[layer].kv, blocks, BLOCK, "f32")
         ropes = [ops.rotation(batch.positions, *rope) for rope in self._ropes]
         ops.begin(batch)
-        x = stack.run([make_layer(parts, layer)], None, residual, [kv], batch, ropes)
+        x: F32 = stack.run([make_layer(parts, layer)], None, residual, [kv], batch, ropes)
         ops.end()
         return x
 

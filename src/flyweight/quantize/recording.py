@@ -35,7 +35,8 @@ class RecordingOps:
         if self._slots.get(id(w)) in self._unwanted:
             parts = w if isinstance(w, tuple) else (w,)
             return np.zeros((len(x), sum(part.shape[0] for part in parts)), np.float32)
-        return self._ops.linear(x, w)
+        out: F32 = self._ops.linear(x, w)
+        return out
 
     def experts(
         self, x: F32, ids: I32, weights: F32, up: Sequence[Weights], down: Sequence[Weights],
@@ -45,7 +46,8 @@ class RecordingOps:
             rows = np.ascontiguousarray(x[(ids == e).any(axis=1)])
             self._record(rows, up[e])
             self._record(self._ops.act(self._ops.linear(rows, up[e]), act), down[e])
-        return self._ops.experts(x, ids, weights, up, down, act)
+        out: F32 = self._ops.experts(x, ids, weights, up, down, act)
+        return out
 
     def _record(self, x: F32, w: Weights) -> None:
         slot = self._slots.get(id(w))

@@ -61,7 +61,8 @@ class CpuStack:
         self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
     ) -> F32:
         if batch.adapters is not None and (batch.adapters >= 0).any():
-            return run(self.layers, None, residual, kv, batch, ropes)
+            out: F32 = run(self.layers, None, residual, kv, batch, ropes)
+            return out
         x: F32 | None = None
         for (part, native), held in zip(self.runs, self._list_memories(tuple(kv)), strict=True):
             if native is None or held is None:

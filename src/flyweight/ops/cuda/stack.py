@@ -21,8 +21,8 @@ class CapturedStep:
     """One size of step as a graph, with its inputs and output in fixed places."""
 
     def __init__(
-        self, layers: Sequence[Layer], kv: Sequence[KVLayer], like: tuple[Tensor, Sequence[Rotation]],
-        batch: DeviceBatch, pool: Any,
+        self, layers: Sequence[Layer], kv: Sequence[KVLayer],
+        like: tuple[Tensor, Sequence[Rotation]], batch: DeviceBatch, pool: Any,
     ) -> None:  # fmt: skip
         residual, ropes = like
         self.residual = residual.clone()

@@ -8,6 +8,7 @@ sequences of context 1 in the spare block, which no request ever sees.
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from torch import Tensor
 from flyweight.wire import Batch
 
 # Rows of captured steps: padding costs at most a third of a small step and a tenth of a large one.
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256,
-        288, 320, 352, 384, 448, 512)  # fmt: skip
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240,
+        256, 288, 320, 352, 384, 448, 512)  # fmt: skip
 LEAST_WIDTH = 16  # blocks of a captured step's tables; wider ones are powers of two
 
 
@@ -53,7 +54,7 @@ class FixedColumns:
         self.flat = torch.empty(count, dtype=torch.int32, device=device)
         self.values = self.host.numpy()
         edges = np.cumsum([0, rows, rows, rows, rows, rows + 1, rows, rows * width])
-        self.places = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        self.places = [slice(a, b) for a, b in pairwise(edges)]
         tokens, positions, slots, owners, starts, contexts, tables = (
             self.flat[place] for place in self.places
         )
