@@ -1,0 +1,1 @@
+"""Parts of `bench/gpu.py`, which needs a GPU, torch and Triton, and no network."""
