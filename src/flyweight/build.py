@@ -39,7 +39,7 @@ from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
 from flyweight.passport import Quality
-from flyweight.plan.machine import Machine, measure_anonymous, measure_resident, read_machine
+from flyweight.plan.machine import Machine, measure_anonymous, read_machine
 from flyweight.plan.memory import (
     MemoryPlan,
     Needs,
@@ -90,9 +90,34 @@ def choose_backend(settings: Settings, cores: int) -> Ops:
         from flyweight.ops.reference import ReferenceOps
 
         return ReferenceOps(settings.activations)
+    if settings.backend == "cuda":
+        return _make_cuda(settings)
     from flyweight.ops.cpu import CpuOps
 
     return CpuOps(settings.threads or cores, settings.isa, settings.activations)
+
+
+def _make_cuda(settings: Settings) -> Ops:
+    """The CUDA backend.  It has no int8 activations: the default means bfloat16 there."""
+    try:
+        from flyweight.ops.cuda import CudaOps
+        from flyweight.ops.cuda.device import find_device
+    except ImportError as missing:
+        raise ConfigError(
+            f"needs {missing.name}, which is not installed",
+            "backend",
+            value="cuda",
+            hint="pip install 'flyweight[cuda]', or backend = cpu",
+        ) from missing
+    precision = "bf16" if settings.activations == "int8" else settings.activations
+    return CudaOps(str(find_device()), precision)
+
+
+def read_place(ops: Ops) -> Machine:
+    """The cores of this machine, and the memory that the backend computes in."""
+    here = read_machine()
+    memory = ops.read_memory()
+    return here if memory is None else Machine(here.cores, *memory, device=True)
 
 
 def build(
@@ -103,10 +128,10 @@ def build(
     `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
-    here = read_machine()
     found = describe(find(settings, tell), settings.quantization)
     check_quality(settings, found.quality)
-    ops = choose_backend(settings, here.cores)
+    ops = choose_backend(settings, read_machine().cores)
+    here = read_place(ops)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
@@ -203,7 +228,7 @@ def make_memory_plan(
     """The memory plan at the requested context, or at the longest that fits, up to the model's; of
     a `served` model with grammars and the processes of its server.
     """
-    held, vocab = measure_resident(), needs.spec.vocab
+    held, vocab = here.held, needs.spec.vocab
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or needs.spec.context
     kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype

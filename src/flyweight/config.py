@@ -260,7 +260,10 @@ class Settings:
     max_logprobs: int = setting(
         20, "", "Max log-probabilities per token; -1: all.", low=-1, high=64
     )
-    backend: str = setting("cpu", "", "Backend that computes.", choices=("cpu", "reference"))
+    backend: str = setting(
+        "cpu", "", "Backend that computes; memory_limit is of its memory.",
+        choices=("cpu", "cuda", "reference"),
+    )
     isa: str | None = setting(
         None, "", "Instruction set of the kernels; else FLYWEIGHT_ISA, else the best."
     )

@@ -120,8 +120,6 @@ ENGINE = (
     Support("enable-expert-parallel", OFF, "one process computes all experts"),
     Support("disable-custom-all-reduce", BOTH, "one process computes: there is nothing to reduce",
             "none"),
-    Support("device", ("cpu", "auto"), "this engine computes on the CPU",
-            instead="leave it out, or use cpu"),
     Support("cpu-offload-gb", ("0", "0.0"), "weights are already in main memory",
             instead="leave it out; --memory-limit limits the memory"),
     Support("swap-space", COUNTS, "a preempted sequence is computed again, not swapped", "none"),

@@ -56,7 +56,7 @@ class EngineOptions(TypedDict, total=False):
     offline: bool | None
     packed_cache: bool | None
     max_kld: float | None
-    backend: Literal["cpu", "reference"] | None
+    backend: Literal["cpu", "cuda", "reference"] | None
     isa: str | None
     # vLLM's, see `arguments.meanings`
     dtype: Dtype | None

@@ -23,6 +23,7 @@ COMPUTED_AS = {
     "half": "bf16", "float16": "bf16", "bfloat16": "bf16", "float": "f32", "float32": "f32",
 }  # fmt: skip
 ADAPTER = re.compile(r"([^=\s]{1,200})=(.+)")
+DEVICES = {"auto": "cpu", "cpu": "cpu", "cuda": "cuda", "gpu": "cuda"}  # to backends
 POLICIES = ("priority", "fcfs")
 FORMATS = ("auto", "gguf", "safetensors", "pt")
 
@@ -54,6 +55,21 @@ def apply_utilization(draft: DraftArguments) -> None:
         "gpu-memory-utilization", f"memory_limit {draft.engine['memory_limit']}",
         "on a CPU it is that share of the memory this process may use (cgroups counted)",
     )  # fmt: skip
+
+
+def apply_device(draft: DraftArguments) -> None:
+    requested = draft.text("device")
+    backend = DEVICES.get(requested)
+    if backend is None:
+        raise ConfigError(
+            f"--device = {shown(requested)} is not supported; allowed: {', '.join(DEVICES)}"
+            f"{nearest(requested, DEVICES)}"
+        )
+    if draft.options.get("backend", backend) != backend:
+        raise ConfigError(
+            f"--device {requested} and --backend {draft.options['backend']} contradict each other"
+        )
+    draft.engine["backend"] = backend
 
 
 def apply_dtype(draft: DraftArguments) -> None:
@@ -233,6 +249,10 @@ FLAGS = (  # options that no field declares
         metavar="SHARE", group="Engine",
     ),
     Flag(
+        "device", "text", "What computes: cpu, or cuda (an NVIDIA GPU; extra `cuda`).",
+        metavar="DEVICE", default="cpu", group="Engine",
+    ),
+    Flag(
         "scheduling-policy", "text",
         "Order of requests: priority, or fcfs, which refuses priorities.",
         metavar="POLICY", default="priority", group="Engine",
@@ -249,6 +269,7 @@ ENGINE_FLAGS: Mapping[str, Flag] = MappingProxyType(
 MEANINGS: Mapping[str, Meaning] = MappingProxyType(
     {
         "gpu-memory-utilization": apply_utilization,
+        "device": apply_device,
         "dtype": apply_dtype,
         "quantization": apply_quantization,
         "load-format": apply_load_format,

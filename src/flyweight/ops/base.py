@@ -275,6 +275,10 @@ class Ops(Protocol):
         """Copies K and V from slots src to slots dst (copy-on-write)."""
         ...
 
+    def read_memory(self) -> tuple[int, int] | None:
+        """(total, free) bytes of the device's own memory; None where it is the host's."""
+        ...
+
     # --- between the host and the device; the same array where there is none ---
     def fetch(self, x: Tensor) -> Tensor:
         """An array of the backend as a host array."""

@@ -310,6 +310,9 @@ class ReferenceOps:
         if not kv.group.v_in_k:  # else it is a part of K
             kv.v[dst] = kv.v[src]
 
+    def read_memory(self) -> None:
+        """The host's memory."""
+
     def fetch(self, x: F32) -> F32:
         return x
 

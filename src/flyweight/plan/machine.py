@@ -13,17 +13,26 @@ from math import ceil
 from pathlib import Path
 
 ROOT = Path("/")
+DEVICE_RESERVE = 1 << 30  # of a GPU: kernels, graphs, workspaces of libraries, fragments
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Cores and bytes this process may use: `total` is the cgroup's limit or the machine's memory,
-    `available` what is free of it now.
+    or with `device` that of a GPU; `available` what is free of it now.
     """
 
     cores: int
     total: int
     available: int
+    device: bool = False
+
+    @property
+    def held(self) -> int:
+        """Bytes that count as held before anything is loaded: this process's own, or of a device
+        all that is in use, by other processes too, and what libraries take later.
+        """
+        return self.total - self.available + DEVICE_RESERVE if self.device else measure_resident()
 
 
 def read_machine(root: Path = ROOT) -> Machine:

@@ -237,6 +237,9 @@ class CpuOps:
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         self._attention.move_kv(kv, src, dst)
 
+    def read_memory(self) -> None:
+        """The host's memory."""
+
     def fetch(self, x: F32) -> F32:
         return x
 

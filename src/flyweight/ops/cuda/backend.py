@@ -13,6 +13,7 @@ from torch import Tensor
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cuda import attention, experts, linear, rows, sample, weights
+from flyweight.ops.cuda.device import read_memory
 from flyweight.ops.cuda.stack import CudaStack
 from flyweight.ops.cuda.step import DeviceBatch, Stager
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
@@ -216,6 +217,9 @@ class CudaOps:
     def stack(self, layers: Sequence[Layer]) -> CudaStack:
         self.graphs = self.graphs and not any(layer.reads_host for layer in layers)
         return CudaStack(self, layers)
+
+    def read_memory(self) -> tuple[int, int] | None:
+        return read_memory(self.device)
 
     def fetch(self, x: Tensor) -> Any:
         """A host copy, float32 where it is of floats."""

@@ -1,0 +1,31 @@
+"""The device that computes: the first GPU that CUDA shows, or the CPU under Triton's interpreter.
+
+Invariant: memory is read afresh; nothing is allocated to read it.
+"""
+
+import torch
+import triton
+
+from flyweight.errors import ConfigError
+
+
+def find_device() -> torch.device:
+    """Raises `ConfigError` where there is none."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if triton.knobs.runtime.interpret:  # TRITON_INTERPRET=1: for tests
+        return torch.device("cpu")
+    raise ConfigError(
+        "needs an NVIDIA GPU that this torch can use; torch.cuda.is_available() is False",
+        "backend",
+        value="cuda",
+        hint="nearest valid: cpu",
+    )
+
+
+def read_memory(device: torch.device) -> tuple[int, int] | None:
+    """(total, free) bytes of the device; None where it is the CPU."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return total, free
