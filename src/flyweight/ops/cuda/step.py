@@ -50,7 +50,8 @@ class FixedColumns:
 
     def __init__(self, rows: int, width: int, block_size: int, device: torch.device) -> None:
         count = 6 * rows + 1 + rows * width
-        self.host = torch.empty(count, dtype=torch.int32, pin_memory=True)
+        pinned = device.type == "cuda"
+        self.host = torch.empty(count, dtype=torch.int32, pin_memory=pinned)
         self.flat = torch.empty(count, dtype=torch.int32, device=device)
         self.values = self.host.numpy()
         edges = np.cumsum([0, rows, rows, rows, rows, rows + 1, rows, rows * width])
