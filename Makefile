@@ -1,5 +1,7 @@
 # make demo         set up .venv, install, and stream a story from the model in the package
 # make test         set up .venv with the development extras and run the whole suite, WORKERS (4) test files at a time
+# make test-cuda    run the CUDA backend's tests, on a GPU or in Triton's interpreter, in a venv with torch and Triton
+#                   (TORCH_INDEX=... names an index with torch for CPUs, which is smaller)
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
 # make native-test  build and run the C++ tests under AddressSanitizer and UBSan
@@ -22,13 +24,24 @@ SOURCES := pyproject.toml CMakeLists.txt tools/install.py $(shell find native sr
 NATIVE_PYTHON := $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)),$(PYTHON))
 TOOL_PATH = $(dir $(abspath $(shell command -v $(NATIVE_PYTHON)))):$$PATH
 
-.PHONY: demo test bench bench-all native native-test clean
+.PHONY: demo test test-cuda bench bench-all native native-test clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/flyweight run "Once upon a time" --temperature 0.6 </dev/null
 
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# In a venv of its own: the suite must pass without torch.
+test-cuda: $(VENV)-cuda/.installed
+	$(VENV)-cuda/bin/python -m pytest -q tests/ops/cuda
+
+$(VENV)-cuda/.installed: $(VENV)/.installed
+	@$(PYTHON) -m venv $(VENV)-cuda
+	@echo "installing torch and Triton"
+	@$(VENV)-cuda/bin/pip -q install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(wildcard $(VENV)/wheel/*.whl) \
+		'torch==2.13.0' 'triton==3.6.0' 'pytest>=8' 'hypothesis>=6.100'
+	@touch $@
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -80,4 +93,4 @@ native-test:
 	ctest --test-dir build/native-test --output-on-failure --parallel 2
 
 clean:
-	rm -rf build $(VENV) src/flyweight/_native*.so
+	rm -rf build $(VENV) $(VENV)-cuda src/flyweight/_native*.so
