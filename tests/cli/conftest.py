@@ -24,7 +24,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command has a process of its own; what this one holds after a thousand tests would count
     in every memory plan.
     """
-    for room in ("build", "describe", "plan.machine"):
+    for room in ("describe", "plan.machine"):
         monkeypatch.setattr(f"flyweight.{room}.measure_resident", lambda: 64 << 20)
 
 

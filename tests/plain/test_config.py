@@ -26,7 +26,7 @@ OUTSIDE = [  # setting, value, words of the error
         "fp16",
         "fp8_e5m2, float16, half, bfloat16, float32, float, fp8 (did you mean 'f16'?)",
     ),
-    ("backend", "gpu", "backend = 'gpu' is not valid; allowed: cpu, reference"),
+    ("backend", "gpu", "backend = 'gpu' is not valid; allowed: cpu, cuda, reference"),
     ("block_size", 0, "nearest valid: 1"),
     ("block_size", 5000, "nearest valid: 1024"),
     ("blocks", -1, "nearest valid: 0"),
