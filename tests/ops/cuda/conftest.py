@@ -2,12 +2,15 @@
 where torch and Triton are not installed.
 
 Triton's interpreter cuts float32 off where it stores bfloat16; a GPU rounds to the nearest even
-one, and so does the interpreter here.
+one, and so does the interpreter here.  Its dot products are NumPy's, whose order of a sum depends
+on the shape; here they are rounded once, from float64.  Loops whose bounds are computed need int()
+of an array of one number, which NumPy 2.4 refuses.
 """
 
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `cuda`)")
@@ -34,8 +37,39 @@ def _round_to_nearest() -> None:
     builder.create_fp_trunc = create_fp_trunc
 
 
+def _dot_in_order() -> None:
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.InterpreterBuilder
+    plain = builder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+        if a.data.dtype != np.float32 or b.data.dtype != np.float32:
+            return plain(self, a, b, d, precision, imprecise)
+        total = np.matmul(a.data, b.data, dtype=np.float64) + d.data
+        return interpreter.TensorHandle(total.astype(d.data.dtype), d.dtype.scalar)
+
+    builder.create_dot = create_dot
+
+
+class _Whole(type):
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, int)
+
+
+class _Int(int, metaclass=_Whole):
+    """int() that takes an array of one number."""
+
+    def __new__(cls, x: Any = 0, *more: Any) -> Any:
+        return int(x.item() if isinstance(x, np.ndarray) else x, *more)
+
+
 if not torch.cuda.is_available():
     _round_to_nearest()
+    _dot_in_order()
+    import triton.runtime.interpreter
+
+    triton.runtime.interpreter.int = _Int
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,240 @@
-"""Products of rows with packed weights."""
+"""Products of rows with packed weights.
+
+Invariant: a row's bits depend on that row and the weight alone: how K is split belongs to the
+weight, and a tile's shape does not change the order of a sum (kernels/gemm.py).  Dense bfloat16
+weights of many rows go to cuBLAS where the caller does not ask for that.  Not known here: layers.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from flyweight.ops.cuda.forms import Form, pad
+from flyweight.ops.cuda.kernels.embed import embed_dense, embed_grouped
+from flyweight.ops.cuda.kernels.gemm import multiply, reduce_splits
+from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import LowRank, Weight, Weights
 from flyweight.wire import Batch
 
+READS = {"whole": 0, "table": 1, "e2m1": 2, "e4m3": 3, "e5m2": 4}
+LOWS = {"": 0, "zeros": 1, "mins": 2}
 
-def embed(table: Weight, ids: Tensor) -> Tensor:
-    raise NotImplementedError
+# By class: (most rows, BN, BT, BK, warps, stages); the last line is for any number of rows.  BK is
+# the same in a class: it is part of the order of a sum.
+TILES: dict[str, list[tuple[int, int, int, int, int, int]]] = {
+    "dense": [
+        (16, 64, 16, 64, 4, 5),
+        (32, 64, 32, 64, 4, 5),
+        (64, 64, 64, 64, 4, 4),
+        (128, 64, 128, 64, 4, 3),
+        (0, 128, 128, 64, 8, 4),
+    ],
+    "packed": [
+        (16, 64, 16, 128, 4, 4),
+        (32, 64, 32, 128, 4, 4),
+        (64, 64, 64, 128, 4, 3),
+        (0, 128, 128, 128, 8, 3),
+    ],
+    "bytes": [
+        (16, 64, 16, 128, 4, 4),
+        (32, 64, 32, 128, 4, 4),
+        (64, 64, 64, 128, 4, 3),
+        (0, 128, 128, 128, 8, 3),
+    ],
+    "exact_dense": [(16, 64, 16, 32, 4, 2), (0, 64, 32, 32, 4, 2)],
+    "exact_packed": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
+    "exact_bytes": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
+}
+PROGRAMS = 400  # at most so many programs of 64 rows of a weight, all its splits together
+SHORTEST = 512  # along K, of a split
+WALKING = 132  # tiles from which on a program walks all splits
+BAND = 16  # tiles along T that are next to each other in time
+CUBLAS = 64  # rows from which on cuBLAS multiplies, where it may
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a weight is multiplied: `steps` of BK along K, `per` of them a split."""
+
+    tiles: list[tuple[int, int, int, int, int, int]]
+    form: tuple[int, int, int, int, int, int]
+    table: Tensor
+    steps: int
+    per: int
+    splits: int
+    even: bool
 
 
 def linear(x: Tensor, w: Weights, activations: str, deterministic: bool) -> Tensor:
-    raise NotImplementedError
+    """[T,K] -> [T,N] float32; outputs of a tuple are side by side."""
+    exact = activations == "f32"
+    x = round_rows(x, exact)
+    if isinstance(w, CudaWeight):
+        if not deterministic and not exact and w.kind == "bf16" and len(x) >= CUBLAS:
+            return multiply_dense(x, w)
+        out = torch.empty(len(x), w.shape[0], dtype=torch.float32, device=x.device)
+        multiply_into(x, w, out, exact)
+        return out
+    assert isinstance(w, tuple)
+    wide = sum(part.shape[0] for part in w)
+    out, column = torch.empty(len(x), wide, dtype=torch.float32, device=x.device), 0
+    for part in w:
+        assert isinstance(part, CudaWeight)
+        multiply_into(x, part, out[:, column : column + part.shape[0]], exact)
+        column += part.shape[0]
+    return out
+
+
+def round_rows(x: Tensor, exact: bool) -> Tensor:
+    """x in the type that is multiplied, its rows contiguous."""
+    wanted = torch.float32 if exact else torch.bfloat16
+    if x.dtype != wanted:
+        x = x.to(wanted)
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def multiply_dense(x: Tensor, w: CudaWeight) -> Tensor:
+    """cuBLAS: the order of a sum depends on the number of rows."""
+    try:
+        out = torch.mm(x, w.data.t(), out_dtype=torch.float32)
+    except (TypeError, RuntimeError):
+        out = torch.mm(x, w.data.t()).float()
+    return out if w.bias is None else out.add_(w.bias)
+
+
+def multiply_into(x: Tensor, w: CudaWeight, out: Tensor, exact: bool) -> None:
+    """out [T,N], whose rows may be part of longer ones, = x [T,K] times w."""
+    count, (n, k) = len(x), w.shape
+    if not count:
+        return
+    plan = find_plan(w, exact)
+    if w.columns is not None:
+        x = x.index_select(1, w.columns)
+    bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
+    blocks = -(-n // bn) * -(-count // bt)
+    walk = plan.splits == 1 or blocks >= WALKING
+    parts = out if walk else torch.empty(plan.splits, count, n, dtype=out.dtype, device=x.device)
+    rows, bias = w.row_scales is not None, w.bias is not None
+    multiply[(blocks, 1 if walk else plan.splits)](
+        x, w.data, plan.table, _or(w.scales, w), _or(w.lows, w), _or(w.supers, w),
+        _or(w.super_lows, w), _or(w.row_scales, w), _or(w.bias, w), parts, count, n, k,
+        x.stride(0), w.data.stride(0), out.stride(0) if walk else n, count * n, plan.steps,
+        plan.per, *plan.form, bn, bt, bk, plan.splits, walk, plan.even, exact, rows, bias, BAND,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    if not walk:
+        reduce_splits[(-(-n // 512), count)](
+            parts, _or(w.row_scales, w), _or(w.bias, w), out, count, n, out.stride(0),
+            plan.splits, rows, bias, 512,
+        )  # fmt: skip
+
+
+def _or(x: Tensor | None, w: CudaWeight) -> Tensor:
+    """A pointer that is not read, where there is nothing to point to."""
+    return w.data if x is None else x
+
+
+def find_plan(w: CudaWeight, exact: bool) -> Plan:
+    """The plan of a weight, made once."""
+    held: Plan | None = w.cache.get(exact)
+    if held is None:
+        held = w.cache[exact] = make_plan(w, exact)
+    return held
+
+
+def make_plan(w: CudaWeight, exact: bool) -> Plan:
+    kind = "dense" if w.form is None else "packed" if w.form.packed else "bytes"
+    tiles = TILES[f"exact_{kind}" if exact else kind]
+    (n, k), bk = w.shape, tiles[0][3]
+    steps = -(-k // bk)
+    per, splits = plan_splits(n, steps, bk)
+    form = (-1, 0, 0, 0, 0, 0) if w.form is None else list_form(w.form)
+    table = w.data
+    if w.form is not None and w.form.read == "table":
+        table = make_table(w.form.values, not exact and w.kind[:3] in ("nf4", "fp4"), w.data.device)
+    return Plan(tiles, form, table, steps, per, splits, k % bk == 0)
+
+
+def plan_splits(n: int, steps: int, bk: int) -> tuple[int, int]:
+    """Steps a split, and splits: enough to occupy the device with few rows of x."""
+    most = max(1, steps * bk // SHORTEST)
+    splits = 1
+    while 2 * splits * -(-n // 64) <= PROGRAMS and 2 * splits <= most:
+        splits *= 2
+    per = -(-steps // splits)
+    return per, -(-steps // per)
+
+
+def list_form(form: Form) -> tuple[int, int, int, int, int, int]:
+    """What kernels are compiled for."""
+    return (
+        READS[form.read], form.packed, form.zero, LOWS[form.lows], form.group, form.super_group,
+    )  # fmt: skip
+
+
+@cache
+def make_table(values: tuple[float, ...], rounds: bool, device: torch.device) -> Tensor:
+    """Values of codes, float32; `rounds`: as bf16 products see them."""
+    table = torch.tensor(values, dtype=torch.float32)
+    return (table.bfloat16().float() if rounds else table).to(device)
+
+
+def choose_tile(
+    tiles: list[tuple[int, int, int, int, int, int]], count: int
+) -> tuple[int, int, int, int, int]:
+    return next(tile for most, *tile in tiles if count <= most or not most)  # type: ignore[return-value]
+
+
+def embed(table: Weight, ids: Tensor) -> Tensor:
+    """[T] -> [T,K] float32: rows as their format defines them; no product is fused with a sum."""
+    assert isinstance(table, CudaWeight)
+    (n, k), form = table.shape, table.form
+    out = torch.empty(len(ids), k, dtype=torch.float32, device=ids.device)
+    if not len(ids):
+        return out
+    if form is None:
+        embed_dense[(len(ids), -(-k // 1024))](table.data, ids, out, k, 1024)
+        return out
+    values = make_table(form.values, False, ids.device) if form.read == "table" else table.data
+    embed_grouped[(len(ids), pad(k) // 128)](
+        table.data, values, _or(table.scales, table), _or(table.lows, table),
+        _or(table.supers, table), _or(table.super_lows, table), _or(table.row_scales, table),
+        _or(table.columns, table), ids, out, n, k, table.data.stride(0), *list_form(form),
+        table.row_scales is not None, table.columns is not None,
+        num_warps=2, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
 
 
 def linear_heads(x: Tensor, w: Sequence[Weights], activations: str, deterministic: bool) -> Tensor:
-    raise NotImplementedError
+    """[T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
+    exact = activations == "f32"
+    x = round_rows(x, exact)
+    sizes = [sum(p.shape[0] for p in h) if isinstance(h, tuple) else h.shape[0] for h in w]
+    out = torch.empty(len(x), len(w), sizes[0], dtype=torch.float32, device=x.device)
+    for h, head in enumerate(w):
+        column = 0
+        for part in head if isinstance(head, tuple) else (head,):
+            assert isinstance(part, CudaWeight)
+            multiply_into(x[:, h], part, out[:, h, column : column + part.shape[0]], exact)
+            column += part.shape[0]
+    return out
 
 
 def adapt(ops: Any, y: Tensor, x: Tensor, low: Mapping[int, LowRank], batch: Batch) -> None:
-    raise NotImplementedError
+    """y += up(down(x)) in place, for the rows of sequences with an adapter."""
+    assert batch.adapters is not None
+    owners = np.repeat(batch.adapters, np.diff(batch.starts))  # [T]
+    for i, pair in low.items():
+        rows = np.flatnonzero(owners == i)
+        if len(rows) == len(x):
+            y += ops.linear(ops.linear(x, pair.down), pair.up)
+        elif len(rows):
+            where = torch.from_numpy(rows).to(x.device, non_blocking=True)
+            some = ops.linear(ops.linear(x.index_select(0, where), pair.down), pair.up)
+            y.index_add_(0, where, some)

@@ -1,34 +1,211 @@
-"""Weights on the device: dense matrices, and codes with their scales."""
+"""Weights on the device: dense matrices, and codes with their scales.
+
+Invariant: a weight holds the numbers of its parts, unrounded, in the form of `forms.py`; `nbytes`
+counts all of them.  Codes of at most 4 bits are two a byte: byte j of a unit of 128 along K holds
+element j in its low half and element j + 64 in its high half.  Numbers a group lie [G,N], so that
+the rows of a tile are side by side.  Not known here: products.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from flyweight.ops.base import Part
+from flyweight.errors import CheckpointError
+from flyweight.ops.base import DENSE_KINDS, Part
+from flyweight.ops.cuda.forms import UNIT, Form, count_bytes, find_form, pad
+from flyweight.ops.grouped import BASES, LAYOUTS, BlockRows, GroupedWeight, count_block
+
+DENSE_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CudaWeight:
-    """A packed matrix [N,K]."""
+    """A packed matrix [N,K].  `data`: numbers [N,K], or codes [N, bytes]; `lows`: minima or zero
+    points a group.  `cache` is for what products derive from it.
+    """
 
     shape: tuple[int, int]
     kind: str
     data: Tensor
-    bias: Tensor | None
+    bias: Tensor | None = None
+    form: Form | None = None
+    scales: Tensor | None = None
+    lows: Tensor | None = None
+    supers: Tensor | None = None
+    super_lows: Tensor | None = None
+    row_scales: Tensor | None = None
+    columns: Tensor | None = None
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        raise NotImplementedError
+        held = (
+            self.data, self.bias, self.scales, self.lows, self.supers, self.super_lows,
+            self.row_scales, self.columns,
+        )  # fmt: skip
+        return sum(x.nbytes for x in held if x is not None)
 
 
 def pack(
     shape: tuple[int, int], parts: Iterable[Part], bias: Any, device: torch.device
 ) -> CudaWeight:
-    raise NotImplementedError
+    """Row ranges, in order, into one weight; parts are taken one at a time."""
+    weight: CudaWeight | None = None
+    row, first = 0, None
+    for part in parts:
+        kind, rows = find_part_kind(part), part.shape[0]
+        if weight is None:
+            check_columns(shape, kind)
+            weight, first = allocate(shape, kind, device, upload_bias(shape, bias, device)), part
+        if kind != weight.kind:
+            raise CheckpointError(
+                f"one weight of kinds {weight.kind}, {kind}; its parts must be of one kind"
+            )
+        if part.shape[1] != shape[1] or row + rows > shape[0]:
+            raise CheckpointError(
+                f"weight part {part.shape} at row {row} where a weight {shape} is needed"
+            )
+        if isinstance(part, GroupedWeight):
+            check_extras(part, first)
+            fill_grouped(weight, row, part)
+        else:
+            weight.data[row : row + rows] = to_tensor(part).to(device)
+        row += rows
+    if weight is None or row != shape[0]:
+        raise CheckpointError(f"weight with {row} rows where {shape[0]} are needed")
+    return weight
 
 
 def count_packed_bytes(shape: tuple[int, int], kind: str) -> int:
-    raise NotImplementedError
+    """Bytes `pack` holds for a weight without bias, exactly."""
+    return count_bytes(shape, kind)
+
+
+def from_dense(data: Tensor, bias: Tensor | None = None) -> CudaWeight:
+    """A weight of a tensor [N,K] that is on the device already."""
+    kind = next(name for name, dtype in DENSE_TYPES.items() if dtype == data.dtype)
+    return CudaWeight((data.shape[0], data.shape[1]), kind, data.contiguous(), bias)
+
+
+def allocate(
+    shape: tuple[int, int], kind: str, device: torch.device, bias: Tensor | None = None
+) -> CudaWeight:
+    """A weight without its numbers."""
+    (n, k), form = shape, find_form(kind)
+    if form is None:
+        return CudaWeight(
+            shape, kind, torch.empty(n, k, dtype=DENSE_TYPES[kind], device=device), bias
+        )
+    wide = pad(k)
+
+    def rows(name: str, per: int) -> Tensor | None:
+        if not (name and per):
+            return None
+        return torch.zeros(wide // per, n, dtype=getattr(torch, name), device=device)
+
+    codes = torch.empty(
+        n, wide // (2 if form.packed else 1),
+        dtype=torch.int8 if form.signed else torch.uint8, device=device,
+    )  # fmt: skip
+    return CudaWeight(
+        shape, kind, codes, bias, form,
+        rows(form.scale_type, form.group),
+        rows(form.low_type, form.group),
+        rows(form.super_type, form.super_group),
+        rows(form.super_type if form.lows else "", form.super_group),
+        torch.empty(n, dtype=torch.float32, device=device) if form.row_scaled else None,
+        torch.empty(k, dtype=torch.int32, device=device) if form.ordered else None,
+    )  # fmt: skip
+
+
+def fill_grouped(weight: CudaWeight, row: int, part: GroupedWeight) -> None:
+    """Copies a part to the rows from `row` on."""
+    form, rows = weight.form, part.shape[0]
+    assert form is not None
+    device, end = weight.data.device, row + rows
+    weight.data[row:end] = store_codes(to_tensor(part.codes).to(device), form.packed)
+    scales: Any = part.scales
+    if scales is not None and scales.dtype == np.uint8 and not form.super_group:
+        scales = np.ldexp(np.float32(1), scales.astype(np.int32) - 128)  # exact in bfloat16
+    lows = part.mins if part.zeros is None else part.zeros
+    for to, numbers in (
+        (weight.scales, scales),
+        (weight.lows, lows),
+        (weight.supers, part.super_scales),
+        (weight.super_lows, part.super_mins),
+    ):
+        if to is not None:
+            some = to_tensor(numbers).to(device)
+            to[: some.shape[1], row:end] = some.t()
+    if weight.row_scales is not None:
+        weight.row_scales[row:end] = to_tensor(part.row_scales).to(device)
+    if weight.columns is not None:
+        weight.columns.copy_(to_tensor(part.columns))
+
+
+def store_codes(codes: Tensor, packed: bool) -> Tensor:
+    """[n,K] codes, one a byte -> as they are stored: whole units, two a byte where `packed`."""
+    n, k = codes.shape
+    wide = pad(k)
+    if wide != k:
+        codes = torch.nn.functional.pad(codes, (0, wide - k))
+    if not packed:
+        return codes
+    halves = codes.view(n, wide // UNIT, 2, UNIT // 2)
+    return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(n, wide // 2)
+
+
+def to_tensor(array: Any) -> Tensor:
+    """A tensor of an array's numbers; uint16 holds bfloat16 bits."""
+    own = np.ascontiguousarray(array)
+    if not own.flags.writeable:
+        own = own.copy()
+    if own.dtype == np.uint16:
+        return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(own)
+
+
+def upload_bias(shape: tuple[int, int], bias: Any, device: torch.device) -> Tensor | None:
+    if bias is None:
+        return None
+    own = np.array(bias, np.float32)
+    if own.shape != shape[:1]:
+        raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
+    return torch.from_numpy(own).to(device)
+
+
+def find_part_kind(part: Part) -> str:
+    """The packed kind of a part; raises CheckpointError where no kernel reads it."""
+    if isinstance(part, BlockRows):
+        raise CheckpointError(f"blocks of {part.kind} are not read on the device; parse them first")
+    if not isinstance(part, GroupedWeight):
+        kind = DENSE_KINDS.get(part.dtype.name)
+        if kind is None or part.ndim != 2:
+            known = ", ".join(DENSE_KINDS)
+            raise CheckpointError(
+                f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}"
+            )
+        return kind
+    if not part.kind:
+        known = ", ".join((*LAYOUTS, *BASES))
+        raise CheckpointError(f"quantised weight of {part.layout} has no kernel; known: {known}")
+    return part.kind
+
+
+def check_columns(shape: tuple[int, int], kind: str) -> None:
+    block = count_block(kind)
+    if shape[1] % block:
+        raise CheckpointError(
+            f"{kind} weight with {shape[1]} columns; must be a multiple of {block}"
+        )
+
+
+def check_extras(part: GroupedWeight, first: Any) -> None:
+    """The order of columns and the scale of activations must be those of the first part."""
+    whole = part.columns is None or np.array_equal(part.columns, first.columns)
+    if not whole or part.input_scale != first.input_scale:
+        raise CheckpointError("parts of one weight with columns or activations of their own")
