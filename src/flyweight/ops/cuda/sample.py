@@ -1,9 +1,273 @@
-"""Sampling on the device."""
+"""Sampling on the device: tokens draw for draw those of the reference.
 
+Invariant: `submit_sample` starts all the device's work and does not wait for it, but for rows with
+one of the rarer cuts, which the reference draws on the host; `Pending.collect` waits once.  The
+caller's logits are never changed: a step that edits them edits a copy.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
 from torch import Tensor
 
-from flyweight.wire import SampleBatch, Sampled
+from flyweight.ops.cuda import sample_options
+from flyweight.ops.cuda.kernels import sample as kernels
+from flyweight.ops.cuda.kernels.sample_draw import draw
+from flyweight.ops.cuda.sample_edit import edit, edit_columns
+from flyweight.ops.reference_sample import add_listed, adjust, choose, find_cuts
+from flyweight.wire import F32, F64, I32, I64, SampleBatch, Sampled
+
+BLOCK = 4096  # logits of a segment
+BUCKETS = 1024
+LIST = 4096  # candidates of one bucket that are collected
+TILE = 512  # of those, looked at together
+DRAW_BLOCK = 8192  # logits a draw's program reads at once
+WARPS, DRAW_WARPS = 8, 16
+SORTED = 64  # rows sorted at once for their best ids
+PLAIN = {"enable_fp_fusion": False}
+
+GREEDY, DRAWN = -2, -1  # in place of a token that is given
 
 
 def sample(logits: Tensor, s: SampleBatch) -> Sampled:
-    raise NotImplementedError
+    return submit_sample(logits, s).collect()
+
+
+@dataclass(slots=True)
+class Plan:
+    """Which rows need what, known on the host."""
+
+    s: SampleBatch
+    vocab: int
+    given: I32  # [R] the token where it is known, else -1
+    mu: F64 | None  # [R]
+    drawn: I64  # rows drawn by the kernel
+    wanted: I64  # rows whose log-probabilities are wanted
+    width: int  # best ids of those rows
+
+    @property
+    def best_count(self) -> int:
+        return min(self.width, self.vocab)
+
+
+@dataclass(slots=True)
+class Pending:
+    """Results under way to the host."""
+
+    plan: Plan
+    results: Tensor  # see `split_results`
+    listed: Tensor | None  # raw logits of the rows with listed ids
+    done: Any = None  # an event, on a GPU
+    parts: dict[str, slice] = field(default_factory=dict)
+
+    def collect(self) -> Sampled:
+        """Waits for the device."""
+        if self.done is not None:
+            self.done.synchronize()
+        flat = self.results.numpy()
+        found = {name: flat[part] for name, part in self.parts.items()}
+        return _report(self.plan, found, self.listed)
+
+
+def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
+    """Starts the draws of [R,V] float32 logits."""
+    if logits.stride(-1) != 1:
+        logits = logits.contiguous()
+    plan = _plan(logits, s)
+    count, chosen = len(logits), len(plan.wanted)
+    parts = split_results(count, chosen, plan.best_count)
+    total = parts["top"].stop if chosen else parts["best" if not len(plan.drawn) else "tokens"].stop
+    results = torch.zeros(total, dtype=torch.int64, device=logits.device)
+    found = {name: results[part] for name, part in parts.items() if part.stop <= total}
+    if count and (plan.given < 0).any():
+        _launch_draws(logits, plan, found)
+    if chosen:
+        _launch_scores(logits, plan, found)
+    listed = None
+    if s.listed is not None and len(s.listed.rows):
+        rows = torch.from_numpy(s.listed.rows.astype(np.int64)).to(logits.device)
+        listed = _fetch(logits.index_select(0, rows))
+    pending = Pending(plan, _fetch(results), listed, None, parts)
+    if logits.device.type == "cuda":
+        pending.done = torch.cuda.Event()
+        pending.done.record()
+    return pending
+
+
+def split_results(rows: int, wanted: int, best: int) -> dict[str, slice]:
+    """Where each result is in the int64 vector of all."""
+    sizes = {
+        "best": rows, "tokens": rows, "raw_best": wanted, "ranks": wanted, "totals": wanted,
+        "mine": wanted, "top": wanted * best,
+    }  # fmt: skip
+    ends = np.cumsum(list(sizes.values())).tolist()
+    return {
+        name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)
+    }
+
+
+def _fetch(x: Tensor) -> Tensor:
+    """A copy under way to the host."""
+    if x.device.type != "cuda":
+        return x
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    return host.copy_(x, non_blocking=True)
+
+
+def _plan(logits: Tensor, s: SampleBatch) -> Plan:
+    given, mu = s.given, None
+    if s.cuts is not None:
+        given, mu = _draw_rare(logits, s)
+    return Plan(
+        s=s,
+        vocab=logits.shape[1],
+        given=given,
+        mu=mu,
+        drawn=np.flatnonzero((given < 0) & (s.temperature > 0)),
+        wanted=np.flatnonzero(s.logprobs >= 0),
+        width=max(int(s.logprobs.max(initial=-1)), 0),
+    )
+
+
+def _draw_rare(logits: Tensor, s: SampleBatch) -> tuple[I32, F64]:
+    """The tokens of rows with a rarer cut, by the reference; mirostat's state after."""
+    given, mu = s.given.copy(), np.full(len(logits), np.nan)
+    cuts = find_cuts(s)
+    held = logits[torch.tensor(list(cuts), device=logits.device)].cpu().numpy() if cuts else ()
+    for (r, cut), row in zip(cuts.items(), held, strict=True):
+        adjusted = adjust(row, s, r)
+        adjusted[np.isnan(adjusted)] = -np.inf
+        given[r], mu[r] = choose(adjusted, s, r, cut)
+    return given, mu
+
+
+def _count_segments(vocab: int) -> int:
+    return -(-vocab // BLOCK)
+
+
+def _launch_draws(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
+    """Fills `best`, and `tokens` where any are drawn."""
+    s, vocab, segments = plan.s, plan.vocab, _count_segments(plan.vocab)
+    arrays = edit_columns(s, vocab)
+    edited = bool(arrays)
+    drawing = bool(len(plan.drawn))
+    if drawing:
+        arrays |= sample_options.draw_columns(s, plan.drawn)
+    arrays["all"] = np.arange(len(logits), dtype=np.int32)
+    there = sample_options.upload(arrays, logits.device)
+    if edited:
+        logits = logits.clone(memory_format=torch.contiguous_format)
+        edit(logits, there)
+    shape = logits, logits.stride(0), vocab
+    kernels.find_best[(len(logits) * segments,)](
+        *shape, there["all"], found["best"], segments, BLOCK=BLOCK, num_warps=WARPS, **PLAIN
+    )
+    if drawing:
+        _draw(logits, plan, there, found)
+
+
+def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    vocab, count = plan.vocab, len(plan.drawn)
+    segments = _count_segments(vocab)
+    zeros = torch.zeros(count * (BUCKETS + 2), dtype=torch.int64, device=logits.device)
+    buckets, counters = zeros[: count * BUCKETS], zeros[count * BUCKETS :].view(torch.int32)
+    lists = torch.empty(2, count, LIST, dtype=torch.int32, device=logits.device)
+    shape = logits, logits.stride(0), vocab, there["drawn"], found["best"]
+    odds = there["sharps"], there["fines"], there["rates"]
+    kernels.weigh[(count * segments,)](
+        *shape, *odds, buckets, segments, BLOCK=BLOCK, BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN
+    )
+    limits = there["uniforms"], there["top_ps"], there["min_ps"], there["top_ks"]
+    draw[(count,)](
+        *shape, *odds, *limits, buckets, counters, lists[0].view(torch.float32), lists[1],
+        found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
+        num_warps=DRAW_WARPS, **PLAIN,
+    )  # fmt: skip
+
+
+def _launch_scores(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
+    """Fills what log-probabilities are made of, from the caller's logits."""
+    vocab, count, segments = plan.vocab, len(plan.wanted), _count_segments(plan.vocab)
+    sources = np.where(plan.s.temperature > 0, DRAWN, GREEDY)
+    sources = np.where(plan.given >= 0, plan.given, sources)[plan.wanted]
+    arrays = {"wanted": plan.wanted.astype(np.int32), "sources": sources.astype(np.int32)}
+    there = sample_options.upload(arrays, logits.device)
+    shape = logits, logits.stride(0), vocab, there["wanted"]
+    grid, launch = (count * segments,), {"BLOCK": BLOCK, "num_warps": WARPS}
+    kernels.find_best[grid](*shape, found["raw_best"], segments, **launch)
+    token = there["sources"], found.get("tokens", found["best"]), found["best"]
+    parts = torch.empty(count, segments, dtype=torch.float64, device=logits.device)
+    kernels.score[grid](
+        *shape, *token, found["raw_best"], found["ranks"], parts, segments, **launch, **PLAIN
+    )
+    kernels.finish_scores[(count,)](
+        *shape, *token, parts, found["totals"], found["mine"], segments,
+        BLOCK=triton.next_power_of_2(segments),
+    )  # fmt: skip
+    if plan.width:
+        _list_best(logits, there["wanted"], plan.best_count, found["top"].view(count, -1))
+
+
+def _list_best(logits: Tensor, rows: Tensor, best: int, out: Tensor) -> None:
+    """The places of the best ids of each row; a place is unique, so ties are no matter."""
+    vocab, segments = logits.shape[1], _count_segments(logits.shape[1])
+    for first in range(0, len(rows), SORTED):
+        some = rows[first : first + SORTED]
+        places = torch.empty(len(some), vocab, dtype=torch.int64, device=logits.device)
+        kernels.pack_places[(len(some) * segments,)](
+            logits, logits.stride(0), vocab, some, places, segments, BLOCK=BLOCK, num_warps=WARPS
+        )
+        out[first : first + SORTED] = torch.topk(places, best, dim=1).values
+
+
+def _report(plan: Plan, found: dict[str, I64], listed: Tensor | None) -> Sampled:
+    """What the device found, as tokens and log-probabilities."""
+    count, wanted = len(plan.given), plan.wanted
+    tokens = split_places(found["best"])[0] if count else np.zeros(0, np.int32)
+    if len(plan.drawn):
+        tokens[plan.drawn] = found["tokens"][plan.drawn]
+    tokens = np.where(plan.given >= 0, plan.given, tokens).astype(np.int32)
+    logprobs, ranks = np.full(count, np.nan, np.float32), np.zeros(count, np.int32)
+    top_ids = np.full((count, plan.width), -1, np.int32)
+    top = np.full((count, plan.width), np.nan, np.float32)
+    if len(wanted):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            best = split_places(found["raw_best"])[1].astype(np.float64)
+            total = np.log(found["totals"].view(np.float64))
+            logprobs[wanted] = split_places(found["mine"])[1] - best - total
+            ranks[wanted] = found["ranks"] + 1
+            ids, values = split_places(found["top"].reshape(len(wanted), -1))
+            absent = np.arange(ids.shape[1]) >= plan.s.logprobs[wanted][:, None]
+            below = values - best[:, None] - total[:, None]
+        top_ids[wanted, : ids.shape[1]] = np.where(absent, -1, ids)
+        top[wanted, : ids.shape[1]] = np.where(absent, np.nan, below)
+    sampled = Sampled(tokens, logprobs, ranks, top_ids, top, plan.mu)
+    return sampled if listed is None else _report_listed(plan.s, sampled, listed.numpy())
+
+
+def split_places(packed: I64) -> tuple[I32, F32]:
+    """Ids and logits of places (kernels/sample.py)."""
+    ids = (2**31 - 1) - (packed & (2**31 - 1))
+    key = ((packed >> 31) - 2**31).astype(np.int32)
+    bits = np.where(key < 0, key ^ np.int32(0x7FFFFFFF), key)
+    return ids.astype(np.int32), bits.view(np.float32)
+
+
+def _report_listed(s: SampleBatch, sampled: Sampled, logits: F32) -> Sampled:
+    """`add_listed` where only the logits of the rows concerned, in their order, are here."""
+    assert s.listed is not None
+    rows = s.listed.rows
+    names = [f.name for f in fields(Sampled)]
+    some = {n: v[rows] for n in names if (v := getattr(sampled, n)) is not None}
+    alone = replace(s.listed, rows=np.arange(len(rows), dtype=np.int32))
+    part = add_listed(logits, alone, Sampled(**some))
+    width = part.top_ids.shape[1]
+    top_ids = np.full((len(sampled.tokens), width), -1, np.int32)
+    top = np.full((len(sampled.tokens), width), np.nan, np.float32)
+    top_ids[:, : sampled.top_ids.shape[1]] = sampled.top_ids
+    top[:, : sampled.top_ids.shape[1]] = sampled.top_logprobs
+    top_ids[rows], top[rows] = part.top_ids, part.top_logprobs
+    return replace(sampled, top_ids=top_ids, top_logprobs=top)

@@ -1,0 +1,77 @@
+"""The sampling options of a step as the kernels read them, in one transfer.
+
+Invariant: what depends on options alone is computed here in NumPy, with the reference's rounding.
+Knows no logits.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flyweight.ops.reference_sample import SHARPEST, WORD
+from flyweight.wire import F64, I64, U64, SampleBatch
+
+FINENESS = 32  # buckets a step of 1 in ln(weight), or in the logits where that is less
+COARSEST = 1e30
+LOG2E = np.float32(1.4426950408889634)
+DTYPES = {
+    "f8": torch.float64, "i8": torch.int64, "f4": torch.float32, "i4": torch.int32,
+}  # fmt: skip
+
+
+def upload(arrays: dict[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """Copies of the arrays on the device, by name."""
+    starts, total = [], 0
+    for array in arrays.values():
+        starts.append(total)
+        total += -(-array.nbytes // 16) * 16
+    host = torch.empty(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    flat = host.numpy()
+    for array, start in zip(arrays.values(), starts, strict=True):
+        flat[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    there = host.to(device, non_blocking=True)
+    return {
+        name: there[start : start + array.nbytes].view(DTYPES[array.dtype.str[1:]])
+        for (name, array), start in zip(arrays.items(), starts, strict=True)
+    }
+
+
+def draw_columns(s: SampleBatch, rows: I64) -> dict[str, NDArray[Any]]:
+    """Of the rows that are drawn."""
+    temperature = s.temperature[rows]
+    with np.errstate(over="ignore"):
+        sharps = np.minimum(np.float32(1) / temperature, SHARPEST)
+        fines = np.minimum(FINENESS * np.maximum(temperature, 1), COARSEST).astype(np.float32)
+    return {
+        "drawn": rows.astype(np.int32),
+        "uniforms": draw_uniforms(s, rows),
+        "top_ps": s.top_p[rows].astype(np.float64),
+        "min_ps": s.min_p[rows].astype(np.float64),
+        "top_ks": s.top_k[rows].astype(np.int32),
+        "sharps": sharps,
+        "fines": fines,
+        "rates": LOG2E / fines,
+    }
+
+
+def draw_uniforms(s: SampleBatch, rows: I64) -> F64:
+    """`draw_uniform` of the reference, of many rows."""
+
+    def scatter(keys: NDArray[np.int32], by: int) -> U64:
+        return keys[rows].astype(np.int64).view(np.uint64) * np.uint64(by)
+
+    h = _mix(s.seed[rows] + np.uint64(0x9E3779B97F4A7C15 & WORD))
+    h = _mix(h ^ scatter(s.choice, 0xD1B54A32D192ED03))
+    h = _mix(h ^ scatter(s.position, 0x8CB92BA72F3D8DD7))
+    made: F64 = (h >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return made
+
+
+def _mix(z: U64) -> U64:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: U64 = z ^ (z >> np.uint64(31))
+    return mixed
