@@ -1,11 +1,14 @@
 """Routing and experts of the CUDA backend: docs/ops.md's rows of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from op_cases import EPS, normal
+from op_cases import EPS, normal, part
 
-from flyweight.ops.cuda import CudaOps
+from flyweight.errors import ConfigError
+from flyweight.ops.cuda import CudaOps, experts
 from flyweight.ops.reference import ReferenceOps
 from flyweight.spec import RouteSpec
 from flyweight.wire import F32, I32
@@ -81,3 +84,142 @@ def test_route_rows_stand_for_themselves(
     assert (again[0] == want[0]).all()
     assert (np.isnan(again[1]) == np.isnan(want[1])).all()
     assert choose(ops, logits[:0], spec, None)[0].shape == (0, spec.top)
+
+
+# --- experts ---
+
+HIDDEN, INNER, EXPERTS = 128, 64, 4
+CASES = [  # kinds, activations, sizes
+    (("f32",), "f32", (128, 64)),
+    (("bf16",), "bf16", (128, 64)),
+    (("q8_0",), "bf16", (128, 64)),
+    (("q4_0",), "f32", (128, 64)),
+    (("q4_k",), "bf16", (256, 256)),
+    (("u4_g128",), "bf16", (128, 128)),
+    (("nf4_g64",), "bf16", (128, 64)),
+    (("e4m3_rows",), "bf16", (128, 64)),
+    (("q4_0", "bf16"), "bf16", (128, 64)),
+]
+
+
+def mixture(
+    ops: Any,
+    kinds: tuple[str, ...],
+    biased: bool = False,
+    inner: int = INNER,
+    hidden: int = HIDDEN,
+) -> tuple[list[Any], list[Any]]:
+    """EXPERTS experts; expert e is of the e-th kind, in turn.  The same weights for every `ops`."""
+    rng = np.random.default_rng(1)
+    up: list[Any] = []
+    down: list[Any] = []
+    for e in range(EXPERTS):
+        for made, n, k in ((up, 2 * inner, hidden), (down, hidden, inner)):
+            piece = part(rng, kinds[e % len(kinds)], n, k)
+            made.append(ops.pack((n, k), [piece], normal(rng, n) if biased else None))
+    return up, down
+
+
+def choices(rng: np.random.Generator, tokens: int, top: int) -> tuple[I32, F32]:
+    chosen = np.stack([rng.permutation(EXPERTS)[:top] for _ in range(tokens)]).astype(np.int32)
+    return chosen, rng.random((tokens, top)).astype(np.float32)
+
+
+def ask(
+    ops: CudaOps, x: F32, chosen: I32, weights: F32, mixed: tuple[list[Any], list[Any]],
+    act: str = "silu",
+) -> F32:  # fmt: skip
+    got = ops.experts(put(ops, x), chosen, weights, *mixed, act)
+    assert got.dtype == torch.float32
+    return ops.fetch(got)
+
+
+def check(got: F32, want: F32, mode: str) -> None:
+    """To a part of the largest number of a row: sums of some hundred products."""
+    part_of = 2e-5 if mode == "f32" else 2.0**-7
+    size = np.abs(want).max(axis=1, keepdims=True)
+    assert (np.abs(got - want) <= part_of * size).all(), np.abs((got - want) / size).max()
+
+
+@pytest.mark.parametrize(("kinds", "mode", "sizes"), CASES, ids=str)
+def test_experts(
+    device: str, rng: np.random.Generator, kinds: tuple[str, ...], mode: str, sizes: tuple[int, int]
+) -> None:
+    ops, true, (hidden, inner) = CudaOps(device, mode), ReferenceOps(mode), sizes
+    x, (chosen, weights) = normal(rng, 5, hidden), choices(rng, 5, 2)
+    mixed = mixture(ops, kinds, True, inner, hidden)
+    whole = ask(ops, x, chosen, weights, mixed)
+    truth = mixture(true, kinds, True, inner, hidden)
+    check(whole, true.experts(x, chosen, weights, *truth, "silu"), mode)
+    for start, end in ((0, 1), (2, 4)):
+        span = slice(start, end)
+        got = ask(ops, x[span], chosen[span], weights[span], mixed)
+        assert (got == whole[span]).all(), (start, end)
+
+
+@pytest.mark.parametrize(("act", "inner"), [("gelu_tanh", 72), ("swiglu_clamped", 20)])
+def test_odd_sizes(device: str, rng: np.random.Generator, act: str, inner: int) -> None:
+    """Experts whose rows end in the middle of a tile."""
+    ops = CudaOps(device, "f32")
+    x, (chosen, weights) = normal(rng, 4, HIDDEN), choices(rng, 4, 3)
+    got = ask(ops, x, chosen, weights, mixture(ops, ("bf16",), False, inner), act)
+    want = ref.experts(x, chosen, weights, *mixture(ref, ("bf16",), False, inner), act)
+    check(got, want, "f32")
+
+
+def test_ragged_loads(device: str, rng: np.random.Generator) -> None:
+    """Everything to one expert, some that nobody chose, an expert twice, many tiles, one token."""
+    ops, tokens = CudaOps(device, "bf16"), 21
+    mixed, true = mixture(ops, ("bf16",), False, 32), ReferenceOps("bf16")
+    x, truth = normal(rng, tokens, HIDDEN), mixture(true, ("bf16",), False, 32)
+    for row in ([3], [2, 2], [3, 0], [0, 1, 2, 3]):
+        chosen = np.tile(np.array(row, np.int32), (tokens, 1))
+        weights = rng.random(chosen.shape).astype(np.float32)
+        got = ask(ops, x, chosen, weights, mixed)
+        check(got, true.experts(x, chosen, weights, *truth, "silu"), "bf16")
+        assert (ask(ops, x[:1], chosen[:1], weights[:1], mixed) == got[0]).all()
+        assert (ask(ops, x[7:20], chosen[7:20], weights[7:20], mixed) == got[7:20]).all()
+    assert ask(ops, x[:0], chosen[:0], weights[:0], mixed).shape == (0, HIDDEN)
+
+
+def test_long_calls_are_cut(
+    device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = CudaOps(device, "f32")
+    mixed = mixture(ops, ("bf16",), False, 32)
+    x, (chosen, weights) = normal(rng, 9, HIDDEN), choices(rng, 9, 2)
+    want = ask(ops, x, chosen, weights, mixed)
+    monkeypatch.setattr(experts, "MOST_PAIRS", 7)
+    assert (ask(ops, x, chosen, weights, mixed) == want).all()
+
+
+def test_nan_rows_touch_nothing_else(device: str, rng: np.random.Generator) -> None:
+    ops = CudaOps(device, "bf16")
+    mixed = mixture(ops, ("bf16",), False, 32)
+    x, (chosen, weights) = normal(rng, 12, HIDDEN), choices(rng, 12, 2)
+    want = ask(ops, x, chosen, weights, mixed)
+    x[5], weights[8, 1] = np.nan, np.nan
+    got, rest = ask(ops, x, chosen, weights, mixed), np.delete(np.arange(12), [5, 8])
+    assert (got[rest] == want[rest]).all() and np.isnan(got[[5, 8]]).all()
+
+
+def test_stacks_hold_nothing_twice(device: str, rng: np.random.Generator) -> None:
+    """An expert is a view of its layer's stack, for both kinds of products and for `linear`."""
+    ops, exact = CudaOps(device, "bf16"), CudaOps(device, "f32")
+    up, down = mixture(ops, ("q4_0",), True, 32)
+    x, (chosen, weights) = normal(rng, 3, HIDDEN), choices(rng, 3, 2)
+    before = [ops.fetch(ops.linear(put(ops, x), w)) for w in up]
+    ask(ops, x, chosen, weights, (up, down))
+    held = up[0].data.untyped_storage().data_ptr()
+    ask(exact, x, chosen, weights, (list(up), list(down)))
+    assert all(w.data.untyped_storage().data_ptr() == held for w in up)
+    assert all(w.bias.untyped_storage().data_ptr() == up[0].bias.data_ptr() for w in up)
+    after = [ops.fetch(ops.linear(put(ops, x), w)) for w in up]
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def test_an_unknown_activation_is_refused(device: str, rng: np.random.Generator) -> None:
+    ops = CudaOps(device)
+    x, (chosen, weights) = normal(rng, 1, HIDDEN), choices(rng, 1, 2)
+    with pytest.raises(ConfigError, match="did you mean 'silu'"):
+        ops.experts(put(ops, x), chosen, weights, *mixture(ops, ("bf16",), False, 32), "silux")

@@ -1,13 +1,50 @@
-"""Mixtures of experts: routing, and the experts' matrices as one grouped product."""
+"""Mixtures of experts: routing, and the experts' matrices as one grouped product.
+
+Invariant: a row's bits depend on that row and the weights alone: an answer of an expert is one sum
+along K, whatever tile its pair (token, choice) is in, and answers are added in the order of ids.
+Nothing waits for the device.  Only the experts that are chosen are read.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from flyweight.ops.cuda.kernels import route as kernels
+from flyweight.ops.cuda import linear, rows
+from flyweight.ops.cuda.kernels import experts as kernels
+from flyweight.ops.cuda.kernels import route as routing
+from flyweight.ops.cuda.stacked import Stacked, find_stacked
 from flyweight.ops.operands import Weights
 from flyweight.spec import RouteSpec
+
+# By class: (most pairs an expert on average, BN, BT, BK, warps, stages); the last line is for any
+# number.  BK is the same in a class: it is part of the order of a sum.
+TILES: dict[str, list[tuple[int, int, int, int, int, int]]] = {
+    "dense": [
+        (8, 64, 16, 64, 4, 5),
+        (24, 64, 32, 64, 4, 5),
+        (64, 128, 64, 64, 4, 4),
+        (0, 128, 128, 64, 8, 4),
+    ],
+    "packed": [
+        (8, 64, 16, 128, 4, 4),
+        (24, 64, 32, 128, 4, 4),
+        (64, 64, 64, 128, 4, 3),
+        (0, 128, 128, 128, 8, 3),
+    ],
+    "bytes": [
+        (8, 64, 16, 128, 4, 4),
+        (24, 64, 32, 128, 4, 4),
+        (64, 64, 64, 128, 4, 3),
+        (0, 128, 128, 128, 8, 3),
+    ],
+    "exact_dense": [(16, 64, 16, 32, 4, 2), (0, 64, 32, 32, 4, 2)],
+    "exact_packed": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
+    "exact_bytes": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
+}
+CHUNK = 4096  # pairs that a program of the sort counts at once
+MOST_PAIRS = 32768  # that are computed at once
+BLOCK = 512  # elements of a program of the weighted sum
 
 
 def route(logits: Tensor, spec: RouteSpec, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -17,7 +54,7 @@ def route(logits: Tensor, spec: RouteSpec, bias: Tensor | None) -> tuple[Tensor,
     weights = torch.empty((tokens, spec.top), dtype=torch.float32, device=logits.device)
     if tokens:
         per = spec.experts // spec.groups
-        kernels.route_kernel[(tokens,)](
+        routing.route_kernel[(tokens,)](
             logits, logits if bias is None else bias, ids, weights, spec.experts, spec.top,
             _round_up(spec.top), spec.scoring, spec.normalise, spec.scale, spec.groups,
             min(spec.kept, spec.groups), min(spec.judges, per), _round_up(spec.groups),
@@ -26,13 +63,100 @@ def route(logits: Tensor, spec: RouteSpec, bias: Tensor | None) -> tuple[Tensor,
     return ids, weights
 
 
-def _round_up(count: int) -> int:
-    """The next power of 2, from 2 on."""
-    return max(2, 1 << (count - 1).bit_length())
-
-
 def experts(
     x: Tensor, chosen: tuple[Tensor, Tensor], up: Sequence[Weights], down: Sequence[Weights],
     act: str, activations: str,
 ) -> Tensor:  # fmt: skip
-    raise NotImplementedError
+    """[T,H] -> [T,H] float32: the sum, in the order of ids, of weight * down(act(up(x)))."""
+    rows.check_gated(act)
+    exact = activations == "f32"
+    x, ids, weights = linear.round_rows(x, exact), chosen[0].contiguous(), chosen[1].contiguous()
+    out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    if not out.numel():
+        return out
+    ups, downs = find_stacked(up, exact), find_stacked(down, exact)
+    top = ids.shape[1]
+    step = max(1, MOST_PAIRS // top)
+    for start in range(0, len(x), step):
+        span = slice(start, start + step)
+        if ups is None or downs is None:
+            said = _ask_in_turn(x[span], ids[span], up, down, act, activations)
+        else:
+            said = _ask_chosen(x[span], ids[span], ups, downs, act, exact)
+        grid = (said.shape[0], -(-x.shape[1] // BLOCK))
+        kernels.sum_pairs[grid](said, weights[span], out[span], x.shape[1], top, BLOCK)
+    return out
+
+
+def _ask_chosen(
+    x: Tensor, ids: Tensor, up: Stacked, down: Stacked, act: str, exact: bool
+) -> Tensor:
+    """The answers [T,k,H] of the chosen experts, in grouped products."""
+    (tokens, top), count = ids.shape, len(up.data)
+    pairs, mean = tokens * top, tokens * top // count
+    tile = linear.choose_tile(TILES[up.tiles], mean)
+    other = linear.choose_tile(TILES[down.tiles], mean)
+    bt = tile[1]
+    other = (other[0], bt, *other[2:])  # both products have the same tiles of pairs
+    tiles = min(count, pairs) + pairs // bt
+    alone = tokens == 1
+    tables, span = (ids, 0) if alone else _sort(ids, count, bt, tiles)
+    tiles = pairs if alone else tiles
+    dtype = torch.float32 if exact else torch.bfloat16
+    inner = torch.empty((pairs, up.shape[0] // 2), dtype=dtype, device=x.device)
+    said = torch.empty((tokens, top, down.shape[0]), dtype=torch.float32, device=x.device)
+    _multiply(x, up, (tables, span, tiles), inner, tile, (top, act, alone))
+    _multiply(inner, down, (tables, span, tiles), said, other, (1, "", alone))
+    return said
+
+
+def _sort(ids: Tensor, experts: int, bt: int, tiles: int) -> tuple[Tensor, int]:
+    """The tables of a call, and their span (kernels/experts.py)."""
+    pairs, span = ids.numel(), -(-tiles // 16) * 16
+    tables = torch.empty(3 * span + pairs, dtype=torch.int32, device=ids.device)
+    chunk = min(CHUNK, max(128, _round_up(pairs)))
+    kernels.sort_kernel[(experts,)](
+        ids, tables, pairs, span, experts, _round_up(experts + 1), bt, chunk,
+        num_warps=4 if chunk < 2048 else 8,
+    )  # fmt: skip
+    return tables, span
+
+
+def _multiply(
+    x: Tensor, w: Stacked, tables: tuple[Tensor, int, int], out: Tensor,
+    tile: tuple[int, int, int, int, int], how: tuple[int, str, bool],
+) -> None:  # fmt: skip
+    """Rows of pairs times their experts' matrices.  `how`: pairs a row of x has, the activation,
+    and whether the pairs are those of one token.
+    """
+    (n, k), plan, (bn, bt, bk, warps, stages) = w.shape, w.plan, tile
+    top, act, alone = how
+    each = bn // 2 if act else bn
+    grid = (-(-(n // 2 if act else n) // each), tables[2])
+    kernels.multiply_pairs[grid](
+        x, w.data, plan.table, w.scales, w.lows, w.supers, w.super_lows, w.row_scales, w.bias,
+        tables[0], out, n, k, x.stride(0), w.stride, w.groups, w.super_groups, tables[1],
+        plan.steps, *plan.form, bn, bt, bk, plan.even, w.exact, w.row_scaled, w.biased, top, act,
+        alone, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+
+
+def _ask_in_turn(
+    x: Tensor, ids: Tensor, up: Sequence[Weights], down: Sequence[Weights], act: str,
+    activations: str,
+) -> Tensor:  # fmt: skip
+    """The answers [T,k,H] of experts that cannot be one product: every expert's to every row."""
+    said: Tensor | None = None
+    for e in range(len(up)):
+        inner = rows.act(linear.linear(x, up[e], activations, True), act, x.dtype)
+        answer = linear.linear(inner, down[e], activations, True)[:, None, :]
+        if said is None:
+            said = answer.expand(-1, ids.shape[1], -1).contiguous()
+        said = torch.where((ids == e)[:, :, None], answer, said)
+    assert said is not None, "a mixture without experts"
+    return said
+
+
+def _round_up(count: int) -> int:
+    """The next power of 2, from 2 on."""
+    return max(2, 1 << (count - 1).bit_length())

@@ -69,8 +69,7 @@ def layer_norm_heads(x: Tensor, w: Tensor, eps: float) -> None:
 
 def act(x: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
     """[T,2I] (gate, then up) -> [T,I] = f(gate) * up."""
-    if kind not in GATED_ACTS:
-        raise ConfigError(_describe_unknown(kind, GATED_ACTS))
+    check_gated(kind)
     x = _prepare(x)
     tokens, inner = x.shape[0], x.shape[1] // 2
     out = torch.empty((tokens, inner), dtype=dtype, device=x.device)
@@ -78,6 +77,12 @@ def act(x: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
         grid = (tokens, -(-inner // BLOCK))
         kernels.act_kernel[grid](x, out, inner, kind, BLOCK, num_warps=4)
     return out
+
+
+def check_gated(kind: str) -> None:
+    """Refuses the name of an activation that `act` does not know."""
+    if kind not in GATED_ACTS:
+        raise ConfigError(_describe_unknown(kind, GATED_ACTS))
 
 
 def activate(x: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
