@@ -1,18 +1,66 @@
-"""The KV cache on the device: its memory, what writes it and what reads it."""
+"""The KV cache on the device: its memory, what writes it and what reads it.
+
+Invariant: K and V lie by [block, head, position in the block, element], with one spare block at
+the end for the padding of captured steps.  A row's bits do not depend on which launch computes it:
+tiles of keys and splits of the context are at fixed positions (`Tiles`), and both launches run one
+kernel.  No op waits for the device.  Knows no models.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
+from flyweight.errors import ConfigError, nearest
+from flyweight.ops.base import KV_DTYPES, check_codes, uses_pairs
+from flyweight.ops.cuda.kernels import attend as tiled
+from flyweight.ops.cuda.kernels import store as rows
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
-from flyweight.spec import KVGroup
+from flyweight.spec import KV_TYPES, KVGroup
+
+LOG2E = 1.4426950408889634
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+STORE_HEADS = 8  # heads of a token that one program of `store_rows` takes
+FEW_PROGRAMS = 264  # with fewer programs than this the splits of a context run side by side
+MANY_PROGRAMS = 4096  # enough to keep the device busy: more splits share a program
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many query rows a program has, and how it is launched."""
+
+    rows: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Keys of a tile and positions of a split decide the bits; `few` and `many` rows do not."""
+
+    keys: int
+    split: int
+    few: Shape
+    many: Shape
+
+
+# By what is multiplied: pairs of bf16 in heads of up to 128 or 256 elements or beyond; float32.
+CONFIG = {
+    "small": Tiles(64, 512, Shape(16, 4, 3), Shape(128, 8, 3)),
+    "large": Tiles(64, 512, Shape(16, 4, 2), Shape(128, 8, 2)),
+    "huge": Tiles(32, 512, Shape(16, 4, 2), Shape(64, 8, 2)),
+    "float32": Tiles(32, 512, Shape(16, 4, 1), Shape(16, 4, 1)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class CudaKV:
-    """K and V of one layer by slot."""
+    """K and V of one layer, [blocks + 1, heads, block size, elements].  `pairs`: attention
+    multiplies bf16; else float32.
+    """
 
     group: KVGroup
     blocks: int
@@ -20,10 +68,20 @@ class CudaKV:
     dtype: str
     k: Tensor
     v: Tensor | None
+    pairs: bool
 
     @property
     def nbytes(self) -> int:
-        raise NotImplementedError
+        """Bytes of all slots, without the spare block's."""
+        return self.blocks * self.block_size * KV_TYPES[self.dtype].count_bytes(self.group)
+
+    @property
+    def spare_block(self) -> int:
+        return self.blocks
+
+    @property
+    def spare_slot(self) -> int:
+        return self.blocks * self.block_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +96,164 @@ class Seen:
 
 
 def make_kv_layer(
-    group: KVGroup, blocks: int, block_size: int, dtype: str, device: torch.device
-) -> CudaKV:
-    raise NotImplementedError
+    group: KVGroup, blocks: int, block_size: int, dtype: str, device: torch.device,
+    activations: str = "bf16",
+) -> CudaKV:  # fmt: skip
+    """Raises `ConfigError` for a dtype or a group this backend does not store."""
+    if dtype not in KV_DTYPES:
+        allowed, near = ", ".join(KV_DTYPES), nearest(dtype, KV_DTYPES)
+        raise ConfigError(f"KV dtype = {dtype!r} is unknown; allowed: {allowed}{near}")
+    if group.kind != "full":
+        raise ConfigError(f"KV group kind = {group.kind!r} is not supported; allowed: full")
+    if group.v_in_k and group.v_dim > group.k_dim:
+        raise ConfigError(
+            f"KV group with V of {group.v_dim} elements in K of {group.k_dim}; "
+            f"allowed: at most {group.k_dim}"
+        )
+    check_codes(group, block_size, dtype)
+    if dtype not in TYPES:
+        allowed = ", ".join(TYPES)
+        raise ConfigError("is not on CUDA", "kv_cache_dtype", value=dtype, allowed=allowed)
+    shape = blocks + 1, group.heads, block_size
+    k = torch.empty((*shape, group.k_dim), dtype=TYPES[dtype], device=device)
+    v = None if group.v_in_k else k.new_empty((*shape, group.v_dim))
+    pairs = uses_pairs(group, block_size, dtype, activations)
+    return CudaKV(group, blocks, block_size, dtype, k, v, pairs)
 
 
 def rotation(positions: Tensor, inv_freq: Tensor, scale: float) -> Rotation:
-    raise NotImplementedError
+    """cos and sin, [T, dim/2] float32 each."""
+    tokens, half = positions.numel(), inv_freq.numel()
+    cos, sin = inv_freq.new_empty((2, tokens, half)).unbind(0)
+    if tokens and half:
+        padded = triton.next_power_of_2(half)
+        launch: Any = rows.rotate_angles[(tokens,)]
+        launch(positions, inv_freq, cos, sin, half, scale, P=padded, num_warps=1)
+    return Rotation(cos, sin)
 
 
 def rope_store(
     qkv: Tensor, kv: KVLayer, batch: DeviceBatch, rope: Rotation, norms: HeadNorm | None
 ) -> Tensor:
-    raise NotImplementedError
+    """[T, (Hq+Hk)*Dk + Hk*Dv] -> q [T,Hq,Dk], in bf16 where attention multiplies bf16."""
+    assert isinstance(kv, CudaKV)
+    group, (tokens, width) = kv.group, qkv.shape
+    heads = (width - group.width) // group.k_dim
+    kind = torch.bfloat16 if kv.pairs else torch.float32
+    q = qkv.new_empty((tokens, heads, group.k_dim), dtype=kind)
+    if not tokens:
+        return q
+    cos: Any = rope.cos
+    half = cos.shape[1]
+    q_norm, k_norm, weights, sizes, eps = 0, 0, (qkv, qkv), qkv, 0.0
+    if norms is not None:
+        of_q: Any = norms.q
+        of_k: Any = norms.k
+        weights, eps = (of_q, of_k), norms.eps
+        q_norm = 1 if of_q.numel() == group.k_dim else 2
+        k_norm = 1 if of_k.numel() == group.k_dim else 2
+        if 2 in (q_norm, k_norm):
+            sizes = _measure_rows(qkv, heads, group, eps)
+    tiles = triton.cdiv(heads, STORE_HEADS) + triton.cdiv(group.heads, STORE_HEADS)
+    launch: Any = rows.store_rows[(tokens, tiles)]
+    launch(
+        qkv, cos, rope.sin, *weights, sizes, batch.slots, q, kv.k, kv.k if kv.v is None else kv.v,
+        width, half, eps, HQ=heads, HK=group.heads, DK=group.k_dim, DV=group.v_dim,
+        BLOCK=kv.block_size, HEADS=STORE_HEADS, PK=triton.next_power_of_2(group.k_dim),
+        PV=triton.next_power_of_2(group.v_dim), Q_NORM=q_norm, K_NORM=k_norm, IN_K=group.v_in_k,
+        num_warps=4,
+    )  # fmt: skip
+    return q
+
+
+def _measure_rows(qkv: Tensor, heads: int, group: KVGroup, eps: float) -> Tensor:
+    """1 / RMS of all heads of q and of k: [T,2]."""
+    sizes = qkv.new_empty((len(qkv), 2))
+    q_wide, k_wide = heads * group.k_dim, group.heads * group.k_dim
+    launch: Any = rows.measure_rows[(len(qkv), 2)]
+    launch(qkv, sizes, qkv.shape[1], q_wide, k_wide, eps, P=1024, num_warps=4)
+    return sizes
+
+
+def choose_tiles(kv: CudaKV) -> Tiles:
+    if not kv.pairs:
+        return CONFIG["float32"]
+    widest = max(kv.group.k_dim, kv.group.v_dim)
+    return CONFIG["small" if widest <= 128 else "large" if widest <= 256 else "huge"]
+
+
+def split_columns(group: KVGroup) -> dict[str, int]:
+    """K's columns as two ranges, each padded to a power of two: of 576 elements 512 and 64.  Where
+    V is in K it is the first of them.
+    """
+    k_dim, power = group.k_dim, triton.next_power_of_2
+    first, count = 0, k_dim
+    if group.v_in_k:
+        first, count = k_dim - group.v_dim, group.v_dim
+    elif k_dim > 16 and (half := power(k_dim) // 2) + max(16, power(k_dim - half)) < power(k_dim):
+        count = half
+    rest = k_dim - count
+    return {
+        "F0": first, "N0": count, "P0": max(16, power(count)),
+        "F1": 0 if first else count, "N1": rest, "P1": max(16, power(max(rest, 1))),
+        "PV": max(16, power(group.v_dim)),
+    }  # fmt: skip
 
 
 def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.dtype) -> Tensor:
-    raise NotImplementedError
+    """[T,Hq,Dk] -> [T, Hq*Dv] in `dtype`."""
+    assert isinstance(kv, CudaKV)
+    group, (tokens, heads, _) = kv.group, q.shape
+    out = q.new_empty((tokens, heads * group.v_dim), dtype=dtype)
+    if not tokens:
+        return out
+    tiles, sequences = choose_tiles(kv), batch.tables.shape[0]
+    share = heads // group.heads
+    few = batch.most * triton.next_power_of_2(share) <= tiles.few.rows
+    shape = tiles.few if few else tiles.many
+    padded = min(triton.next_power_of_2(share), shape.rows)
+    head_tiles = triton.cdiv(share, padded)
+    each = 1 if batch.most == 1 else shape.rows // padded  # tokens of a program
+    across, splits = triton.cdiv(batch.most, each), triton.cdiv(batch.longest, tiles.split)
+    programs = across * head_tiles * group.heads
+    apart = splits > 1 and (batch.most == 1 or programs * sequences < FEW_PROGRAMS)
+    parts = marks = out
+    lanes = 1
+    if apart:
+        lanes = min(splits, max(8, MANY_PROGRAMS // (programs * sequences)))
+        parts = out.new_empty((tokens, heads, splits, group.v_dim), dtype=torch.float32)
+        marks = parts.new_empty((tokens, heads, splits, 2))
+    unit = (seen.softcap or seen.scale) * LOG2E
+    shrink = seen.scale / seen.softcap if seen.softcap else 1.0
+    sinks = out if seen.sinks is None else seen.sinks
+    kinds = {
+        "SINKS": seen.sinks is not None, "WINDOW": seen.window > 0, "CHUNK": seen.chunk > 0,
+        "SPLIT": tiles.split, "DV": group.v_dim,
+    }  # fmt: skip
+    columns = split_columns(group)
+    launch: Any = tiled.attend_rows[(programs, lanes, sequences)]
+    launch(
+        q, kv.k, kv.k if kv.v is None else kv.v, batch.tables, batch.starts, batch.positions,
+        sinks, out, parts, marks, batch.tables.shape[1], across, splits, unit, shrink,
+        seen.window, seen.chunk, HK=group.heads, G=share, GP=padded, HEAD_TILES=head_tiles,
+        DK=group.k_dim, BLOCK=kv.block_size, **columns, ROWS=shape.rows, TOKENS=each,
+        KEYS=tiles.keys, IN_K=group.v_in_k, CAP=seen.softcap > 0, PAIRS=kv.pairs, APART=apart,
+        WIDE=not q.is_cuda, **kinds, num_warps=shape.warps, num_stages=shape.stages,
+    )  # fmt: skip
+    if apart:
+        merge: Any = tiled.merge_splits[(tokens * heads,)]
+        merge(
+            parts, marks, batch.positions, sinks, out, splits, seen.window, seen.chunk,
+            HQ=heads, PV=columns["PV"], **kinds, num_warps=1 if columns["PV"] <= 256 else 4,
+        )  # fmt: skip
+    return out
 
 
 def move_kv(kv: KVLayer, src: Tensor, dst: Tensor) -> None:
-    raise NotImplementedError
+    """As if every source were read before the first destination is written."""
+    assert isinstance(kv, CudaKV)
+    src, dst = src.long(), dst.long()
+    size = kv.block_size
+    for held in (kv.k, kv.v):
+        if held is not None:
+            held[dst // size, :, dst % size] = held[src // size, :, src % size]

@@ -109,7 +109,9 @@ class CudaOps:
         self._stager.block_size = block_size
         if self.graphs:
             self._stager.spare = blocks, blocks * block_size
-        return attention.make_kv_layer(group, blocks, block_size, dtype, self.device)
+        return attention.make_kv_layer(
+            group, blocks, block_size, dtype, self.device, self._activations
+        )
 
     # --- step bounds ---
     def begin(self, batch: Batch) -> None:

@@ -1,0 +1,103 @@
+"""What stands between qkv and attention: head norms, rotation, and K and V into the cache.
+
+Invariant: a program works on one token; what it computes depends on that token's row alone.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rotate_angles(positions, inv_freq, cos, sin, half, scale, P: tl.constexpr):
+    """Angles in float32 as one product; cos and sin in float64, so that any angle is exact."""
+    t = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, P)
+    angle = tl.load(positions + t).to(tl.float32) * tl.load(inv_freq + i, mask=i < half, other=0.0)
+    exact = angle.to(tl.float64)
+    tl.store(cos + t * half + i, tl.cos(exact).to(tl.float32) * scale, mask=i < half)
+    tl.store(sin + t * half + i, tl.sin(exact).to(tl.float32) * scale, mask=i < half)
+
+
+@triton.jit
+def measure_rows(qkv, sizes, width, q_wide, k_wide, eps, P: tl.constexpr):
+    """1 / RMS of a token's whole q and whole k: [T,2]."""
+    t = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    first = tl.where(part == 0, 0, q_wide)
+    count = tl.where(part == 0, q_wide, k_wide)
+    i = tl.arange(0, P)
+    acc = tl.zeros([P], tl.float32)
+    for base in range(0, count, P):
+        x = tl.load(qkv + t * width + first + base + i, mask=base + i < count, other=0.0)
+        acc += x * x
+    mean = tl.sum(acc, 0) / count
+    tl.store(sizes + t * 2 + part, 1.0 / tl.sqrt(mean + eps))
+
+
+@triton.jit
+def turn_heads(
+    x, cos, sin, weights, sizes, t, heads, inside, half, eps, part,
+    D: tl.constexpr, P: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """[heads, P] of a token's q or k from `x`, normed and rotated.  NORM: 1 every head by itself,
+    2 all heads as one row.
+    """
+    i = tl.arange(0, P)
+    mate = tl.where(i < half, i + half, tl.where(i < 2 * half, i - half, i))
+    mask = inside[:, None] & (i < D)[None, :]
+    a = tl.load(x + heads[:, None] * D + i[None, :], mask=mask, other=0.0)
+    b = tl.load(x + heads[:, None] * D + mate[None, :], mask=mask, other=0.0)
+    if NORM == 1:
+        size = 1.0 / tl.sqrt(tl.sum(a * a, 1) / D + eps)
+        a = a * size[:, None] * tl.load(weights + i, mask=i < D, other=0.0)[None, :]
+        b = b * size[:, None] * tl.load(weights + mate, mask=i < D, other=0.0)[None, :]
+    if NORM == 2:
+        size = tl.load(sizes + t * 2 + part)
+        a = a * size * tl.load(weights + heads[:, None] * D + i[None, :], mask=mask, other=0.0)
+        b = b * size * tl.load(weights + heads[:, None] * D + mate[None, :], mask=mask, other=0.0)
+    angle = t * half + tl.where(i < half, i, i - half)
+    c = tl.load(cos + angle, mask=i < 2 * half, other=1.0)
+    s = tl.load(sin + angle, mask=i < 2 * half, other=0.0)
+    s = tl.where(i < half, -s, s)
+    turned = a * c[None, :] + b * s[None, :]
+    return tl.where((i < 2 * half)[None, :], turned, a)
+
+
+@triton.jit
+def store_rows(
+    qkv, cos, sin, q_weights, k_weights, sizes, slots, q, k, v, width, half, eps,
+    HQ: tl.constexpr, HK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    BLOCK: tl.constexpr, HEADS: tl.constexpr, PK: tl.constexpr, PV: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, IN_K: tl.constexpr,
+):  # fmt: skip
+    """HEADS heads of a token: programs of axis 1 take q's, then K's with V's."""
+    t = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
+    q_tiles: tl.constexpr = (HQ + HEADS - 1) // HEADS
+    x = qkv + t * width
+    if tile < q_tiles:
+        heads = tile * HEADS + tl.arange(0, HEADS)
+        i = tl.arange(0, PK)
+        y = turn_heads(
+            x, cos, sin, q_weights, sizes, t, heads, heads < HQ, half, eps, 0, DK, PK, Q_NORM
+        )
+        where = q + (t * HQ + heads)[:, None] * DK + i[None, :]
+        mask = (heads < HQ)[:, None] & (i < DK)[None, :]
+        tl.store(where, y.to(q.dtype.element_ty), mask=mask)
+    else:
+        heads = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
+        slot = tl.load(slots + t).to(tl.int64)
+        at = (slot // BLOCK * HK + heads) * BLOCK + slot % BLOCK
+        i = tl.arange(0, PK)
+        y = turn_heads(
+            x + HQ * DK, cos, sin, k_weights, sizes, t, heads, heads < HK, half, eps, 1, DK, PK,
+            K_NORM,
+        )  # fmt: skip
+        mask = (heads < HK)[:, None] & (i < DK)[None, :]
+        tl.store(k + at[:, None] * DK + i[None, :], y.to(k.dtype.element_ty), mask=mask)
+        if not IN_K:
+            j = tl.arange(0, PV)
+            mask = (heads < HK)[:, None] & (j < DV)[None, :]
+            where = x + (HQ + HK) * DK + heads[:, None] * DV + j[None, :]
+            y = tl.load(where, mask=mask, other=0.0)
+            tl.store(v + at[:, None] * DV + j[None, :], y.to(v.dtype.element_ty), mask=mask)
