@@ -158,3 +158,13 @@ def test_wrong_weights_are_refused(device: str, rng: np.random.Generator) -> Non
     ):
         with pytest.raises(CheckpointError, match=message):
             weights.pack(shape, parts, None, torch.device(device))
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0", "q4_k", "q6_k", "u4_g128", "e4m3_rows"])
+def test_weights_for_measurements(device: str, rng: np.random.Generator, kind: str) -> None:
+    dense = send(normal(rng, 20, 512), device)
+    w = weights.quantise_on_device(dense, kind)
+    got = products.embed(w, torch.arange(20, dtype=torch.int32, device=device))
+    close = 0.3 if kind in ("q4_0", "q4_k", "u4_g128") else 0.15
+    assert w.nbytes == weights.count_packed_bytes((20, 512), kind)
+    assert float((got - dense).abs().max()) < close

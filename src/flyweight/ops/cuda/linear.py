@@ -16,12 +16,13 @@ from torch import Tensor
 
 from flyweight.ops.cuda.forms import Form, pad
 from flyweight.ops.cuda.kernels.embed import embed_dense, embed_grouped
-from flyweight.ops.cuda.kernels.gemm import multiply, reduce_splits
+from flyweight.ops.cuda.kernels.gemm import multiply
 from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import LowRank, Weight, Weights
 from flyweight.wire import Batch
 
 READS = {"whole": 0, "table": 1, "e2m1": 2, "e4m3": 3, "e5m2": 4}
+ONE, WALK, PARTS = range(3)
 LOWS = {"": 0, "zeros": 1, "mins": 2}
 
 # By class: (most rows, BN, BT, BK, warps, stages); the last line is for any number of rows.  BK is
@@ -53,6 +54,7 @@ TILES: dict[str, list[tuple[int, int, int, int, int, int]]] = {
 PROGRAMS = 400  # at most so many programs of 64 rows of a weight, all its splits together
 SHORTEST = 512  # along K, of a split
 WALKING = 132  # tiles from which on a program walks all splits
+COUNTERS = 4096
 BAND = 16  # tiles along T that are next to each other in time
 CUBLAS = 64  # rows from which on cuBLAS multiplies, where it may
 
@@ -116,22 +118,26 @@ def multiply_into(x: Tensor, w: CudaWeight, out: Tensor, exact: bool) -> None:
     if w.columns is not None:
         x = x.index_select(1, w.columns)
     bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
-    blocks = -(-n // bn) * -(-count // bt)
-    walk = plan.splits == 1 or blocks >= WALKING
-    parts = out if walk else torch.empty(plan.splits, count, n, dtype=out.dtype, device=x.device)
-    rows, bias = w.row_scales is not None, w.bias is not None
-    multiply[(blocks, 1 if walk else plan.splits)](
+    blocks, splits = -(-n // bn) * -(-count // bt), plan.splits
+    mode = ONE if splits == 1 else WALK if blocks >= min(WALKING, COUNTERS) else PARTS
+    parts = out
+    if mode == PARTS:
+        parts = torch.empty(splits, count, n, dtype=torch.float32, device=x.device)
+        blocks *= splits
+    multiply[(blocks,)](
         x, w.data, plan.table, _or(w.scales, w), _or(w.lows, w), _or(w.supers, w),
-        _or(w.super_lows, w), _or(w.row_scales, w), _or(w.bias, w), parts, count, n, k,
-        x.stride(0), w.data.stride(0), out.stride(0) if walk else n, count * n, plan.steps,
-        plan.per, *plan.form, bn, bt, bk, plan.splits, walk, plan.even, exact, rows, bias, BAND,
+        _or(w.super_lows, w), _or(w.row_scales, w), _or(w.bias, w), out, parts,
+        find_counters(x.device), count, n, k, x.stride(0), w.data.stride(0), out.stride(0),
+        plan.steps, plan.per, splits, *plan.form, bn, bt, bk, mode, plan.even, exact,
+        w.row_scales is not None, w.bias is not None, BAND,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    if not walk:
-        reduce_splits[(-(-n // 512), count)](
-            parts, _or(w.row_scales, w), _or(w.bias, w), out, count, n, out.stride(0),
-            plan.splits, rows, bias, 512,
-        )  # fmt: skip
+
+
+@cache
+def find_counters(device: torch.device) -> Tensor:
+    """Of ended splits, by tile; 0 between products, which follow one another on one stream."""
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
 def _or(x: Tensor | None, w: CudaWeight) -> Tensor:

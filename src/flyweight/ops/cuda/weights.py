@@ -209,3 +209,58 @@ def check_extras(part: GroupedWeight, first: Any) -> None:
     whole = part.columns is None or np.array_equal(part.columns, first.columns)
     if not whole or part.input_scale != first.input_scale:
         raise CheckpointError("parts of one weight with columns or activations of their own")
+
+
+def quantise_on_device(dense: Tensor, kind: str) -> CudaWeight:
+    """Codes nearest to a tensor [N,K] on the device, by plain rules; for measurements.  Kinds:
+    q4_0, q8_0, q4_k, q6_k, u4_g128, e4m3_rows.
+    """
+    n, k = dense.shape
+    check_columns((n, k), kind)
+    weight = allocate((n, k), kind, dense.device)
+    rows = max(1, (1 << 26) // k)
+    for row in range(0, n, rows):
+        _quantise_rows(weight, row, dense[row : row + rows].float())
+    return weight
+
+
+def _quantise_rows(weight: CudaWeight, row: int, w: Tensor) -> None:
+    form, (n, k) = weight.form, w.shape
+    assert form is not None
+    end, group = row + n, form.group or k
+    x = w.view(n, k // group, group)
+    if form.read == "e4m3":
+        assert weight.row_scales is not None
+        scale = w.abs().amax(1).clamp(min=1e-12) / 448
+        weight.row_scales[row:end] = scale
+        codes = (w / scale[:, None]).to(torch.float8_e4m3fn).view(torch.uint8)
+        weight.data[row:end] = store_codes(codes, False)
+        return
+    low, high = (0, 15) if form.lows else (-form.zero, form.zero - 1) if form.zero else (-127, 127)
+    lows = x.amin(2, keepdim=True).clamp(max=0) if form.lows else torch.zeros_like(x[:, :, :1])
+    scale = (x.amax(2, keepdim=True) - lows if form.lows else x.abs().amax(2, keepdim=True)) / high
+    scale = scale.clamp(min=1e-7)
+    if weight.supers is not None:  # scales and minima in 6 or 8 bits, of one number for 256
+        _store_nested(weight.scales, weight.supers, scale, row)
+        _store_nested(weight.lows, weight.super_lows, -lows, row)
+    else:
+        assert weight.scales is not None
+        weight.scales[: k // group, row:end] = scale[:, :, 0].t().to(weight.scales.dtype)
+    zeros = (-lows / scale).round() if form.lows == "zeros" else -lows / scale
+    if form.lows == "zeros":
+        assert weight.lows is not None
+        weight.lows[: k // group, row:end] = zeros[:, :, 0].t().to(torch.uint8)
+    codes = (x / scale + zeros).round().clamp(low, high).view(n, k) + form.zero
+    weight.data[row:end] = store_codes(codes.to(weight.data.dtype), form.packed)
+
+
+def _store_nested(to: Tensor | None, supers: Tensor | None, numbers: Tensor, row: int) -> None:
+    """Numbers [n,G,1] as whole ones times one of their super-group."""
+    if to is None or supers is None:
+        return
+    n, count = numbers.shape[:2]
+    by = count // supers.shape[0]
+    top = (numbers.view(n, -1, by).amax(2) / 63).clamp(min=1e-7)
+    whole = (numbers.view(n, -1, by) / top[:, :, None]).round()
+    to[:, row : row + n] = whole.view(n, count).t().to(to.dtype)
+    supers[:, row : row + n] = top.t().to(supers.dtype)

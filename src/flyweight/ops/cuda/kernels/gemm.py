@@ -1,14 +1,19 @@
 """Rows times weights: out[t,n] = sum over k of w[n,k] x[t,k], in tiles [BN,BT].
 
-Invariant: a number of the result is the sum, in order, of SPLITS sums, each over `per` steps of BK
-along K in order.  `per` and SPLITS belong to the weight, so the bits do not depend on T, on BT or
-on whether one program walks all splits (`WALK`) or each has its own and `reduce_splits` adds them.
+Invariant: a number of the result is the sum, in order, of `splits` sums, each over `per` steps of
+BK along K in order.  `per` and `splits` belong to the weight, so the bits do not depend on T, on BT
+or on whether one program walks all splits (WALK) or each has its own and the last to end adds them
+(PARTS).
 """
+
+# ruff: noqa: RET505 -- what follows a return is compiled too, unless it is in an else
 
 import triton
 import triton.language as tl
 
 from flyweight.ops.cuda.kernels.gemm_open import dot, open_tile, round_tile
+
+ONE, WALK, PARTS = (tl.constexpr(i) for i in range(3))
 
 
 @triton.jit
@@ -22,10 +27,12 @@ def finish(total, row_scales, bias, n, mask, ROWS: tl.constexpr, BIAS: tl.conste
                 by + tl.zeros_like(total),
                 tl.load(bias + n, mask=mask, other=0.0)[:, None] + tl.zeros_like(total),
             )
-        return total * by
-    if BIAS:
+        else:
+            return total * by
+    elif BIAS:
         return total + tl.load(bias + n, mask=mask, other=0.0)[:, None]
-    return total
+    else:
+        return total
 
 
 @triton.jit
@@ -50,7 +57,8 @@ def sum_dense(x, w, k_first, k_end, K, x_rows, w_rows, EVEN: tl.constexpr, EXACT
 def load_rows(x, x_rows, k, K, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(x + x_rows[:, None] + k[None, :])
-    return tl.load(x + x_rows[:, None] + k[None, :], mask=(k < K)[None, :], other=0.0)
+    else:
+        return tl.load(x + x_rows[:, None] + k[None, :], mask=(k < K)[None, :], other=0.0)
 
 
 @triton.jit
@@ -79,16 +87,60 @@ def sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K
     return acc
 
 
-@triton.jit(do_not_specialize=["T", "steps", "per"])
-def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, out, T, N, K,
-             x_stride, w_stride, out_stride, split_stride, steps, per, READ: tl.constexpr,
+@triton.jit
+def sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_rows, n, steps, per,
+              READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr,
+              GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
+              BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr):  # fmt: skip
+    """Split `s` of a weight; READ < 0: dense."""
+    first, end = s * per * BK, tl.minimum((s + 1) * per, steps) * BK
+    if READ < 0:
+        return sum_dense(x, w, first, end, K, x_rows, w_rows, EVEN, EXACT, BN, BT, BK)
+    else:
+        return sum_grouped(
+            x,
+            w,
+            table,
+            scales,
+            lows,
+            supers,
+            super_lows,
+            first,
+            end,
+            K,
+            N,
+            x_rows,
+            w_rows,
+            n,
+            READ,
+            PACKED,
+            ZERO,
+            LOWS,
+            GROUP,
+            SUPER,
+            EVEN,
+            EXACT,
+            BN,
+            BT,
+        )
+
+
+@triton.jit(do_not_specialize=["T", "steps", "per", "splits"])
+def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, out, parts, ended, T,
+             N, K, x_stride, w_stride, out_stride, steps, per, splits, READ: tl.constexpr,
              PACKED: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr, GROUP: tl.constexpr,
              SUPER: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
-             SPLITS: tl.constexpr, WALK: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-             ROWS: tl.constexpr, BIAS: tl.constexpr, BAND: tl.constexpr):  # fmt: skip
-    """One tile of the result, or of one split of it.  READ < 0: a dense weight."""
+             MODE: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr,
+             BIAS: tl.constexpr, BAND: tl.constexpr):  # fmt: skip
+    """One tile of the result, or of one split of it.  PARTS: sums of splits go to parts
+    [splits,T,N]; ended [tiles] counts them, and is 0 again afterwards.
+    """
     pid = tl.program_id(0)
     t_blocks, n_blocks = tl.cdiv(T, BT), tl.cdiv(N, BN)
+    s = 0
+    if MODE == PARTS:
+        s = pid // (t_blocks * n_blocks)
+        pid = pid % (t_blocks * n_blocks)
     band = pid // (BAND * n_blocks)
     height = tl.minimum(t_blocks - band * BAND, BAND)
     inner = pid % (BAND * n_blocks)
@@ -100,42 +152,53 @@ def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, ou
     x += t0.to(tl.int64) * x_stride
     w += n0.to(tl.int64) * w_stride
     x_rows, w_rows = (t_in - t0) * x_stride, (n_in - n0) * w_stride
-    if WALK:
-        total = tl.zeros((BN, BT), tl.float32)
-        for s in range(SPLITS):
-            k_first, k_end = s * per * BK, tl.minimum((s + 1) * per, steps) * BK
-            if READ < 0:
-                acc = sum_dense(x, w, k_first, k_end, K, x_rows, w_rows, EVEN, EXACT, BN, BT, BK)
-            else:
-                acc = sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end,
-                                  K, N, x_rows, w_rows, n_in, READ, PACKED, ZERO, LOWS,
-                                  GROUP, SUPER, EVEN, EXACT, BN, BT)  # fmt: skip
-            total += acc
+    total = sum_split(
+        s,
+        x,
+        w,
+        table,
+        scales,
+        lows,
+        supers,
+        super_lows,
+        K,
+        N,
+        x_rows,
+        w_rows,
+        n_in,
+        steps,
+        per,
+        READ,
+        PACKED,
+        ZERO,
+        LOWS,
+        GROUP,
+        SUPER,
+        EVEN,
+        EXACT,
+        BN,
+        BT,
+        BK,
+    )
+    inside = (t < T)[None, :] & (n < N)[:, None]
+    if MODE == WALK:
+        for i in range(1, splits):
+            total += sum_split(i, x, w, table, scales, lows, supers, super_lows, K, N, x_rows,
+                               w_rows, n_in, steps, per, READ, PACKED, ZERO, LOWS, GROUP, SUPER,
+                               EVEN, EXACT, BN, BT, BK)  # fmt: skip
+    last = True
+    if MODE == PARTS:
+        at = parts + (t0.to(tl.int64) * N + n0) + ((t - t0)[None, :] * N + (n - n0)[:, None])
+        plane = T.to(tl.int64) * N
+        tl.store(at + s * plane, total, mask=inside)
+        tl.debug_barrier()  # all of the tile is written before it is counted
+        last = tl.atomic_add(ended + pid, 1, sem="acq_rel") == splits - 1
+        if last:
+            total = tl.load(at, mask=inside, other=0.0, cache_modifier=".cg")
+            for i in range(1, splits):
+                total += tl.load(at + i * plane, mask=inside, other=0.0, cache_modifier=".cg")
+            tl.store(ended + pid, 0)
+    if last:
         total = finish(total, row_scales, bias, n, n < N, ROWS, BIAS)
-    else:
-        s = tl.program_id(1)
-        k_first, k_end = s * per * BK, tl.minimum((s + 1) * per, steps) * BK
-        if READ < 0:
-            total = sum_dense(x, w, k_first, k_end, K, x_rows, w_rows, EVEN, EXACT, BN, BT, BK)
-        else:
-            total = sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K,
-                                N, x_rows, w_rows, n_in, READ, PACKED, ZERO, LOWS, GROUP, SUPER,
-                                EVEN, EXACT, BN, BT)  # fmt: skip
-        out += s.to(tl.int64) * split_stride
-    out += t0.to(tl.int64) * out_stride + n0
-    at = (t - t0)[None, :] * out_stride + (n - n0)[:, None]
-    tl.store(out + at, total, mask=(t < T)[None, :] & (n < N)[:, None])
-
-
-@triton.jit(do_not_specialize=["T"])
-def reduce_splits(parts, row_scales, bias, out, T, N, out_stride, SPLITS: tl.constexpr,
-                  ROWS: tl.constexpr, BIAS: tl.constexpr, BN: tl.constexpr):  # fmt: skip
-    """out[t,n] = the sum of parts [SPLITS,T,N] in order, finished."""
-    t = tl.program_id(1).to(tl.int64)
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
-    inside = n < N
-    total = tl.zeros((BN,), tl.float32)
-    for s in tl.static_range(SPLITS):
-        total += tl.load(parts + (s * T + t) * N + n, mask=inside, other=0.0)
-    total = finish(total[:, None], row_scales, bias, n, inside, ROWS, BIAS)
-    tl.store(out + t * out_stride + n[:, None], total, mask=inside[:, None])
+        out += t0.to(tl.int64) * out_stride + n0
+        tl.store(out + ((t - t0)[None, :] * out_stride + (n - n0)[:, None]), total, mask=inside)

@@ -4,6 +4,8 @@ Invariant: `open_tile` computes `scale * (value - zero) - min` in that order; sc
 applied here.  Not known here: where products go.
 """
 
+# ruff: noqa: RET505 -- what follows a return is compiled too, unless it is in an else
+
 import triton
 import triton.language as tl
 
@@ -19,16 +21,18 @@ def read_codes(codes, table, READ: tl.constexpr):
     """
     if READ == WHOLE:
         return codes.to(tl.float32)
-    if READ == TABLE:
+    elif READ == TABLE:
         return tl.load(table + codes.to(tl.int32))
-    bits = codes.to(tl.uint16)
-    if READ == E2M1:
+    elif READ == E2M1:
+        bits = codes.to(tl.uint16)
         half = ((bits & 7) << 9) | ((bits & 8) << 12)
         return half.to(tl.float16, bitcast=True).to(tl.float32) * 32768.0
-    if READ == E4M3:
+    elif READ == E4M3:
+        bits = codes.to(tl.uint16)
         half = ((bits & 127) << 7) | ((bits & 128) << 8)
         return half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
-    return (bits << 8).to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        return (codes.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
@@ -42,14 +46,15 @@ def load_groups(numbers, supers, rows, k, N, GROUP: tl.constexpr, SUPER: tl.cons
         if SUPER > 0:
             own = tl.load(supers + (k // SUPER) * N + rows).to(tl.float32) * own
         return own[:, None]
-    COUNT: tl.constexpr = W // GROUP
-    groups = k // GROUP + tl.arange(0, COUNT)
-    each = tl.load(numbers + groups[None, :] * N + rows[:, None]).to(tl.float32)
-    if SUPER > 0:
-        top = tl.load(supers + (k // SUPER) * N + rows).to(tl.float32)
-        each = top[:, None] * each
-    wide = tl.broadcast_to(each[:, :, None], (BN, COUNT, GROUP))
-    return tl.reshape(wide, (BN, W))
+    else:
+        COUNT: tl.constexpr = W // GROUP
+        groups = k // GROUP + tl.arange(0, COUNT)
+        each = tl.load(numbers + groups[None, :] * N + rows[:, None]).to(tl.float32)
+        if SUPER > 0:
+            top = tl.load(supers + (k // SUPER) * N + rows).to(tl.float32)
+            each = top[:, None] * each
+        wide = tl.broadcast_to(each[:, :, None], (BN, COUNT, GROUP))
+        return tl.reshape(wide, (BN, W))
 
 
 @triton.jit
@@ -76,13 +81,14 @@ def round_tile(x, EXACT: tl.constexpr):
     """
     if EXACT:
         return x.to(tl.float32)
-    if INTERPRETED:
+    elif INTERPRETED:
         if x.dtype == tl.bfloat16:
             return x.to(tl.float32)
         bits = x.to(tl.float32).to(tl.uint32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         return bits.to(tl.float32, bitcast=True)
-    return x.to(tl.bfloat16)
+    else:
+        return x.to(tl.bfloat16)
 
 
 @triton.jit
@@ -90,4 +96,5 @@ def dot(w, x, acc, EXACT: tl.constexpr):
     """acc + w [BN,W] times x [BT,W] transposed."""
     if EXACT:
         return tl.dot(w, tl.trans(x), acc, input_precision="ieee")
-    return tl.dot(w, tl.trans(x), acc)
+    else:
+        return tl.dot(w, tl.trans(x), acc)
