@@ -6,6 +6,7 @@ caller's logits are never changed: a step that edits them edits a copy.
 """
 
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from flyweight.wire import F32, F64, I32, I64, SampleBatch, Sampled
 
 BLOCK = 4096  # logits of a segment
 BUCKETS = 1024
-LIST = 4096  # candidates of one bucket that are collected
-TILE = 512  # of those, looked at together
+LIST = 8192  # candidates of one bucket that are collected
+TILE = 256  # of those, looked at together
 DRAW_BLOCK = 8192  # logits a draw's program reads at once
 WARPS, DRAW_WARPS = 8, 16
 SORTED = 64  # rows sorted at once for their best ids
@@ -79,9 +80,15 @@ def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
     plan = _plan(logits, s)
     count, chosen = len(logits), len(plan.wanted)
     parts = split_results(count, chosen, plan.best_count)
-    total = parts["top"].stop if chosen else parts["best" if not len(plan.drawn) else "tokens"].stop
-    results = torch.zeros(total, dtype=torch.int64, device=logits.device)
+    last = "top" if chosen else "tokens" if len(plan.drawn) else "best"
+    total = parts[last].stop
+    # one zeroed piece of memory: the results, then the sums of the draws
+    zeros = torch.zeros(
+        total + len(plan.drawn) * (BUCKETS + 2), dtype=torch.int64, device=logits.device
+    )
+    results = zeros[:total]
     found = {name: results[part] for name, part in parts.items() if part.stop <= total}
+    found["sums"] = zeros[total:]
     if count and (plan.given < 0).any():
         _launch_draws(logits, plan, found)
     if chosen:
@@ -156,24 +163,33 @@ def _launch_draws(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
     drawing = bool(len(plan.drawn))
     if drawing:
         arrays |= sample_options.draw_columns(s, plan.drawn)
-    arrays["all"] = np.arange(len(logits), dtype=np.int32)
-    there = sample_options.upload(arrays, logits.device)
+    there = sample_options.upload(arrays, logits.device) if arrays else {}
     if edited:
         logits = logits.clone(memory_format=torch.contiguous_format)
         edit(logits, there)
     shape = logits, logits.stride(0), vocab
     kernels.find_best[(len(logits) * segments,)](
-        *shape, there["all"], found["best"], segments, BLOCK=BLOCK, num_warps=WARPS, **PLAIN
+        *shape,
+        _number_rows(len(logits), logits.device),
+        found["best"],
+        segments,
+        BLOCK=BLOCK,
+        num_warps=WARPS,
+        **PLAIN,
     )
     if drawing:
         _draw(logits, plan, there, found)
 
 
+@lru_cache(maxsize=64)
+def _number_rows(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=torch.int32, device=device)
+
+
 def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]) -> None:
     vocab, count = plan.vocab, len(plan.drawn)
     segments = _count_segments(vocab)
-    zeros = torch.zeros(count * (BUCKETS + 2), dtype=torch.int64, device=logits.device)
-    buckets, counters = zeros[: count * BUCKETS], zeros[count * BUCKETS :].view(torch.int32)
+    buckets, counters = found["sums"].split([count * BUCKETS, 2 * count])
     lists = torch.empty(2, count, LIST, dtype=torch.int32, device=logits.device)
     shape = logits, logits.stride(0), vocab, there["drawn"], found["best"]
     odds = there["sharps"], there["fines"], there["rates"]
@@ -182,8 +198,8 @@ def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str,
     )
     limits = there["uniforms"], there["top_ps"], there["min_ps"], there["top_ks"]
     draw[(count,)](
-        *shape, *odds, *limits, buckets, counters, lists[0].view(torch.float32), lists[1],
-        found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
+        *shape, *odds, *limits, buckets, counters.view(torch.int32), lists[0].view(torch.float32),
+        lists[1], found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
         num_warps=DRAW_WARPS, **PLAIN,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ def edit_columns(s: SampleBatch, vocab: int) -> dict[str, NDArray[Any]]:
         made["allowed_rows"] = np.flatnonzero(np.diff(s.allowed_starts))
     if s.banned_ids.size:
         made["banned"] = _flatten(s.banned_starts, s.banned_ids, vocab)
-    if s.masks is not None:
+    if s.masks is not None and len(s.masks.rows):
         made["mask_rows"], made["mask_words"] = s.masks.rows, s.masks.words.view(np.int32)
     if s.history.size:
         made |= {

@@ -88,6 +88,28 @@ def load_members(
 
 
 @triton.jit
+def key_range(key, words):
+    """The least and the greatest key, element by element, of members only."""
+    member = words != 0
+    return tl.where(member, key, 0x7FFFFFFF), tl.where(member, key, -0x80000000)
+
+
+@triton.jit
+def spread_words(key, words, rungs, by_count):
+    """[TILE,RUNGS]: each member's count or weight at the thresholds it reaches."""
+    counts, wholes = split_words(words)
+    chosen = tl.where(by_count, counts, wholes)
+    return tl.where(key[:, None] >= rungs[None, :], chosen[:, None], 0)
+
+
+@triton.jit
+def compare_words(key, ids, words, chosen):
+    """Words above a key; which members have it, and their ids (else -1)."""
+    same = (words != 0) & (key == chosen)
+    return tl.where(key > chosen, words, 0), same.to(tl.int32), tl.where(same, ids, -1)
+
+
+@triton.jit
 def draw(
     x, stride, vocab, rows, best, sharps, fines, rates, uniforms, top_ps, min_ps, top_ks, buckets,
     counters, lists, list_places, tokens,
@@ -152,16 +174,19 @@ def draw(
                     held = bucket
                 size = tl.where(listed, inside, vocab)
 
-                # the range of keys in the bucket
-                lows = tl.full([TILE], 0x7FFFFFFF, tl.int32)
-                highs = tl.full([TILE], -0x80000000, tl.int32)
-                for at in range(0, size, TILE):
-                    key, ids, words = load_members(
+                # the first tile, often the only one, stays in registers
+                key, ids, words = load_members(
+                    row, list_x, list_ids, listed, 0, size, top, sharp, fine, rate, bucket,
+                    TILE, BUCKETS,
+                )  # fmt: skip
+                lows, highs = key_range(key, words)
+                for at in range(TILE, size, TILE):
+                    more, _ids, more_words = load_members(
                         row, list_x, list_ids, listed, at, size, top, sharp, fine, rate, bucket,
                         TILE, BUCKETS,
                     )  # fmt: skip
-                    lows = tl.where(words != 0, tl.minimum(lows, key), lows)
-                    highs = tl.where(words != 0, tl.maximum(highs, key), highs)
+                    more_lows, more_highs = key_range(more, more_words)
+                    lows, highs = tl.minimum(lows, more_lows), tl.maximum(highs, more_highs)
                 low = tl.min(lows, axis=0).to(tl.int64)
                 high = tl.max(highs, axis=0).to(tl.int64)
 
@@ -172,15 +197,13 @@ def draw(
                     step = (high - low + RUNGS) // RUNGS
                     rungs = low + step * tl.arange(0, RUNGS).to(tl.int64)
                     rungs = tl.minimum(rungs, 0x7FFFFFFF).to(tl.int32)
-                    sums = tl.zeros([TILE, RUNGS], tl.int64)
-                    for at in range(0, size, TILE):
-                        key, ids, words = load_members(
+                    sums = spread_words(key, words, rungs, by_count)
+                    for at in range(TILE, size, TILE):
+                        more, _ids, more_words = load_members(
                             row, list_x, list_ids, listed, at, size, top, sharp, fine, rate,
                             bucket, TILE, BUCKETS,
                         )  # fmt: skip
-                        one, whole = split_words(words)
-                        one = tl.where(by_count, one, whole)
-                        sums += tl.where(key[:, None] >= rungs[None, :], one[:, None], 0)
+                        sums += spread_words(more, more_words, rungs, by_count)
                     found = base + tl.sum(sums, axis=0).to(tl.float64) * scale
                     passed = tl.sum(reaches(found, target, strict).to(tl.int64), axis=0)
                     low += step * tl.maximum(passed - 1, 0)
@@ -188,18 +211,18 @@ def draw(
                 chosen = low.to(tl.int32)
 
                 # candidates above that key, and those that have it
-                over = tl.zeros([TILE], tl.int64)
-                equal = tl.zeros([TILE], tl.int32)
-                first = tl.full([TILE], -1, tl.int32)
-                for at in range(0, size, TILE):
-                    key, ids, words = load_members(
+                over, equal, first = compare_words(key, ids, words, chosen)
+                for at in range(TILE, size, TILE):
+                    more, more_ids, more_words = load_members(
                         row, list_x, list_ids, listed, at, size, top, sharp, fine, rate, bucket,
                         TILE, BUCKETS,
                     )  # fmt: skip
-                    over += tl.where(key > chosen, words, 0)
-                    same = (words != 0) & (key == chosen)
-                    equal += same.to(tl.int32)
-                    first = tl.where(same, tl.maximum(first, ids), first)
+                    more_over, more_equal, more_first = compare_words(
+                        more, more_ids, more_words, chosen
+                    )
+                    over += more_over
+                    equal += more_equal
+                    first = tl.maximum(first, more_first)
                 over_count, over_whole = split_words(tl.sum(over, axis=0))
                 ties = tl.sum(equal, axis=0)
                 count_before = base_count + over_count.to(tl.float64)
@@ -218,13 +241,13 @@ def draw(
                         low_id = low_id * 0
                     while low_id < high_id:  # the lowest id that has enough ties up to it
                         middle = (low_id + high_id) // 2
-                        upto = tl.zeros([TILE], tl.int32)
-                        for at in range(0, size, TILE):
-                            key, ids, words = load_members(
+                        upto = ((words != 0) & (key == chosen) & (ids <= middle)).to(tl.int32)
+                        for at in range(TILE, size, TILE):
+                            more, more_ids, more_words = load_members(
                                 row, list_x, list_ids, listed, at, size, top, sharp, fine, rate,
                                 bucket, TILE, BUCKETS,
                             )  # fmt: skip
-                            same = (words != 0) & (key == chosen) & (ids <= middle)
+                            same = (more_words != 0) & (more == chosen) & (more_ids <= middle)
                             upto += same.to(tl.int32)
                         enough = tl.sum(upto, axis=0).to(tl.float64) >= needed
                         low_id = tl.where(enough, low_id, middle + 1)
