@@ -1,5 +1,6 @@
 """Routing and experts of the CUDA backend: docs/ops.md's rows of them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,16 @@ def test_stacks_hold_nothing_twice(device: str, rng: np.random.Generator) -> Non
     assert all(w.bias.untyped_storage().data_ptr() == up[0].bias.data_ptr() for w in up)
     after = [ops.fetch(ops.linear(put(ops, x), w)) for w in up]
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def test_layers_are_stacked_when_they_are_made(device: str) -> None:
+    ops = CudaOps(device, "bf16")
+    up, down = mixture(ops, ("bf16",), False, 32)
+    mixed, plain = SimpleNamespace(up=up, down=down), SimpleNamespace(up=up[0], down=down[0])
+    ops.stack([SimpleNamespace(reads_host=False, mlp=mlp) for mlp in (plain, mixed)])
+    for experts_of in (up, down):
+        first = experts_of[0].data.untyped_storage().data_ptr()
+        assert all(w.data.untyped_storage().data_ptr() == first for w in experts_of)
 
 
 def test_an_unknown_activation_is_refused(device: str, rng: np.random.Generator) -> None:

@@ -64,7 +64,6 @@ def test_norms(ops: CudaOps, rng: np.random.Generator, tokens: int, width: int) 
     want = ref.add_norm(x, residual, w, 1e-5)
     check(ops, got, want, 16 * EPS * np.abs(want))
     assert (ops.fetch(sums) == residual).all()
-    assert (got == ops.norm(sums, w, 1e-5)).all()
     half = put(ops, x).bfloat16()  # what a product may give
     sums = put(ops, residual)
     got = ops.add_norm(half, sums, w, 1e-5)

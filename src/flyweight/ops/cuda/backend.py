@@ -15,6 +15,7 @@ from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cuda import attention, experts, linear, rows, sample, weights
 from flyweight.ops.cuda.device import read_memory
 from flyweight.ops.cuda.stack import CudaStack
+from flyweight.ops.cuda.stacked import stack_layers
 from flyweight.ops.cuda.step import DeviceBatch, Stager
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer
@@ -218,6 +219,7 @@ class CudaOps:
 
     def stack(self, layers: Sequence[Layer]) -> CudaStack:
         self.graphs = self.graphs and not any(layer.reads_host for layer in layers)
+        stack_layers(layers, self._activations == "f32")
         return CudaStack(self, layers)
 
     def read_memory(self) -> tuple[int, int] | None:

@@ -1,12 +1,13 @@
 """The experts' matrices of a layer, one behind the other in memory.
 
-Invariant: a stack is made once, at its first use; from then on its experts' tensors are views of
-it, so that nothing is held twice.  A stack holds no reference to its experts.  Not known here:
-products.
+Invariant: a stack is made once, with the layers or at its first use; from then on its experts'
+tensors are views of it, so that nothing is held twice.  A stack holds no reference to its experts.
+Not known here: products.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from flyweight.ops.cuda.linear import Plan, find_plan
 from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import Weights
 
+SPARE = 1 << 31  # bytes that torch may keep of what stacking leaves
 FIELDS = ("data", "bias", "scales", "lows", "supers", "super_lows", "row_scales")
 
 
@@ -40,6 +42,15 @@ class Stacked:
     super_groups: int
     biased: bool
     row_scaled: bool
+
+
+def stack_layers(layers: Sequence[Any], exact: bool) -> None:
+    """Stacks the experts of all mixtures, while there is memory for a layer's experts twice."""
+    for layer in layers:
+        mlp = getattr(layer, "mlp", None)
+        for experts in (getattr(mlp, "up", None), getattr(mlp, "down", None)):
+            if isinstance(experts, list | tuple):
+                find_stacked(experts, exact)
 
 
 def find_stacked(experts: Sequence[Weights], exact: bool) -> Stacked | None:
@@ -108,6 +119,10 @@ def _find_fields(experts: Sequence[CudaWeight]) -> dict[str, Tensor | None]:
     for w in experts:
         w.cache.clear()  # plans may point to the memory that was left
     experts[0].cache["fields"] = whole
+    if experts[0].data.is_cuda and torch.cuda.memory_reserved() > (
+        torch.cuda.memory_allocated() + SPARE
+    ):
+        torch.cuda.empty_cache()
     return whole
 
 
