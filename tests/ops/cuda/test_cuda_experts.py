@@ -158,6 +158,26 @@ def test_experts(
         assert (got == whole[span]).all(), (start, end)
 
 
+def test_gate_and_up_of_two_kinds(device: str, rng: np.random.Generator) -> None:
+    """Experts that are tuples, cut at any row."""
+    ops, true = CudaOps(device, "bf16"), ReferenceOps("bf16")
+    mixed: list[Any] = []
+    for backend in (ops, true):
+        drawn = np.random.default_rng(3)
+        up = [
+            tuple(
+                backend.pack((n, HIDDEN), [part(drawn, kind, n, HIDDEN)], normal(drawn, n))
+                for kind, n in (("q4_0", 40), ("bf16", 88))
+            )
+            for _ in range(EXPERTS)
+        ]
+        mixed.append((up, mixture(backend, ("q8_0",))[1]))
+    x, (chosen, weights) = normal(rng, 3, HIDDEN), choices(rng, 3, 2)
+    got = ask(ops, x, chosen, weights, mixed[0])
+    check(got, true.experts(x, chosen, weights, *mixed[1], "silu"), "bf16")
+    assert (ask(ops, x[:1], chosen[:1], weights[:1], mixed[0]) == got[0]).all()
+
+
 @pytest.mark.parametrize(("act", "inner"), [("gelu_tanh", 72), ("swiglu_clamped", 20)])
 def test_odd_sizes(device: str, rng: np.random.Generator, act: str, inner: int) -> None:
     """Experts whose rows end in the middle of a tile."""

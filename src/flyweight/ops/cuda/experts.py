@@ -6,6 +6,7 @@ Nothing waits for the device.  Only the experts that are chosen are read.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,6 +48,20 @@ MOST_PAIRS = 32768  # that are computed at once
 BLOCK = 512  # elements of a program of the weighted sum
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tiles of `bt` pairs, at most `tiles` of them, as kernels/experts.py lays them out; `mean`:
+    pairs an expert; `alone`: `data` are the ids of one token, whose tiles have one pair.
+    """
+
+    data: Tensor
+    span: int
+    tiles: int
+    bt: int
+    mean: int
+    alone: bool
+
+
 def route(logits: Tensor, spec: RouteSpec, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """[T,E] -> ids [T,k], best first, and their weights [T,k]."""
     tokens, logits = logits.shape[0], logits.contiguous()
@@ -79,35 +94,35 @@ def experts(
     step = max(1, MOST_PAIRS // top)
     for start in range(0, len(x), step):
         span = slice(start, start + step)
-        if ups is None or downs is None:
-            said = _ask_in_turn(x[span], ids[span], up, down, act, activations)
+        if ups and downs:
+            said = _ask_chosen(x[span], ids[span], ups, downs, act)
         else:
-            said = _ask_chosen(x[span], ids[span], ups, downs, act, exact)
-        grid = (said.shape[0], -(-x.shape[1] // BLOCK))
+            said = _ask_in_turn(x[span], ids[span], up, down, act, activations)
+        grid = (len(said) // top, -(-x.shape[1] // BLOCK))
         kernels.sum_pairs[grid](said, weights[span], out[span], x.shape[1], top, BLOCK)
     return out
 
 
 def _ask_chosen(
-    x: Tensor, ids: Tensor, up: Stacked, down: Stacked, act: str, exact: bool
+    x: Tensor, ids: Tensor, up: tuple[Stacked, ...], down: tuple[Stacked, ...], act: str
 ) -> Tensor:
-    """The answers [T,k,H] of the chosen experts, in grouped products."""
-    (tokens, top), count = ids.shape, len(up.data)
+    """The answers [T*k,H] of the chosen experts, in grouped products."""
+    (tokens, top), count = ids.shape, len(up[0].data)
     pairs, mean = tokens * top, tokens * top // count
-    tile = linear.choose_tile(TILES[up.tiles], mean)
-    other = linear.choose_tile(TILES[down.tiles], mean)
-    bt = tile[1]
-    other = (other[0], bt, *other[2:])  # both products have the same tiles of pairs
+    bt = linear.choose_tile(TILES[up[0].tiles], mean)[1]
     tiles = min(count, pairs) + pairs // bt
-    alone = tokens == 1
-    tables, span = (ids, 0) if alone else _sort(ids, count, bt, tiles)
-    tiles = pairs if alone else tiles
-    dtype = torch.float32 if exact else torch.bfloat16
-    inner = torch.empty((pairs, up.shape[0] // 2), dtype=dtype, device=x.device)
-    said = torch.empty((tokens, top, down.shape[0]), dtype=torch.float32, device=x.device)
-    _multiply(x, up, (tables, span, tiles), inner, tile, (top, act, alone))
-    _multiply(inner, down, (tables, span, tiles), said, other, (1, "", alone))
-    return said
+    if tokens == 1:
+        tables = Tables(ids, 0, pairs, bt, mean, True)
+    else:
+        sorted_pairs, span = _sort(ids, count, bt, tiles)
+        tables = Tables(sorted_pairs, span, tiles, bt, mean, False)
+    if len(up) == 1:
+        inner = _multiply(x, up[0], tables, pairs, top, act)
+    else:
+        parts = [_multiply(x, part, tables, pairs, top) for part in up]
+        inner = rows.act(torch.cat(parts, 1), act, x.dtype)
+    said = [_multiply(inner, part, tables, pairs, 1) for part in down]
+    return said[0] if len(said) == 1 else torch.cat(said, 1)
 
 
 def _sort(ids: Tensor, experts: int, bt: int, tiles: int) -> tuple[Tensor, int]:
@@ -122,30 +137,28 @@ def _sort(ids: Tensor, experts: int, bt: int, tiles: int) -> tuple[Tensor, int]:
     return tables, span
 
 
-def _multiply(
-    x: Tensor, w: Stacked, tables: tuple[Tensor, int, int], out: Tensor,
-    tile: tuple[int, int, int, int, int], how: tuple[int, str, bool],
-) -> None:  # fmt: skip
-    """Rows of pairs times their experts' matrices.  `how`: pairs a row of x has, the activation,
-    and whether the pairs are those of one token.
+def _multiply(x: Tensor, w: Stacked, tables: Tables, pairs: int, top: int, act: str = "") -> Tensor:
+    """Rows of pairs, `top` of which share a row of x, times their experts' [N,K]: [pairs,N]
+    float32, or [pairs,N/2] for the next product where there is an activation.
     """
-    (n, k), plan, (bn, bt, bk, warps, stages) = w.shape, w.plan, tile
-    top, act, alone = how
-    each = bn // 2 if act else bn
-    grid = (-(-(n // 2 if act else n) // each), tables[2])
-    kernels.multiply_pairs[grid](
+    (n, k), plan = w.shape, w.plan
+    bn, _, bk, warps, stages = linear.choose_tile(TILES[w.tiles], tables.mean)
+    wide, each = (n // 2, bn // 2) if act else (n, bn)
+    out = torch.empty((pairs, wide), dtype=x.dtype if act else torch.float32, device=x.device)
+    kernels.multiply_pairs[(-(-wide // each), tables.tiles)](
         x, w.data, plan.table, w.scales, w.lows, w.supers, w.super_lows, w.row_scales, w.bias,
-        tables[0], out, n, k, x.stride(0), w.stride, w.groups, w.super_groups, tables[1],
-        plan.steps, *plan.form, bn, bt, bk, plan.even, w.exact, w.row_scaled, w.biased, top, act,
-        alone, num_warps=warps, num_stages=stages,
+        tables.data, out, n, k, x.stride(0), w.stride, w.groups, w.super_groups, tables.span,
+        -(-k // bk), *plan.form, bn, tables.bt, bk, k % bk == 0, w.exact, w.row_scaled, w.biased,
+        top, act, tables.alone, num_warps=warps, num_stages=stages,
     )  # fmt: skip
+    return out
 
 
 def _ask_in_turn(
     x: Tensor, ids: Tensor, up: Sequence[Weights], down: Sequence[Weights], act: str,
     activations: str,
 ) -> Tensor:  # fmt: skip
-    """The answers [T,k,H] of experts that cannot be one product: every expert's to every row."""
+    """The answers [T*k,H] of experts that cannot be one product: every expert's to every row."""
     said: Tensor | None = None
     for e in range(len(up)):
         inner = rows.act(linear.linear(x, up[e], activations, True), act, x.dtype)
@@ -154,7 +167,7 @@ def _ask_in_turn(
             said = answer.expand(-1, ids.shape[1], -1).contiguous()
         said = torch.where((ids == e)[:, :, None], answer, said)
     assert said is not None, "a mixture without experts"
-    return said
+    return said.flatten(0, 1)
 
 
 def _round_up(count: int) -> int:

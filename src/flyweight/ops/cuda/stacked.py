@@ -23,7 +23,8 @@ FIELDS = ("data", "bias", "scales", "lows", "supers", "super_lows", "row_scales"
 @dataclass(frozen=True, slots=True)
 class Stacked:
     """E matrices [N,K] of one kind: the fields of `CudaWeight`, [E,...]; `data` stands for those a
-    kind has not.  `stride`: elements of a row of `data`; `groups`: numbers along K of `scales`.
+    kind has not.  `last`: where the last expert's data is; `stride`: elements of a row of `data`;
+    `groups`: numbers along K of `scales`.
     """
 
     shape: tuple[int, int]
@@ -37,6 +38,7 @@ class Stacked:
     plan: Plan
     exact: bool
     tiles: str
+    last: int
     stride: int
     groups: int
     super_groups: int
@@ -53,28 +55,33 @@ def stack_layers(layers: Sequence[Any], exact: bool) -> None:
                 find_stacked(experts, exact)
 
 
-def find_stacked(experts: Sequence[Weights], exact: bool) -> Stacked | None:
-    """The stack of a layer's experts; None where they differ in shape or kind, are tuples, or have
-    columns in an order of their own.
+def find_stacked(experts: Sequence[Weights], exact: bool) -> tuple[Stacked, ...]:
+    """The stacks of a layer's experts, side by side along N as a tuple's parts are; none where
+    experts differ in shape or kind, or have columns in an order of their own.
     """
-    first, last = experts[0], experts[-1]
-    if not isinstance(first, CudaWeight) or not isinstance(last, CudaWeight):
-        return None
-    held: tuple[int, Stacked | None] | None = first.cache.get(("experts", exact))
+    first, last = _find_first(experts[0]), _find_first(experts[-1])
+    held: tuple[int, tuple[Stacked, ...]] | None = first.cache.get(("experts", exact))
     if held is not None and held[0] == id(experts):
-        stack = held[1]
-        if stack is None or stack.data[-1].data_ptr() == last.data.data_ptr():
-            return stack
-    stack = make_stacked(experts, exact)
-    first.cache[("experts", exact)] = id(experts), stack
-    return stack
+        stacks = held[1]
+        if not stacks or stacks[0].last == last.data.data_ptr():
+            return stacks
+    stacks = make_stacks(experts, exact)
+    first.cache[("experts", exact)] = id(experts), stacks
+    return stacks
 
 
-def make_stacked(experts: Sequence[Weights], exact: bool) -> Stacked | None:
-    alike = _list_alike(experts)
-    if not alike:
-        return None
-    first, whole = alike[0], _find_fields(alike)
+def make_stacks(experts: Sequence[Weights], exact: bool) -> tuple[Stacked, ...]:
+    parts: list[tuple[Any, ...]] = [w if isinstance(w, tuple) else (w,) for w in experts]
+    if len(set(map(len, parts))) > 1:
+        return ()
+    columns = list(zip(*parts, strict=True))
+    if not all(map(_are_alike, columns)):
+        return ()
+    return tuple(_make_stack(column, exact) for column in columns)
+
+
+def _make_stack(experts: Sequence[CudaWeight], exact: bool) -> Stacked:
+    first, whole = experts[0], _find_fields(experts)
     form, data = first.form, whole["data"]
     assert data is not None
     tiles = "dense" if form is None else "packed" if form.packed else "bytes"
@@ -84,6 +91,7 @@ def make_stacked(experts: Sequence[Weights], exact: bool) -> Stacked | None:
         plan=find_plan(first, exact),
         exact=exact,
         tiles=f"exact_{tiles}" if exact else tiles,
+        last=data[-1].data_ptr(),
         stride=first.data.stride(0),
         groups=0 if first.scales is None else first.scales.shape[0],
         super_groups=0 if first.supers is None else first.supers.shape[0],
@@ -92,17 +100,19 @@ def make_stacked(experts: Sequence[Weights], exact: bool) -> Stacked | None:
     )
 
 
-def _list_alike(experts: Sequence[Weights]) -> list[CudaWeight]:
-    """The experts, if they can be one stack."""
-    first, alike = experts[0], []
-    for w in experts:
-        if not isinstance(w, CudaWeight) or not isinstance(first, CudaWeight):
-            return []
-        same = (w.shape, w.kind, w.bias is None) == (first.shape, first.kind, first.bias is None)
-        if not same or w.columns is not None:
-            return []
-        alike.append(w)
-    return alike if len(set(map(id, alike))) == len(alike) else []
+def _find_first(w: Any) -> CudaWeight:
+    first: CudaWeight = w[0] if isinstance(w, tuple) else w
+    return first
+
+
+def _are_alike(experts: Sequence[CudaWeight]) -> bool:
+    """Whether experts can be one stack."""
+    kinds = {(w.shape, w.kind, w.bias is None, w.columns is None) for w in experts}
+    return (
+        len(kinds) == 1
+        and experts[0].columns is None
+        and len(set(map(id, experts))) == len(experts)
+    )
 
 
 def _find_fields(experts: Sequence[CudaWeight]) -> dict[str, Tensor | None]:
