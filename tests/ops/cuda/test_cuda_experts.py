@@ -203,6 +203,22 @@ def test_ragged_loads(device: str, rng: np.random.Generator) -> None:
     assert ask(ops, x[:0], chosen[:0], weights[:0], mixed).shape == (0, HIDDEN)
 
 
+@pytest.mark.parametrize(("kind", "mode"), [("bf16", "bf16"), ("q4_0", "bf16"), ("bf16", "f32")])
+def test_rows_do_not_depend_on_the_call(
+    device: str, rng: np.random.Generator, kind: str, mode: str
+) -> None:
+    """Calls of every size of tile, on a GPU."""
+    ops, tokens = CudaOps(device, mode), 1500 if device == "cuda" else 20
+    mixed = mixture(ops, (kind,), True, 32)
+    x, (chosen, weights) = normal(rng, tokens, HIDDEN), choices(rng, tokens, 2)
+    whole = ask(ops, x, chosen, weights, mixed)
+    for start, count in ((0, 1), (5, 2), (3, 12), (9, 40), (1, 120), (100, 700)):
+        span = slice(start, start + count)
+        if count < tokens:
+            got = ask(ops, x[span], chosen[span], weights[span], mixed)
+            assert (got == whole[span]).all(), (start, count)
+
+
 def test_long_calls_are_cut(
     device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def layer_norm(x: Tensor, w: Tensor, b: Tensor | None, eps: float, dtype: torch.
         width = x.shape[-1]
         block, warps = _choose_block(width)
         kernels.layer_norm_kernel[(x.numel() // width, 1)](
-            x, w, w if b is None else b, out, eps, width, block, 1, width, b is not None,
+            x, w, w if b is None else b, out, eps, width, block, width, b is not None,
             num_warps=warps,
         )  # fmt: skip
     return out
@@ -62,7 +62,7 @@ def layer_norm_heads(x: Tensor, w: Tensor, eps: float) -> None:
     if x.numel():
         block, warps = _choose_block(dim)
         kernels.layer_norm_kernel[(x.shape[0], heads)](
-            held, w, w, held, eps, dim, block, heads, x.shape[1], False, num_warps=warps
+            held, w, w, held, eps, dim, block, x.shape[1], False, num_warps=warps
         )
         _keep(held, x)
 

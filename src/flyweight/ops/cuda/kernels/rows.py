@@ -79,10 +79,10 @@ def norm_kernel(x, residual, w, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, 
 
 @triton.jit
 def layer_norm_kernel(
-    x, w, b, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr,
-    WIDTH: tl.constexpr, BIASED: tl.constexpr,
+    x, w, b, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    BIASED: tl.constexpr,
 ):  # fmt: skip
-    """Layer norm of H elements, head `program_id(1)` of HEADS in a row of WIDTH, each with its own
+    """Layer norm of H elements, head `program_id(1)` of a row of WIDTH, each with its own
     weights; `out` may be `x`.
     """
     head = tl.program_id(1)
