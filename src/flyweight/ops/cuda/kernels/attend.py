@@ -15,6 +15,9 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+SUMS = tl.constexpr(32)  # equal columns; above the fewest rows, so that warps lie along them
+    32
+)  # columns of equal sums: more than the fewest rows, as warps lie along these
 
 
 @triton.jit
@@ -84,22 +87,24 @@ def find_first(p, window, chunk, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def find_blocks(table, keys, lowest, highest, BLOCK: tl.constexpr):
+    """The block of each position that any row sees."""
+    return tl.load(table + keys // BLOCK, mask=(keys >= lowest) & (keys <= highest), other=0)
+
+
+@triton.jit
 def add_tile(
-    m, total, acc, q0, q1, start, p, low, lowest, highest, k, v, table, head, unit, shrink,
+    m, total, acc, q0, q1, start, block, p, low, lowest, highest, k, v, head, unit, shrink,
     HK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
     F0: tl.constexpr, N0: tl.constexpr, P0: tl.constexpr,
     F1: tl.constexpr, N1: tl.constexpr, P1: tl.constexpr, PV: tl.constexpr,
     KEYS: tl.constexpr, IN_K: tl.constexpr, CAP: tl.constexpr, PAIRS: tl.constexpr,
     MASKED: tl.constexpr, CHECK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Scores of KEYS positions from `start`, and their share of the weighted sum."""
+    """Scores of KEYS positions from `start`, in these blocks, and their share of the sum."""
     kind: tl.constexpr = tl.bfloat16 if PAIRS else tl.float32
     keys = start + tl.arange(0, KEYS)
     live = (keys >= lowest) & (keys <= highest)
-    if MASKED:
-        block = tl.load(table + keys // BLOCK, mask=live, other=0)
-    else:
-        block = tl.load(table + keys // BLOCK)
     at = (block.to(tl.int64) * HK + head) * BLOCK + keys % BLOCK
     k0 = load_columns(k, at, live, F0, N0, P0, DK, MASKED).to(kind)
     s = tl.zeros([q0.shape[0], KEYS], tl.float32)
@@ -130,7 +135,7 @@ def add_tile(
     else:
         acc = multiply(w, values, acc, WIDE)
     total = total * fade[:, None]
-    total = multiply(w, tl.full([KEYS, 16], 1.0, tl.float32).to(kind), total, WIDE)
+    total = multiply(w, tl.full([KEYS, SUMS], 1.0, tl.float32).to(kind), total, WIDE)
     return top, total, acc
 
 
@@ -143,12 +148,17 @@ def add_tiles(
     KEYS: tl.constexpr, IN_K: tl.constexpr, CAP: tl.constexpr, PAIRS: tl.constexpr,
     MASKED: tl.constexpr, CHECK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    keys = begin + tl.arange(0, KEYS)
+    block = find_blocks(table, keys, lowest, highest, BLOCK)
     for start in range(begin, end, KEYS):
+        keys += KEYS  # the next tile's blocks: loads of K and V then wait for no other load
+        following = find_blocks(table, keys, lowest, highest, BLOCK)
         m, total, acc = add_tile(
-            m, total, acc, q0, q1, start, p, low, lowest, highest, k, v, table, head, unit, shrink,
+            m, total, acc, q0, q1, start, block, p, low, lowest, highest, k, v, head, unit, shrink,
             HK, DK, DV, BLOCK, F0, N0, P0, F1, N1, P1, PV, KEYS, IN_K, CAP, PAIRS,
             MASKED, CHECK, WIDE,
         )  # fmt: skip
+        block = following
     return m, total, acc
 
 
@@ -206,7 +216,7 @@ def attend_rows(
         begin = tl.maximum(split * SPLIT, lowest // KEYS * KEYS)
         end = tl.minimum(split * SPLIT + SPLIT, highest + 1)
         m = tl.full([ROWS], float("-inf"), tl.float32)
-        total = tl.zeros([ROWS, 16], tl.float32)
+        total = tl.zeros([ROWS, SUMS], tl.float32)
         acc = tl.zeros([ROWS, PV], tl.float32)
         if TOKENS > 1:
             full = tl.minimum(begin, end)
