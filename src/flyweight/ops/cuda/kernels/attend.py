@@ -16,8 +16,6 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 SUMS = tl.constexpr(32)  # equal columns; above the fewest rows, so that warps lie along them
-    32
-)  # columns of equal sums: more than the fewest rows, as warps lie along these
 
 
 @triton.jit
