@@ -84,7 +84,7 @@ def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
     total = parts[last].stop
     # one zeroed piece of memory: the results, then the sums of the draws
     zeros = torch.zeros(
-        total + len(plan.drawn) * (BUCKETS + 2), dtype=torch.int64, device=logits.device
+        total + len(plan.drawn) * (BUCKETS + 4), dtype=torch.int64, device=logits.device
     )
     results = zeros[:total]
     found = {name: results[part] for name, part in parts.items() if part.stop <= total}
@@ -162,7 +162,7 @@ def _launch_draws(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
     edited = bool(arrays)
     drawing = bool(len(plan.drawn))
     if drawing:
-        arrays |= sample_options.draw_columns(s, plan.drawn)
+        arrays["table"] = sample_options.make_table(s, plan.drawn)
     there = sample_options.upload(arrays, logits.device) if arrays else {}
     if edited:
         logits = logits.clone(memory_format=torch.contiguous_format)
@@ -189,17 +189,15 @@ def _number_rows(count: int, device: torch.device) -> Tensor:
 def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]) -> None:
     vocab, count = plan.vocab, len(plan.drawn)
     segments = _count_segments(vocab)
-    buckets, counters = found["sums"].split([count * BUCKETS, 2 * count])
-    lists = torch.empty(2, count, LIST, dtype=torch.int32, device=logits.device)
-    shape = logits, logits.stride(0), vocab, there["drawn"], found["best"]
-    odds = there["sharps"], there["fines"], there["rates"]
+    buckets, counters = found["sums"].split([count * BUCKETS, 4 * count])
+    lists = torch.empty(2, 2 * count * LIST, dtype=torch.int32, device=logits.device)
+    shape = logits, logits.stride(0), vocab, there["table"], found["best"], buckets
     kernels.weigh[(count * segments,)](
-        *shape, *odds, buckets, segments, BLOCK=BLOCK, BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN
+        *shape, segments, BLOCK=BLOCK, BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN
     )
-    limits = there["uniforms"], there["top_ps"], there["min_ps"], there["top_ks"]
     draw[(count,)](
-        *shape, *odds, *limits, buckets, counters.view(torch.int32), lists[0].view(torch.float32),
-        lists[1], found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
+        *shape, counters.view(torch.int32), lists[0].view(torch.float32), lists[1],
+        found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
         num_warps=DRAW_WARPS, **PLAIN,
     )  # fmt: skip
 

@@ -39,22 +39,20 @@ def upload(arrays: dict[str, NDArray[Any]], device: torch.device) -> dict[str, T
     }
 
 
-def draw_columns(s: SampleBatch, rows: I64) -> dict[str, NDArray[Any]]:
-    """Of the rows that are drawn."""
+def make_table(s: SampleBatch, rows: I64) -> F64:
+    """[D,8] of the rows that are drawn, in the order of the fields in kernels/sample.py; all are
+    exact in float64.
+    """
     temperature = s.temperature[rows]
     with np.errstate(over="ignore"):
         sharps = np.minimum(np.float32(1) / temperature, SHARPEST)
         fines = np.minimum(FINENESS * np.maximum(temperature, 1), COARSEST).astype(np.float32)
-    return {
-        "drawn": rows.astype(np.int32),
-        "uniforms": draw_uniforms(s, rows),
-        "top_ps": s.top_p[rows].astype(np.float64),
-        "min_ps": s.min_p[rows].astype(np.float64),
-        "top_ks": s.top_k[rows].astype(np.int32),
-        "sharps": sharps,
-        "fines": fines,
-        "rates": LOG2E / fines,
-    }
+    table = np.empty((len(rows), 8))
+    table[:, 0] = draw_uniforms(s, rows)
+    table[:, 1], table[:, 2], table[:, 3] = s.top_p[rows], s.min_p[rows], s.top_k[rows]
+    table[:, 4], table[:, 5], table[:, 6] = sharps, fines, LOG2E / fines
+    table[:, 7] = rows
+    return table
 
 
 def draw_uniforms(s: SampleBatch, rows: I64) -> F64:

@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 
 MASS_BITS = tl.constexpr(44)  # less than 2^19 candidates of at most 2^25 each
+# fields of a row of the table of draws (sample_options.py)
+U, TOP_P, MIN_P, TOP_K, SHARP, FINE, RATE, ROW, FIELDS = (tl.constexpr(i) for i in range(9))
+
 ID_BITS = tl.constexpr(31)
 PROMPT = tl.constexpr(1 << 30)  # in a count of drawn tokens: the prompt has it too
 
@@ -124,18 +127,26 @@ def pack_places(x, stride, vocab, rows, out, segments, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def load_scale(table, i):
+    """Row i's factors of logits, of buckets and of powers of two (sample_options.py)."""
+    sharp = tl.load(table + i * FIELDS + SHARP).to(tl.float32)
+    fine = tl.load(table + i * FIELDS + FINE).to(tl.float32)
+    rate = tl.load(table + i * FIELDS + RATE).to(tl.float32)
+    return sharp, fine, rate
+
+
+@triton.jit
 def weigh(
-    x, stride, vocab, rows, best, sharps, fines, rates, buckets, segments,
-    BLOCK: tl.constexpr, BUCKETS: tl.constexpr,
-):  # fmt: skip
+    x, stride, vocab, table, best, buckets, segments, BLOCK: tl.constexpr, BUCKETS: tl.constexpr
+):
     """Adds a segment's candidates to the buckets of row i of those drawn."""
     i = tl.program_id(0) // segments
     ids = tl.program_id(0) % segments * BLOCK + tl.arange(0, BLOCK)
-    r = tl.load(rows + i).to(tl.int64)
+    r = tl.load(table + i * FIELDS + ROW).to(tl.int64)
     top = place_value(tl.load(best + r))
     if tl.abs(top) < float("inf"):
         values = load_logits(x + r * stride, ids, vocab)
-        sharp, fine, rate = tl.load(sharps + i), tl.load(fines + i), tl.load(rates + i)
+        sharp, fine, rate = load_scale(table, i)
         bucket, word = weigh_logits(values, top, sharp, fine, rate, BUCKETS)
         out = buckets + i.to(tl.int64) * BUCKETS
         near = (word != 0) & (bucket < BUCKETS - 1)

@@ -10,12 +10,19 @@ import triton
 import triton.language as tl
 
 from flyweight.ops.cuda.kernels.sample import (
+    FIELDS,
     MASS_BITS,
+    MIN_P,
+    ROW,
+    TOP_K,
+    TOP_P,
+    U,
     exp32,
     find_bucket,
     find_shift,
     key_value,
     load_logits,
+    load_scale,
     order_key,
     place_id,
     place_value,
@@ -24,6 +31,7 @@ from flyweight.ops.cuda.kernels.sample import (
 )
 
 RUNGS = tl.constexpr(16)  # thresholds looked at in one pass
+COUNTERS = tl.constexpr(8)  # of a row: four searches, its best candidates, and spare ones
 
 
 @triton.jit
@@ -39,11 +47,11 @@ def split_words(words):
 
 
 @triton.jit
-def count_likely(x, vocab, top, sharp, least, BLOCK: tl.constexpr):
+def count_likely(x, size, top, sharp, least, BLOCK: tl.constexpr):
     """How many weights are at least `least`."""
     total = tl.zeros([BLOCK], tl.int32)
-    for at in range(0, vocab, BLOCK):
-        values = load_logits(x, at + tl.arange(0, BLOCK), vocab)
+    for at in range(0, size, BLOCK):
+        values = load_logits(x, at + tl.arange(0, BLOCK), size)
         valid = values > float("-inf")
         p = exp32(tl.where(valid, (values - top) * sharp, 0.0))
         total += (valid & (p.to(tl.float64) >= least)).to(tl.int32)
@@ -51,21 +59,25 @@ def count_likely(x, vocab, top, sharp, least, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def list_bucket(
-    x, vocab, top, sharp, fine, rate, bucket, list_x, list_ids, counter,
-    BLOCK: tl.constexpr, BUCKETS: tl.constexpr,
+def list_buckets(
+    x, known, size, top, sharp, fine, first, end, list_x, list_ids, counter,
+    KNOWN: tl.constexpr, BLOCK: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
-    """Lists a bucket's candidates in any order."""
-    for at in range(0, vocab, BLOCK):
+    """Lists the candidates of buckets [first, end), in any order; ids are `known` or counted."""
+    for at in range(0, size, BLOCK):
         ids = at + tl.arange(0, BLOCK)
-        values = load_logits(x, ids, vocab)
+        values = load_logits(x, ids, size)
+        if KNOWN:
+            ids = tl.load(known + ids, mask=ids < size, other=0)
         valid = values > float("-inf")
         t = tl.where(valid, (values - top) * sharp, 0.0)
-        found = valid & (find_bucket(t, fine, BUCKETS) == bucket)
+        bucket = find_bucket(t, fine, BUCKETS)
+        found = valid & (bucket >= first) & (bucket < end)
         one = tl.full([BLOCK], 1, tl.int32)
         place = tl.atomic_add(counter + tl.zeros([BLOCK], tl.int32), one, mask=found, sem="relaxed")
         tl.store(list_x + place, values, mask=found)
         tl.store(list_ids + place, ids, mask=found)
+    tl.debug_barrier()  # what a thread has listed, others read
 
 
 @triton.jit
@@ -111,21 +123,22 @@ def compare_words(key, ids, words, chosen):
 
 @triton.jit
 def draw(
-    x, stride, vocab, rows, best, sharps, fines, rates, uniforms, top_ps, min_ps, top_ks, buckets,
-    counters, lists, list_places, tokens,
+    x, stride, vocab, table, best, buckets, counters, lists, list_places, tokens,
     LIST: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
-    r = tl.load(rows + i).to(tl.int64)
+    r = tl.load(table + i * FIELDS + ROW).to(tl.int64)
     packed = tl.load(best + r)
     top = place_value(packed)
     token = place_id(packed)
     if tl.abs(top) < float("inf"):
         row = x + r * stride
-        sharp, fine, rate = tl.load(sharps + i), tl.load(fines + i), tl.load(rates + i)
-        top_k, top_p = tl.load(top_ks + i), tl.load(top_ps + i)
-        min_p, u = tl.load(min_ps + i), tl.load(uniforms + i)
-        list_x, list_ids = lists + i * LIST, list_places + i * LIST
+        sharp, fine, rate = load_scale(table, i)
+        u, top_p = tl.load(table + i * FIELDS + U), tl.load(table + i * FIELDS + TOP_P)
+        min_p, top_k = tl.load(table + i * FIELDS + MIN_P), tl.load(table + i * FIELDS + TOP_K)
+        head_x, head_ids = lists + 2 * i * LIST, list_places + 2 * i * LIST
+        list_x, list_ids = head_x + LIST, head_ids + LIST
+        counter = counters + i * COUNTERS
 
         numbers = tl.arange(0, BUCKETS)
         counts, wholes = split_words(tl.load(buckets + i * BUCKETS + numbers))
@@ -134,10 +147,25 @@ def draw(
         mass_sums = tl.cumsum(wholes.to(tl.float64) * units, axis=0)
         last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
         kept, mass = tl.max(count_sums, axis=0), tl.max(mass_sums, axis=0)
+        # rows searched more than once list their best candidates first
+        head_end = last * 0
+        head_size = last * 0
+        if (top_k > 0) | (top_p < 1.0) | (min_p > 0):
+            short = count_sums <= LIST
+            head_end = tl.sum(short.to(tl.int32), axis=0)
+            head_size = tl.max(tl.where(short, count_sums, 0.0), axis=0).to(tl.int32)
+            list_buckets(
+                row, head_ids, vocab, top, sharp, fine, 0, head_end, head_x, head_ids, counter + 4,
+                False, BLOCK, BUCKETS,
+            )  # fmt: skip
         likely = kept
         if min_p > 0:
-            likely = count_likely(row, vocab, top, sharp, min_p, BLOCK).to(tl.float64)
-            likely = tl.maximum(likely, 1.0)
+            least = find_bucket(tl.log(min_p.to(tl.float32)), fine, BUCKETS)
+            if least + 1 < head_end:
+                found_likely = count_likely(head_x, head_size, top, sharp, min_p, BLOCK)
+            else:
+                found_likely = count_likely(row, vocab, top, sharp, min_p, BLOCK)
+            likely = tl.maximum(found_likely.to(tl.float64), 1.0)
 
         held = last * 0 - 1  # the bucket that is in the list
         for turn in range(4):  # top_k, top_p, min_p, the draw
@@ -147,7 +175,7 @@ def draw(
             target = u * mass
             active = phase == 3
             if phase == 0:
-                target = top_k.to(tl.float64)
+                target = top_k
                 active = (top_k > 0) & (target < kept)
             if phase == 1:
                 target = top_p * mass
@@ -166,11 +194,16 @@ def draw(
 
                 listed = inside <= LIST
                 if listed & (held != bucket):
-                    list_bucket(
-                        row, vocab, top, sharp, fine, rate, bucket, list_x, list_ids,
-                        counters + 4 * i + phase, BLOCK, BUCKETS,
-                    )  # fmt: skip
-                    tl.debug_barrier()  # what a thread has listed, others read
+                    if bucket < head_end:
+                        list_buckets(
+                            head_x, head_ids, head_size, top, sharp, fine, bucket, bucket + 1,
+                            list_x, list_ids, counter + phase, True, BLOCK, BUCKETS,
+                        )  # fmt: skip
+                    else:
+                        list_buckets(
+                            row, head_ids, vocab, top, sharp, fine, bucket, bucket + 1,
+                            list_x, list_ids, counter + phase, False, BLOCK, BUCKETS,
+                        )  # fmt: skip
                     held = bucket
                 size = tl.where(listed, inside, vocab)
 
@@ -228,8 +261,8 @@ def draw(
                 count_before = base_count + over_count.to(tl.float64)
                 mass_before = base_mass + over_whole.to(tl.float64) * unit
                 own = exp32((key_value(chosen) - top) * sharp).to(tl.float64)
-                short = tl.where(by_count, target - count_before, (target - mass_before) / own)
-                needed = tl.where(phase == 3, tl.floor(short) + 1.0, tl.ceil(short))
+                missing = tl.where(by_count, target - count_before, (target - mass_before) / own)
+                needed = tl.where(phase == 3, tl.floor(missing) + 1.0, tl.ceil(missing))
                 needed = tl.minimum(tl.maximum(needed, 1.0), ties.to(tl.float64))
                 kept = count_before + needed
                 mass = mass_before + needed * own
