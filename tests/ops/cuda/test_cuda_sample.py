@@ -67,9 +67,9 @@ def test_usual_cuts(device: str, spread: float) -> None:
 
 def test_ties(device: str) -> None:
     """Few different logits, zeros of both signs among them."""
-    rows = mixed_rows(3)
+    rows = mixed_rows(2)
     rng = np.random.default_rng(7)
-    logits = np.round(rng.normal(0, 1, (len(rows), 900)) * 2).astype(np.float32) / 2
+    logits = np.round(rng.normal(0, 1, (len(rows), 500)) * 2).astype(np.float32) / 2
     logits[:, ::7] *= -1
     logits[::3] = 3.5
     s = columns(rows)
@@ -80,7 +80,7 @@ def test_a_bucket_longer_than_the_list(device: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cuda_sample, "LIST", 16)
     rows = mixed_rows(2)
     rng = np.random.default_rng(8)
-    logits = rng.normal(0, 0.3, (len(rows), 1500)).astype(np.float32)
+    logits = rng.normal(0, 0.3, (len(rows), 500)).astype(np.float32)
     logits[::2] = np.round(logits[::2] * 4) / 4
     s = columns(rows)
     same(draw(device, logits, s), sample(logits, s))

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flyweight.ops.cuda import sample_options
 from flyweight.ops.cuda.kernels import sample as kernels
 from flyweight.ops.cuda.kernels.sample_draw import draw
-from flyweight.ops.cuda.sample_edit import edit, edit_columns
+from flyweight.ops.cuda.sample_edit import edit, edit_columns, is_edited
 from flyweight.ops.reference_sample import add_listed, adjust, choose, find_cuts
 from flyweight.wire import F32, F64, I32, I64, SampleBatch, Sampled
 
@@ -48,6 +49,10 @@ class Plan:
     drawn: I64  # rows drawn by the kernel
     wanted: I64  # rows whose log-probabilities are wanted
     width: int  # best ids of those rows
+
+    @property
+    def draws(self) -> bool:
+        return bool((self.given < 0).any())
 
     @property
     def best_count(self) -> int:
@@ -81,7 +86,7 @@ def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
     count, chosen = len(logits), len(plan.wanted)
     parts = split_results(count, chosen, plan.best_count)
     last = "top" if chosen else "tokens" if len(plan.drawn) else "best"
-    total = parts[last].stop
+    total = parts[last].stop + parts[last].stop % 2
     # one zeroed piece of memory: the results, then the sums of the draws
     zeros = torch.zeros(
         total + len(plan.drawn) * (BUCKETS + 4), dtype=torch.int64, device=logits.device
@@ -89,10 +94,12 @@ def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
     results = zeros[:total]
     found = {name: results[part] for name, part in parts.items() if part.stop <= total}
     found["sums"] = zeros[total:]
-    if count and (plan.given < 0).any():
-        _launch_draws(logits, plan, found)
+    arrays = _make_options(plan)
+    there = sample_options.upload(arrays, logits.device) if arrays else {}
+    if plan.draws:
+        _launch_draws(logits, plan, there, found)
     if chosen:
-        _launch_scores(logits, plan, found)
+        _launch_scores(logits, plan, there, found)
     listed = None
     if s.listed is not None and len(s.listed.rows):
         rows = torch.from_numpy(s.listed.rows.astype(np.int64)).to(logits.device)
@@ -105,15 +112,18 @@ def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
 
 
 def split_results(rows: int, wanted: int, best: int) -> dict[str, slice]:
-    """Where each result is in the int64 vector of all."""
+    """Where each result is in the int64 vector of all; each begins at 16 bytes, as Triton compiles
+    a kernel anew for a pointer that does not.
+    """
     sizes = {
         "best": rows, "tokens": rows, "raw_best": wanted, "ranks": wanted, "totals": wanted,
         "mine": wanted, "top": wanted * best,
     }  # fmt: skip
-    ends = np.cumsum(list(sizes.values())).tolist()
-    return {
-        name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)
-    }
+    parts, start = {}, 0
+    for name, size in sizes.items():
+        parts[name] = slice(start, start + size)
+        start += size + size % 2
+    return parts
 
 
 def _fetch(x: Tensor) -> Tensor:
@@ -155,16 +165,27 @@ def _count_segments(vocab: int) -> int:
     return -(-vocab // BLOCK)
 
 
-def _launch_draws(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
+def _make_options(plan: Plan) -> dict[str, NDArray[Any]]:
+    """All that the device must know besides the logits."""
+    arrays: dict[str, NDArray[Any]] = {}
+    if plan.draws:
+        arrays |= edit_columns(plan.s, plan.vocab)
+    if len(plan.drawn):
+        arrays["table"] = sample_options.make_table(plan.s, plan.drawn)
+    if len(plan.wanted):
+        sources = np.where(plan.s.temperature > 0, DRAWN, GREEDY)
+        sources = np.where(plan.given >= 0, plan.given, sources)[plan.wanted]
+        arrays["wanted"] = plan.wanted.astype(np.int32)
+        arrays["sources"] = sources.astype(np.int32)
+    return arrays
+
+
+def _launch_draws(
+    logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]
+) -> None:
     """Fills `best`, and `tokens` where any are drawn."""
-    s, vocab, segments = plan.s, plan.vocab, _count_segments(plan.vocab)
-    arrays = edit_columns(s, vocab)
-    edited = bool(arrays)
-    drawing = bool(len(plan.drawn))
-    if drawing:
-        arrays["table"] = sample_options.make_table(s, plan.drawn)
-    there = sample_options.upload(arrays, logits.device) if arrays else {}
-    if edited:
+    vocab, segments = plan.vocab, _count_segments(plan.vocab)
+    if is_edited(there):
         logits = logits.clone(memory_format=torch.contiguous_format)
         edit(logits, there)
     shape = logits, logits.stride(0), vocab
@@ -177,7 +198,7 @@ def _launch_draws(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
         num_warps=WARPS,
         **PLAIN,
     )
-    if drawing:
+    if len(plan.drawn):
         _draw(logits, plan, there, found)
 
 
@@ -202,13 +223,11 @@ def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str,
     )  # fmt: skip
 
 
-def _launch_scores(logits: Tensor, plan: Plan, found: dict[str, Tensor]) -> None:
+def _launch_scores(
+    logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]
+) -> None:
     """Fills what log-probabilities are made of, from the caller's logits."""
     vocab, count, segments = plan.vocab, len(plan.wanted), _count_segments(plan.vocab)
-    sources = np.where(plan.s.temperature > 0, DRAWN, GREEDY)
-    sources = np.where(plan.given >= 0, plan.given, sources)[plan.wanted]
-    arrays = {"wanted": plan.wanted.astype(np.int32), "sources": sources.astype(np.int32)}
-    there = sample_options.upload(arrays, logits.device)
     shape = logits, logits.stride(0), vocab, there["wanted"]
     grid, launch = (count * segments,), {"BLOCK": BLOCK, "num_warps": WARPS}
     kernels.find_best[grid](*shape, found["raw_best"], segments, **launch)

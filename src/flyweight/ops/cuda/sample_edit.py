@@ -66,6 +66,11 @@ def _make_rounds(name: str, flat: I64, values: F32) -> dict[str, NDArray[Any]]:
     return made
 
 
+def is_edited(there: dict[str, Tensor]) -> bool:
+    firsts = ("bias_0", "allowed", "banned", "mask_rows", "history", "repeat_0")
+    return any(name in there for name in firsts)
+
+
 def edit(x: Tensor, there: dict[str, Tensor]) -> None:
     flat, (_, vocab) = x.view(-1), x.shape
     segments = -(-vocab // BLOCK)
