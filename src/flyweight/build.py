@@ -110,7 +110,9 @@ def _make_cuda(settings: Settings) -> Ops:
             hint="pip install 'flyweight[cuda]', or backend = cpu",
         ) from missing
     precision = "bf16" if settings.activations == "int8" else settings.activations
-    return CudaOps(str(find_device()), precision)
+    return CudaOps(
+        str(find_device()), precision, settings.deterministic, graphs=not settings.enforce_eager
+    )
 
 
 def read_place(ops: Ops) -> Machine:

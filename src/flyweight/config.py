@@ -264,6 +264,10 @@ class Settings:
         "cpu", "", "Backend that computes; memory_limit is of its memory.",
         choices=("cpu", "cuda", "reference"),
     )
+    enforce_eager: bool = setting(False, "", "Run a GPU's decode steps without CUDA graphs.")
+    deterministic: bool = setting(
+        True, "", "Bits of an answer do not depend on its batch; off: cuBLAS on a GPU."
+    )
     isa: str | None = setting(
         None, "", "Instruction set of the kernels; else FLYWEIGHT_ISA, else the best."
     )

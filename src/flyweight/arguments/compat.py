@@ -255,6 +255,19 @@ SERVER = (
 OFFLINE = (Support("served-model-name", ANY, "there is no server; requests name no model"),)
 
 
+GPU = ("cuda", "gpu")  # values of --device
+GPU_OPTIONS = ("enforce-eager", "deterministic")  # that choose something on a GPU
+
+
+def select_supports(
+    supports: Mapping[str, Support], options: Mapping[str, Value]
+) -> Mapping[str, Support]:
+    """The options that choose nothing, given the device that is requested."""
+    if options.get("device") not in GPU and options.get("backend") != "cuda":
+        return supports
+    return {name: row for name, row in supports.items() if name not in GPU_OPTIONS}
+
+
 def index_supports(*tables: tuple[Support, ...]) -> Mapping[str, Support]:
     """The rows of tables by their names."""
     return MappingProxyType({row.name: row for table in tables for row in table})

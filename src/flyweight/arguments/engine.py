@@ -54,7 +54,7 @@ def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
     for name in given.keys() & KNOWN:
         draft.attempt(partial(read_argument, read, name, given[name]))
     options |= {name.replace("_", "-"): read[name] for name in given if name in read}
-    draft.apply(SUPPORTS, partial(find_setter, given))
+    draft.apply(compat.select_supports(SUPPORTS, options), partial(find_setter, given))
     settings = draft.make(lambda found: Settings.of(**found), draft.engine)
     if settings is None or draft.refusals:
         raise Refusals(map(spell_in_python, draft.refusals))

@@ -9,9 +9,11 @@ nearest valid value.
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from flyweight.arguments import objects
+from flyweight.arguments.compat import GPU_OPTIONS
 from flyweight.arguments.draft import DraftArguments, Meaning
 from flyweight.arguments.options import Flag, make_flags, number
 from flyweight.config import Settings
@@ -70,6 +72,11 @@ def apply_device(draft: DraftArguments) -> None:
             f"--device {requested} and --backend {draft.options['backend']} contradict each other"
         )
     draft.engine["backend"] = backend
+
+
+def apply_gpu_switch(name: str, draft: DraftArguments) -> None:
+    """A switch that only chooses something on a GPU."""
+    draft.engine[name.replace("-", "_")] = bool(draft.options[name])
 
 
 def apply_dtype(draft: DraftArguments) -> None:
@@ -270,6 +277,7 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
     {
         "gpu-memory-utilization": apply_utilization,
         "device": apply_device,
+        **{name: partial(apply_gpu_switch, name) for name in GPU_OPTIONS},
         "dtype": apply_dtype,
         "quantization": apply_quantization,
         "load-format": apply_load_format,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from flyweight.arguments import compat
 from flyweight.arguments.draft import (
     DraftArguments,
     Meaning,
@@ -49,7 +50,7 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
     draft = DraftArguments(parsed.options, parsed.models, refusals=list(parsed.refusals))
     apply_environment_key(draft)
     draft.attempt(partial(apply_model, draft))
-    draft.apply(SUPPORTS, find_setter)
+    draft.apply(compat.select_supports(SUPPORTS, draft.options), find_setter)
     names = name_fields(OPTIONS)
     server = draft.make(lambda given: ServerSettings(**given), draft.server, names)
     if server is not None:  # the memory plan counts them
@@ -66,8 +67,8 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
 
 def find_setter(name: str, _: Value) -> Meaning | None:
     """What applies an option."""
-    flag = OPTIONS[name]
-    if not flag.sets:
+    flag = OPTIONS.get(name)
+    if flag is None or not flag.sets:
         return MEANINGS.get(name)
     return lambda draft: draft.set(flag, draft.options[name])
 
