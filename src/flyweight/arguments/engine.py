@@ -18,7 +18,9 @@ from flyweight.arguments.options import Value
 from flyweight.config import Settings, describe_unknown
 from flyweight.errors import ConfigError, Refusals
 
-FIELDS = {known.name for known in fields(Settings)}
+FIELDS = {known.name for known in fields(Settings)} - {
+    name.replace("-", "_") for name in compat.GPU_OPTIONS
+}
 SETS = {flag.key: flag for flag in ENGINE_FLAGS.values() if flag.sets}  # by vLLM's names
 OBJECTS = {"quantization": (str, Mapping)}  # fields that text and objects set in the same words
 SUPPORTS = compat.index_supports(compat.ENGINE, compat.OFFLINE)
