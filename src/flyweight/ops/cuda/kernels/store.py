@@ -75,29 +75,28 @@ def store_rows(
     tile = tl.program_id(1)
     q_tiles: tl.constexpr = (HQ + HEADS - 1) // HEADS
     x = qkv + t * width
+    i = tl.arange(0, PK)
     if tile < q_tiles:
         heads = tile * HEADS + tl.arange(0, HEADS)
-        i = tl.arange(0, PK)
-        y = turn_heads(
+        turned = turn_heads(
             x, cos, sin, q_weights, sizes, t, heads, heads < HQ, half, eps, 0, DK, PK, Q_NORM
         )
-        where = q + (t * HQ + heads)[:, None] * DK + i[None, :]
-        mask = (heads < HQ)[:, None] & (i < DK)[None, :]
-        tl.store(where, y.to(q.dtype.element_ty), mask=mask)
+        to_q = q + (t * HQ + heads)[:, None] * DK + i[None, :]
+        inside = (heads < HQ)[:, None] & (i < DK)[None, :]
+        tl.store(to_q, turned.to(q.dtype.element_ty), mask=inside)
     else:
-        heads = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
+        head = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
         slot = tl.load(slots + t).to(tl.int64)
-        at = (slot // BLOCK * HK + heads) * BLOCK + slot % BLOCK
-        i = tl.arange(0, PK)
-        y = turn_heads(
-            x + HQ * DK, cos, sin, k_weights, sizes, t, heads, heads < HK, half, eps, 1, DK, PK,
+        at = (slot // BLOCK * HK + head) * BLOCK + slot % BLOCK
+        key = turn_heads(
+            x + HQ * DK, cos, sin, k_weights, sizes, t, head, head < HK, half, eps, 1, DK, PK,
             K_NORM,
         )  # fmt: skip
-        mask = (heads < HK)[:, None] & (i < DK)[None, :]
-        tl.store(k + at[:, None] * DK + i[None, :], y.to(k.dtype.element_ty), mask=mask)
+        of_k = (head < HK)[:, None] & (i < DK)[None, :]
+        tl.store(k + at[:, None] * DK + i[None, :], key.to(k.dtype.element_ty), mask=of_k)
         if not IN_K:
             j = tl.arange(0, PV)
-            mask = (heads < HK)[:, None] & (j < DV)[None, :]
-            where = x + (HQ + HK) * DK + heads[:, None] * DV + j[None, :]
-            y = tl.load(where, mask=mask, other=0.0)
-            tl.store(v + at[:, None] * DV + j[None, :], y.to(v.dtype.element_ty), mask=mask)
+            of_v = (head < HK)[:, None] & (j < DV)[None, :]
+            values = x + (HQ + HK) * DK + head[:, None] * DV + j[None, :]
+            value = tl.load(values, mask=of_v, other=0.0)
+            tl.store(v + at[:, None] * DV + j[None, :], value.to(v.dtype.element_ty), mask=of_v)
