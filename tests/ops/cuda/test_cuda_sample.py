@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from test_sample import logits_of, row_of, same  # noqa: E402
 
 from flyweight.ops.cuda import sample as cuda_sample  # noqa: E402
+from flyweight.ops.cuda import sample_best  # noqa: E402
 from flyweight.ops.cuda.sample_options import draw_uniforms  # noqa: E402
 from flyweight.ops.reference_sample import draw_uniform, log_softmax, sample  # noqa: E402
 from flyweight.sampling.arrays import LogitsRow, columns  # noqa: E402
@@ -59,7 +60,7 @@ def test_any_options(device: str, vocab: int) -> None:
 @pytest.mark.parametrize("spread", [0.05, 2.0, 30.0])
 def test_usual_cuts(device: str, spread: float) -> None:
     """More than one segment; candidates in one bucket, in many, and past the last."""
-    rows = mixed_rows(2)
+    rows = mixed_rows(1)
     logits = np.random.default_rng(6).normal(0, spread, (len(rows), 4200)).astype(np.float32)
     s = columns(rows)
     same(draw(device, logits, s), sample(logits, s))
@@ -139,6 +140,15 @@ def test_more_best_ids_than_there_are(device: str) -> None:
     logits = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
     logits[:, 2] = logits[:, 5]
     s = columns(rows_of(3, logprobs=20))
+    same(draw(device, logits, s), sample(logits, s))
+
+
+def test_best_ids_of_groups(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few best ids of many: only some groups of ids are sorted; ties lie across groups."""
+    monkeypatch.setattr(sample_best, "PLACES", 4 * 3 * 128)
+    logits = np.random.default_rng(1).normal(size=(9, 1300)).astype(np.float32)
+    logits[::2] = np.round(logits[::2])
+    s = columns(rows_of(9, logprobs=3))
     same(draw(device, logits, s), sample(logits, s))
 
 

@@ -5,7 +5,7 @@ one of the rarer cuts, which the reference draws on the host; `Pending.collect` 
 caller's logits are never changed: a step that edits them edits a copy.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,9 +18,12 @@ from torch import Tensor
 from flyweight.ops.cuda import sample_options
 from flyweight.ops.cuda.kernels import sample as kernels
 from flyweight.ops.cuda.kernels.sample_draw import draw
+from flyweight.ops.cuda.sample_best import list_best
 from flyweight.ops.cuda.sample_edit import edit, edit_columns, is_edited
-from flyweight.ops.reference_sample import add_listed, adjust, choose, find_cuts
-from flyweight.wire import F32, F64, I32, I64, SampleBatch, Sampled
+from flyweight.ops.cuda.sample_options import Plan
+from flyweight.ops.cuda.sample_report import report
+from flyweight.ops.reference_sample import adjust, choose, find_cuts
+from flyweight.wire import F64, I32, SampleBatch, Sampled
 
 BLOCK = 4096  # logits of a segment
 BUCKETS = 1024
@@ -28,7 +31,6 @@ LIST = 8192  # candidates of one bucket that are collected
 TILE = 256  # of those, looked at together
 DRAW_BLOCK = 8192  # logits a draw's program reads at once
 WARPS, DRAW_WARPS = 8, 16
-SORTED = 64  # rows sorted at once for their best ids
 PLAIN = {"enable_fp_fusion": False}
 
 GREEDY, DRAWN = -2, -1  # in place of a token that is given
@@ -36,27 +38,6 @@ GREEDY, DRAWN = -2, -1  # in place of a token that is given
 
 def sample(logits: Tensor, s: SampleBatch) -> Sampled:
     return submit_sample(logits, s).collect()
-
-
-@dataclass(slots=True)
-class Plan:
-    """Which rows need what, known on the host."""
-
-    s: SampleBatch
-    vocab: int
-    given: I32  # [R] the token where it is known, else -1
-    mu: F64 | None  # [R]
-    drawn: I64  # rows drawn by the kernel
-    wanted: I64  # rows whose log-probabilities are wanted
-    width: int  # best ids of those rows
-
-    @property
-    def draws(self) -> bool:
-        return bool((self.given < 0).any())
-
-    @property
-    def best_count(self) -> int:
-        return min(self.width, self.vocab)
 
 
 @dataclass(slots=True)
@@ -75,7 +56,7 @@ class Pending:
             self.done.synchronize()
         flat = self.results.numpy()
         found = {name: flat[part] for name, part in self.parts.items()}
-        return _report(self.plan, found, self.listed)
+        return report(self.plan, found, self.listed)
 
 
 def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
@@ -209,6 +190,7 @@ def _number_rows(count: int, device: torch.device) -> Tensor:
 
 def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]) -> None:
     vocab, count = plan.vocab, len(plan.drawn)
+    assert vocab < 1 << 19, "a bucket's word counts no more candidates"
     segments = _count_segments(vocab)
     buckets, counters = found["sums"].split([count * BUCKETS, 4 * count])
     lists = torch.empty(2, 2 * count * LIST, dtype=torch.int32, device=logits.device)
@@ -241,66 +223,4 @@ def _launch_scores(
         BLOCK=triton.next_power_of_2(segments),
     )  # fmt: skip
     if plan.width:
-        _list_best(logits, there["wanted"], plan.best_count, found["top"].view(count, -1))
-
-
-def _list_best(logits: Tensor, rows: Tensor, best: int, out: Tensor) -> None:
-    """The places of the best ids of each row; a place is unique, so ties are no matter."""
-    vocab, segments = logits.shape[1], _count_segments(logits.shape[1])
-    for first in range(0, len(rows), SORTED):
-        some = rows[first : first + SORTED]
-        places = torch.empty(len(some), vocab, dtype=torch.int64, device=logits.device)
-        kernels.pack_places[(len(some) * segments,)](
-            logits, logits.stride(0), vocab, some, places, segments, BLOCK=BLOCK, num_warps=WARPS
-        )
-        out[first : first + SORTED] = torch.topk(places, best, dim=1).values
-
-
-def _report(plan: Plan, found: dict[str, I64], listed: Tensor | None) -> Sampled:
-    """What the device found, as tokens and log-probabilities."""
-    count, wanted = len(plan.given), plan.wanted
-    tokens = split_places(found["best"])[0] if count else np.zeros(0, np.int32)
-    if len(plan.drawn):
-        tokens[plan.drawn] = found["tokens"][plan.drawn]
-    tokens = np.where(plan.given >= 0, plan.given, tokens).astype(np.int32)
-    logprobs, ranks = np.full(count, np.nan, np.float32), np.zeros(count, np.int32)
-    top_ids = np.full((count, plan.width), -1, np.int32)
-    top = np.full((count, plan.width), np.nan, np.float32)
-    if len(wanted):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            best = split_places(found["raw_best"])[1].astype(np.float64)
-            total = np.log(found["totals"].view(np.float64))
-            logprobs[wanted] = split_places(found["mine"])[1] - best - total
-            ranks[wanted] = found["ranks"] + 1
-            ids, values = split_places(found["top"].reshape(len(wanted), -1))
-            absent = np.arange(ids.shape[1]) >= plan.s.logprobs[wanted][:, None]
-            below = values - best[:, None] - total[:, None]
-        top_ids[wanted, : ids.shape[1]] = np.where(absent, -1, ids)
-        top[wanted, : ids.shape[1]] = np.where(absent, np.nan, below)
-    sampled = Sampled(tokens, logprobs, ranks, top_ids, top, plan.mu)
-    return sampled if listed is None else _report_listed(plan.s, sampled, listed.numpy())
-
-
-def split_places(packed: I64) -> tuple[I32, F32]:
-    """Ids and logits of places (kernels/sample.py)."""
-    ids = (2**31 - 1) - (packed & (2**31 - 1))
-    key = ((packed >> 31) - 2**31).astype(np.int32)
-    bits = np.where(key < 0, key ^ np.int32(0x7FFFFFFF), key)
-    return ids.astype(np.int32), bits.view(np.float32)
-
-
-def _report_listed(s: SampleBatch, sampled: Sampled, logits: F32) -> Sampled:
-    """`add_listed` where only the logits of the rows concerned, in their order, are here."""
-    assert s.listed is not None
-    rows = s.listed.rows
-    names = [f.name for f in fields(Sampled)]
-    some = {n: v[rows] for n in names if (v := getattr(sampled, n)) is not None}
-    alone = replace(s.listed, rows=np.arange(len(rows), dtype=np.int32))
-    part = add_listed(logits, alone, Sampled(**some))
-    width = part.top_ids.shape[1]
-    top_ids = np.full((len(sampled.tokens), width), -1, np.int32)
-    top = np.full((len(sampled.tokens), width), np.nan, np.float32)
-    top_ids[:, : sampled.top_ids.shape[1]] = sampled.top_ids
-    top[:, : sampled.top_ids.shape[1]] = sampled.top_logprobs
-    top_ids[rows], top[rows] = part.top_ids, part.top_logprobs
-    return replace(sampled, top_ids=top_ids, top_logprobs=top)
+        list_best(logits, there["wanted"], plan.best_count, found["top"].view(count, -1))

@@ -4,6 +4,7 @@ Invariant: what depends on options alone is computed here in NumPy, with the ref
 Knows no logits.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flyweight.ops.reference_sample import SHARPEST, WORD
-from flyweight.wire import F64, I64, U64, SampleBatch
+from flyweight.wire import F64, I32, I64, U64, SampleBatch
 
 FINENESS = 32  # buckets a step of 1 in ln(weight), or in the logits where that is less
 COARSEST = 1e30
@@ -20,6 +21,27 @@ LOG2E = np.float32(1.4426950408889634)
 DTYPES = {
     "f8": torch.float64, "i8": torch.int64, "f4": torch.float32, "i4": torch.int32,
 }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Plan:
+    """Which rows need what, known on the host."""
+
+    s: SampleBatch
+    vocab: int
+    given: I32  # [R] the token where it is known, else -1
+    mu: F64 | None  # [R]
+    drawn: I64  # rows drawn by the kernel
+    wanted: I64  # rows whose log-probabilities are wanted
+    width: int  # best ids of those rows
+
+    @property
+    def draws(self) -> bool:
+        return bool((self.given < 0).any())
+
+    @property
+    def best_count(self) -> int:
+        return min(self.width, self.vocab)
 
 
 def upload(arrays: dict[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:

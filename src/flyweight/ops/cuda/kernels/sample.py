@@ -136,6 +136,30 @@ def load_scale(table, i):
 
 
 @triton.jit
+def find_group_bests(
+    x, stride, vocab, rows, out, groups, segments, BLOCK: tl.constexpr, GROUP: tl.constexpr
+):
+    """The first place of each group of ids."""
+    i = (tl.program_id(0) // segments).to(tl.int64)
+    group = tl.program_id(0) % segments * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
+    ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    row = x + tl.load(rows + i).to(tl.int64) * stride
+    packed = tl.where(ids < vocab, pack_place(load_logits(row, ids, vocab), ids), 0)
+    tl.store(out + i * groups + group, tl.max(packed, axis=1), mask=group < groups)
+
+
+@triton.jit
+def unfold_groups(x, stride, vocab, rows, bests, out, best, GROUP: tl.constexpr):
+    """All places of the groups whose first places are given."""
+    i = (tl.program_id(0) // best).to(tl.int64)
+    at = i * best + tl.program_id(0) % best
+    ids = place_id(tl.load(bests + at)) // GROUP * GROUP + tl.arange(0, GROUP)
+    row = x + tl.load(rows + i).to(tl.int64) * stride
+    packed = tl.where(ids < vocab, pack_place(load_logits(row, ids, vocab), ids), 0)
+    tl.store(out + at * GROUP + tl.arange(0, GROUP), packed)
+
+
+@triton.jit
 def weigh(
     x, stride, vocab, table, best, buckets, segments, BLOCK: tl.constexpr, BUCKETS: tl.constexpr
 ):
