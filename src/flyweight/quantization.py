@@ -223,8 +223,8 @@ def spell_command(prepared: PreparedJob, out: Path, evaluation: Evaluation) -> s
 
 def merge_config(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The options with those of a dict of another tool, which must not contradict them."""
-    found = dict(options)
-    if found.get("method"):
+    found = {name: value for name, value in options.items() if value is not None}
+    if "method" in found:
         found["method"] = resolve_method(found["method"])
     usual = QuantizeOptions()
     for name, value in (read_config(config) if config else {}).items():

@@ -54,6 +54,7 @@ def test_a_name_of_the_hub_becomes_a_server(client, hub, wider, tmp_path) -> Non
         ("Qwen/Qwen3-0.6B", {"target_size": 2 * 10**9}, "Qwen3-0.6B-2GB.gguf"),
         ("Qwen/Qwen3-0.6B:BF16", {"max_kld": 0.02}, "Qwen3-0.6B-kld0.02.gguf"),
         ("Qwen/Qwen3-0.6B", {"method": "gptq"}, "Qwen3-0.6B-gptq-4bit"),
+        ("Qwen/Qwen3-0.6B", {"method": "gptq", "type": "Q4_0"}, "Qwen3-0.6B-gptq-Q4_0.gguf"),
         ("org/name-GGUF:F16", {"format": "gguf", "bits": 8}, "name-Q8_0.gguf"),
         (None, {"method": "hqq", "bits": 2}, "stories-hqq-2bit"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from jobs import Run, prepare, run_job
+from jobs import measure_gram, prepare, run_job
 
 from flyweight import LLM, ConfigError, SamplingParams, quantize_model
 from flyweight.describe import ASSETS, describe
@@ -65,18 +65,34 @@ def _spell(name: str) -> str:
 def test_weights_are_near_and_importance_helps_where_it_counts(
     full: Path, words: CalibrationText, tmp_path: Path
 ) -> None:
-    exact = describe(full)
-    slot = next(s for s in exact.plan.slots if s.name == "layers.0.qkv")
-    rows = read_matrix(exact.checkpoint, slot)
-    losses = []
+    rows, losses = read_first(full), []
     for weighed in (False, True):
         out = write(full, tmp_path / f"{weighed}.gguf", words, type="Q4_0", weighed=weighed)
-        found = describe(out)
-        own = next(s for s in found.plan.slots if s.name == "layers.0.qkv")
-        lost = read_matrix(found.checkpoint, own) - rows
+        lost = read_first(out) - rows
         assert np.linalg.norm(lost) < 0.12 * np.linalg.norm(rows)
         losses.append(lost)
     assert (losses[0] != losses[1]).any()
+
+
+def test_error_feedback_keeps_outputs_better(
+    full: Path, words: CalibrationText, tmp_path: Path
+) -> None:
+    """Measured on the inputs of the first layer, which both share."""
+    exact, losses = read_first(full), {}
+    gram = measure_gram(prepare(full, words, method="gptq", format="gguf", type="Q4_0").job)
+    for method in ("rtn", "gptq"):
+        same = {"method": method, "format": "gguf", "type": "Q4_0", "weighed": True}
+        out = run_job(prepare(full, words, **same), tmp_path / f"{method}.gguf")
+        lost = exact - read_first(out)
+        losses[method] = float(np.vdot(lost @ gram, lost))
+    assert losses["gptq"] < 0.8 * losses["rtn"]
+
+
+def read_first(model: Path) -> Any:
+    """The first layer's q, k and v."""
+    found = describe(model)
+    slot = next(s for s in found.plan.slots if s.name == "layers.0.qkv")
+    return read_matrix(found.checkpoint, slot)
 
 
 def test_a_gguf_file_keeps_its_metadata(tmp_path: Path, words: CalibrationText) -> None:
@@ -109,20 +125,22 @@ def test_the_passport_is_in_the_file(full: Path, tmp_path: Path) -> None:
     assert describe(done.path).quality.passport == done.passport
 
 
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
 def test_a_killed_job_leaves_no_file(
-    full: Path, words: CalibrationText, tmp_path: Path, quantise: Run
+    full: Path, words: CalibrationText, tmp_path: Path, method: str
 ) -> None:
     def stop(stage: str, done: int, total: int) -> None:
         if stage.startswith("layer 2"):
             raise KeyboardInterrupt
 
     out, whole = tmp_path / "out.gguf", tmp_path / "whole.gguf"
-    prepared = prepare(full, words, method="rtn", format="gguf", weighed=True)
+    same = {"method": method, "format": "gguf", "weighed": True}
+    prepared = prepare(full, words, **same)
     with pytest.raises(KeyboardInterrupt):
         run_job(prepared, out, stop)
     assert not out.exists()
-    run_job(prepare(full, words, method="rtn", format="gguf", weighed=True), out)
-    run_job(prepare(full, words, method="rtn", format="gguf", weighed=True), whole)
+    run_job(prepare(full, words, **same), out)
+    run_job(prepare(full, words, **same), whole)
     assert out.read_bytes() == whole.read_bytes()
 
 

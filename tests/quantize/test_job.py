@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import Run, prepare, run_job
+from jobs import Run, measure_gram, prepare, run_job
 
 from flyweight import LLM, SamplingParams
-from flyweight.config import Settings
 from flyweight.describe import describe
 from flyweight.errors import ConfigError
 from flyweight.quantize.calibration import CalibrationText
-from flyweight.quantize.make import make_backends
 from flyweight.quantize.methods import METHODS
 from flyweight.quantize.options import read_config
 from flyweight.weights.load import read_matrix
@@ -92,30 +90,12 @@ def test_gptq_keeps_outputs_better_than_rounding(
     """Measured on the inputs of the first layer, which both share."""
     exact = read_slots(full)["layers.0.qkv"]
     job = prepare(full, words, method="gptq", bits=3).job
-    gram = measure_gram(job, make_backends(Settings.of(model=str(full)), job.found, 1))
+    gram = measure_gram(job)
     losses = {}
     for method in ("rtn", "gptq"):
         lost = exact - read_slots(quantise(method=method, format="gptq", bits=3))["layers.0.qkv"]
         losses[method] = float(np.vdot(lost @ gram, lost))
     assert losses["gptq"] < 0.8 * losses["rtn"]
-
-
-def measure_gram(job: Any, backends: Any) -> Any:
-    """The sum of x^T x of what the first layer's q, k and v read."""
-    from flyweight.quantize.layers import LayerRun
-    from flyweight.quantize.tensors import split_layers
-    from flyweight.weights.load import load_slots
-
-    top, layers = split_layers(job.found.plan, len(job.found.spec.layers))
-    run = LayerRun(job.found.spec, job.windows)
-    run.embed(backends.floats, load_slots(job.found.checkpoint, top, backends.floats))
-    seen: list[Any] = []
-    weights = load_slots(job.found.checkpoint, layers[0], backends.floats)
-    run.observe(
-        0, backends.floats, weights, lambda s, x: seen.append(x) if s.endswith("qkv") else None
-    )
-    x = np.concatenate(seen).astype(np.float64)
-    return x.T @ x
 
 
 @pytest.mark.parametrize("method", ["rtn", "gptq"])
@@ -170,6 +150,7 @@ REFUSED = [
     ({"bits": 5}, "bits = 5 is not supported by method rtn; allowed: 2, 3, 4, 8; nearest valid: 4"),
     ({"bits": "4"}, "bits = '4' is not supported by method rtn; .*nearest valid: 4"),
     ({"method": "gptq", "format": "compressed-tensors", "act_order": True}, "act_order = True can"),
+    ({"method": "awq", "target_size": 10**6}, "format = 'gguf' is not supported by method awq"),
     ({"samples": 0}, "samples = 0 .*"),
 ]
 
@@ -219,7 +200,9 @@ def watch():
         found = re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())
         most[0] = max(most[0], 1024 * int(found[1]))
 threading.Thread(target=watch, daemon=True).start()
-prepared = prepare(Path(sys.argv[1]), make_words(), method=sys.argv[3], samples=2)
+method, *form = sys.argv[3].split()
+form = {"format": form[0]} if form else {}
+prepared = prepare(Path(sys.argv[1]), make_words(), method=method, samples=2, **form)
 run_job(prepared, Path(sys.argv[2]))
 over.set()
 print(most[0], prepared.needs.peak)
@@ -229,7 +212,7 @@ print(most[0], prepared.needs.peak)
 BASE = 60 << 20  # bytes of Python and its libraries
 
 
-@pytest.mark.parametrize("method", ["rtn", "gptq", "awq"])
+@pytest.mark.parametrize("method", ["rtn", "gptq", "gptq gguf", "awq"])
 def test_memory_is_what_was_planned(tmp_path: Path, method: str) -> None:
     """Of a model whose weights are several times as large as one of its layers."""
     wide = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12}
@@ -247,7 +230,9 @@ def test_memory_is_what_was_planned(tmp_path: Path, method: str) -> None:
 
 
 CHOSEN = MEASURED.replace(
-    """prepared = prepare(Path(sys.argv[1]), make_words(), method=sys.argv[3], samples=2)
+    """method, *form = sys.argv[3].split()
+form = {"format": form[0]} if form else {}
+prepared = prepare(Path(sys.argv[1]), make_words(), method=method, samples=2, **form)
 run_job(prepared, Path(sys.argv[2]))
 over.set()
 print(most[0], prepared.needs.peak)

@@ -20,6 +20,7 @@ from flyweight.quantize.ggml.encode import BlockEncoder
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
 from flyweight.quantize.make import make_reading
+from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.sensitivity import SensitivityRun, TypeCost
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.load import load
@@ -151,19 +152,28 @@ def test_costs_are_measured_around_applied_types(full: Path, words: CalibrationT
         assert finer.divergence < whole
 
 
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
 def test_a_file_meets_its_size_and_its_divergence(
-    full: Path, words: CalibrationText, tmp_path: Path
+    full: Path, words: CalibrationText, tmp_path: Path, method: str
 ) -> None:
     sizes = {}
     for name, budget in (("small", 80_000), ("large", 100_000)):
-        prepared = prepare(full, words, method="rtn", target_size=budget, length=32)
+        prepared = prepare(full, words, method=method, target_size=budget, length=32)
         out = run_job(prepared, tmp_path / f"{name}.gguf")
         sizes[name] = out.stat().st_size
         assert sizes[name] <= budget
         assert "mean KLD" in prepared.job.notes[0]
     assert sizes["small"] < sizes["large"]
-    limited = prepare(full, words, method="rtn", max_kld=0.1, length=32)
+    limited = prepare(full, words, method=method, max_kld=0.1, length=32)
     assert float(limited.job.notes[0].split()[2]) <= 0.1
+
+
+def test_a_budget_is_met_by_gptq_unless_another_method_is_named() -> None:
+    budgets: list[dict[str, Any]] = [{"target_size": 10**6}, {"max_kld": 0.1}]
+    for budget in budgets:
+        assert QuantizeOptions(**budget).method == "gptq"
+        assert QuantizeOptions(**budget, method="rtn").method == "rtn"
+    assert QuantizeOptions().method == QuantizeOptions(type="Q4_0").method == "rtn"
 
 
 def test_the_nearest_size_is_one_that_can_be_made(full: Path, words: CalibrationText) -> None:

@@ -29,11 +29,12 @@ Out = Annotated[
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file, or org/name.")]
 Method = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME",
         help="Method: rtn, gptq, awq, smoothquant, nf4, hqq, int8-dynamic (or int8-w8a8), "
-        "int8-static, binary.",
+        "int8-static, binary.  [default: rtn; gptq under a budget]",
+        show_default=False,
     ),
 ]
 Bits = Annotated[
@@ -149,7 +150,7 @@ def quantize(
     *,
     model: Model,
     out: Out = None,
-    method: Method = "rtn",
+    method: Method = None,
     bits: Bits = None,
     group_size: GroupSize = None,
     type: Type = None,

@@ -2,7 +2,8 @@
 made good by the columns after it, by the inverse of the inputs' Hessian.
 
 Invariant: rows do not depend on each other; groups are those of the file, so a group's grid is
-found from weights that earlier columns have corrected (native/sweep.cpp).
+found from weights that earlier columns have corrected (native/sweep.cpp; of GGUF's types
+quantize/ggml/feedback.py).
 """
 
 from dataclasses import dataclass, replace
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 from flyweight.errors import ConfigError
 from flyweight.ops.cpu.calibration import GroupGrid, share_kernels
-from flyweight.ops.grouped import GroupedWeight
+from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.quantize.ggml.encode import BlockEncoder
+from flyweight.quantize.ggml.feedback import ColumnWeights, encode_with_feedback
 from flyweight.quantize.method import Inputs, MethodSettings
 from flyweight.quantize.precision import Precision
-from flyweight.quantize.rounding import make_weight, round_rows
+from flyweight.quantize.rounding import RoundToNearest, make_weight
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.work import LayerWeights
 from flyweight.wire import F32, I32
@@ -48,15 +51,16 @@ class Gptq:
     def __init__(self, settings: MethodSettings) -> None:
         self.damping, self.act_order = settings.damping, settings.act_order
         self.notes = settings.notes
+        self._nearest, self._encoder = RoundToNearest(settings), BlockEncoder()
         self._last: tuple[InputStatistics, ColumnOrder] | None = None
 
     def prepare(self, layer: LayerWeights, inputs: Inputs) -> None: ...
 
     def round(
         self, slot: str, rows: F32, precision: Precision, inputs: InputStatistics | None
-    ) -> GroupedWeight:
+    ) -> GroupedWeight | BlockRows:
         if inputs is None:
-            return round_rows(rows, precision)
+            return self._nearest.round(slot, rows, precision, None)
         if self._last is None or self._last[0] is not inputs:  # parts of a slot share them
             self._last = inputs, self._invert(slot, inputs.gram)
         found, order = self._last[1]
@@ -64,6 +68,10 @@ class Gptq:
             rows = rows[:, order]
         if found.dead.any():
             rows = np.where(found.dead, np.float32(0), rows)
+        if precision.type:
+            columns = ColumnWeights(inputs.compute_mean_square(), found.factor)
+            raw = encode_with_feedback(self._encoder, precision.type, rows, columns)
+            return BlockRows((len(rows), rows.shape[1]), precision.type, raw)
         weight = sweep(rows, found.factor, precision)
         return weight if order is None else replace(weight, columns=order)
 

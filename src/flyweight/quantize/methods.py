@@ -35,7 +35,7 @@ WORDS = ("gptq", "compressed-tensors")
 INT8 = ("compressed-tensors",)
 METHODS = {
     "rtn": MethodKind(RoundToNearest, (*WORDS, "awq", "gguf"), (4, 2, 3, 8)),
-    "gptq": MethodKind(Gptq, WORDS, (4, 2, 3, 8), "gram"),
+    "gptq": MethodKind(Gptq, (*WORDS, "gguf"), (4, 2, 3, 8), "gram"),
     "awq": MethodKind(Awq, ("awq", *WORDS), (4, 2, 3, 8), "gram", symmetric=False),
     "smoothquant": MethodKind(SmoothQuant, INT8, (8,), "range", activations="dynamic", group=-1),
     "nf4": MethodKind(NormalFloat, ("bitsandbytes",), (4,), group=64),

@@ -17,7 +17,9 @@ UNITS = {
 
 
 def name_output(model: str | None, options: QuantizeOptions) -> str:
-    """Such as Qwen3-0.6B-Q4_K_M.gguf, Qwen3-0.6B-2GB.gguf or Qwen3-0.6B-gptq-4bit."""
+    """Such as Qwen3-0.6B-Q4_K_M.gguf, Qwen3-0.6B-gptq-Q4_0.gguf, Qwen3-0.6B-2GB.gguf or
+    Qwen3-0.6B-gptq-4bit.
+    """
     name = name_model(model)
     if options.container != "gguf":
         return f"{name}-{options.method}-{options.precision.bits}bit"
@@ -25,7 +27,8 @@ def name_output(model: str | None, options: QuantizeOptions) -> str:
         return f"{name}-{spell_size(options.target_size)}.gguf"
     if options.max_kld is not None:
         return f"{name}-kld{options.max_kld:g}.gguf"
-    return f"{name}-{options.recipe}.gguf"
+    made = "" if options.method == "rtn" else f"{options.method}-"
+    return f"{name}-{made}{options.recipe}.gguf"
 
 
 def name_model(model: str | None) -> str:

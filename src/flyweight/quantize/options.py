@@ -29,10 +29,11 @@ class QuantizeOptions:
     SmoothQuant's share of what moves into weights.  `type` names a recipe of GGUF's types, whose
     columns are `weighed` by the inputs of a calibration; `target_size` (bytes) and `max_kld` (nats
     a token) choose a type for each matrix instead.  `imatrix` is a file of importance, in place of
-    a calibration.
+    a calibration.  `method` is by default "gptq" where types are chosen, which needs a calibration
+    anyway, else "rtn".
     """
 
-    method: str = "rtn"
+    method: str = ""
     bits: int | None = None
     group_size: int | None = None
     format: str | None = None
@@ -51,13 +52,16 @@ class QuantizeOptions:
     imatrix: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.method:
+            object.__setattr__(self, "method", "gptq" if self.mixed else "rtn")
         self._check_choices()
         self._check_unused()
         self._check_budget()
-        if self.imatrix is not None and (self.container != "gguf" or self.mixed):
+        unweighed = self.container != "gguf" or self.mixed or bool(self.kind.needs)
+        if self.imatrix is not None and unweighed:
             raise ConfigError(
                 "weighs the types of a GGUF file's recipe", "imatrix", value=self.imatrix,
-                hint="give --type, without --target-size and --max-kld",
+                hint="give --type, without --target-size and --max-kld, and --method rtn",
             )  # fmt: skip
         if self.group_size is not None and self.group_size != -1:
             whole("group_size", self.group_size, LEAST_GROUP)
@@ -76,10 +80,10 @@ class QuantizeOptions:
                 allowed=", ".join(map(str, sorted(kind.bits))),
                 hint=f"nearest valid: {_find_nearest(self.bits, kind.bits)}",
             )  # fmt: skip
-        if self.format is not None and self.format not in kind.formats:
+        if self.container not in kind.formats:
             raise ConfigError(
-                f"is not supported by method {self.method}", "format", value=self.format,
-                allowed=", ".join(kind.formats) + nearest(str(self.format), kind.formats),
+                f"is not supported by method {self.method}", "format", value=self.container,
+                allowed=", ".join(kind.formats) + nearest(str(self.container), kind.formats),
             )  # fmt: skip
         if self.act_order and self.container != "gptq":
             raise ConfigError(
@@ -178,7 +182,8 @@ class QuantizeOptions:
     @property
     def knows_importance(self) -> bool:
         """Whether the importance of columns weighs errors of GGUF's types."""
-        return self.weighed or self.mixed or self.imatrix is not None
+        measured = self.weighed or self.mixed or bool(self.kind.needs)
+        return measured or self.imatrix is not None
 
     @property
     def container(self) -> str:

@@ -31,11 +31,8 @@ class RoundToNearest:
     ) -> GroupedWeight | BlockRows:
         if precision.type:
             weights = inputs.compute_mean_square() if inputs is not None else None
-            return BlockRows(
-                (len(rows), rows.shape[1]),
-                precision.type,
-                self._encoder.encode(precision.type, rows, weights),
-            )
+            raw = self._encoder.encode(precision.type, rows, weights)
+            return BlockRows((len(rows), rows.shape[1]), precision.type, raw)
         return round_rows(rows, precision)
 
 
