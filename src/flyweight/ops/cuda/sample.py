@@ -18,6 +18,7 @@ from torch import Tensor
 from flyweight.ops.cuda import sample_options
 from flyweight.ops.cuda.kernels import sample as kernels
 from flyweight.ops.cuda.kernels.sample_draw import draw
+from flyweight.ops.cuda.kernels.sample_list import list_head
 from flyweight.ops.cuda.sample_best import list_best
 from flyweight.ops.cuda.sample_edit import edit, edit_columns, is_edited
 from flyweight.ops.cuda.sample_options import Plan
@@ -27,7 +28,9 @@ from flyweight.wire import F64, I32, SampleBatch, Sampled
 
 BLOCK = 4096  # logits of a segment
 BUCKETS = 1024
-LIST = 8192  # candidates of one bucket that are collected
+LIST = 8192  # candidates of one bucket that are listed
+HEAD = 2048  # best candidates that are listed where there are cuts
+HEAD_SEGMENT = 16384  # logits listed by one program
 TILE = 256  # of those, looked at together
 DRAW_BLOCK = 8192  # logits a draw's program reads at once
 WARPS, DRAW_WARPS = 8, 16
@@ -198,9 +201,14 @@ def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str,
     kernels.weigh[(count * segments,)](
         *shape, segments, BLOCK=BLOCK, BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN
     )
+    listed = counters.view(torch.int32), lists[0].view(torch.float32), lists[1]
+    heads = -(-vocab // HEAD_SEGMENT)
+    list_head[(count * heads,)](
+        *shape, *listed, heads, HEAD=min(HEAD, LIST), LIST=LIST, SEGMENT=HEAD_SEGMENT, BLOCK=BLOCK,
+        BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN,
+    )  # fmt: skip
     draw[(count,)](
-        *shape, counters.view(torch.int32), lists[0].view(torch.float32), lists[1],
-        found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
+        *shape, *listed, found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
         num_warps=DRAW_WARPS, **PLAIN,
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ import triton.language as tl
 
 from flyweight.ops.cuda.kernels.sample import (
     FIELDS,
-    MASS_BITS,
     MIN_P,
     ROW,
     TOP_K,
@@ -29,21 +28,18 @@ from flyweight.ops.cuda.kernels.sample import (
     power_of_two,
     weigh_logits,
 )
+from flyweight.ops.cuda.kernels.sample_list import (
+    COUNTERS,
+    END,
+    FIRST,
+    HEAD_SIZE,
+    list_buckets,
+    load_sums,
+    reaches,
+    split_words,
+)
 
 RUNGS = tl.constexpr(16)  # thresholds looked at in one pass
-COUNTERS = tl.constexpr(8)  # of a row: four searches, its best candidates, and spare ones
-
-
-@triton.jit
-def reaches(sums, target, strict):
-    return (sums > target) | ((sums == target) & (strict == 0))
-
-
-@triton.jit
-def split_words(words):
-    """Counts and weights of words."""
-    counts = words >> MASS_BITS
-    return counts, words - (counts << MASS_BITS)
 
 
 @triton.jit
@@ -56,28 +52,6 @@ def count_likely(x, size, top, sharp, least, BLOCK: tl.constexpr):
         p = exp32(tl.where(valid, (values - top) * sharp, 0.0))
         total += (valid & (p.to(tl.float64) >= least)).to(tl.int32)
     return tl.sum(total, axis=0)
-
-
-@triton.jit
-def list_buckets(
-    x, known, size, top, sharp, fine, first, end, list_x, list_ids, counter,
-    KNOWN: tl.constexpr, BLOCK: tl.constexpr, BUCKETS: tl.constexpr,
-):  # fmt: skip
-    """Lists the candidates of buckets [first, end), in any order; ids are `known` or counted."""
-    for at in range(0, size, BLOCK):
-        ids = at + tl.arange(0, BLOCK)
-        values = load_logits(x, ids, size)
-        if KNOWN:
-            ids = tl.load(known + ids, mask=ids < size, other=0)
-        valid = values > float("-inf")
-        t = tl.where(valid, (values - top) * sharp, 0.0)
-        bucket = find_bucket(t, fine, BUCKETS)
-        found = valid & (bucket >= first) & (bucket < end)
-        one = tl.full([BLOCK], 1, tl.int32)
-        place = tl.atomic_add(counter + tl.zeros([BLOCK], tl.int32), one, mask=found, sem="relaxed")
-        tl.store(list_x + place, values, mask=found)
-        tl.store(list_ids + place, ids, mask=found)
-    tl.debug_barrier()  # what a thread has listed, others read
 
 
 @triton.jit
@@ -137,31 +111,18 @@ def draw(
         u, top_p = tl.load(table + i * FIELDS + U), tl.load(table + i * FIELDS + TOP_P)
         min_p, top_k = tl.load(table + i * FIELDS + MIN_P), tl.load(table + i * FIELDS + TOP_K)
         head_x, head_ids = lists + 2 * i * LIST, list_places + 2 * i * LIST
-        list_x, list_ids = head_x + LIST, head_ids + LIST
         counter = counters + i * COUNTERS
 
         numbers = tl.arange(0, BUCKETS)
-        counts, wholes = split_words(tl.load(buckets + i * BUCKETS + numbers))
-        units = power_of_two(-find_shift(numbers, rate)).to(tl.float64)
-        count_sums = tl.cumsum(counts, axis=0).to(tl.float64)
-        mass_sums = tl.cumsum(wholes.to(tl.float64) * units, axis=0)
+        counts, count_sums, mass_sums = load_sums(buckets + i * BUCKETS, rate, BUCKETS)
         last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
         kept, mass = tl.max(count_sums, axis=0), tl.max(mass_sums, axis=0)
-        # rows searched more than once list their best candidates first
-        head_end = last * 0
-        head_size = last * 0
-        if (top_k > 0) | (top_p < 1.0) | (min_p > 0):
-            short = count_sums <= LIST
-            head_end = tl.sum(short.to(tl.int32), axis=0)
-            head_size = tl.max(tl.where(short, count_sums, 0.0), axis=0).to(tl.int32)
-            list_buckets(
-                row, head_ids, vocab, top, sharp, fine, 0, head_end, head_x, head_ids, counter + 4,
-                False, BLOCK, BUCKETS,
-            )  # fmt: skip
+        head_first, head_end = tl.load(counter + FIRST), tl.load(counter + END)
+        head_size = tl.load(counter + HEAD_SIZE)
         likely = kept
         if min_p > 0:
             least = find_bucket(tl.log(min_p.to(tl.float32)), fine, BUCKETS)
-            if least + 1 < head_end:
+            if (head_first == 0) & (least + 1 < head_end):
                 found_likely = count_likely(head_x, head_size, top, sharp, min_p, BLOCK)
             else:
                 found_likely = count_likely(row, vocab, top, sharp, min_p, BLOCK)
@@ -193,19 +154,23 @@ def draw(
                 unit = power_of_two(-find_shift(bucket, rate)).to(tl.float64)
 
                 listed = inside <= LIST
-                if listed & (held != bucket):
-                    if bucket < head_end:
+                done = (head_first == bucket) & (head_end == bucket + 1)
+                if listed & (held != bucket) & (done == 0):
+                    if (bucket >= head_first) & (bucket < head_end):
                         list_buckets(
-                            head_x, head_ids, head_size, top, sharp, fine, bucket, bucket + 1,
-                            list_x, list_ids, counter + phase, True, BLOCK, BUCKETS,
+                            head_x, head_ids, 0, head_size, top, sharp, fine, bucket, bucket + 1,
+                            head_x + LIST, head_ids + LIST, counter + phase, True, BLOCK, BUCKETS,
                         )  # fmt: skip
                     else:
                         list_buckets(
-                            row, head_ids, vocab, top, sharp, fine, bucket, bucket + 1,
-                            list_x, list_ids, counter + phase, False, BLOCK, BUCKETS,
+                            row, head_ids, 0, vocab, top, sharp, fine, bucket, bucket + 1,
+                            head_x + LIST, head_ids + LIST, counter + phase, False, BLOCK, BUCKETS,
                         )  # fmt: skip
+                    tl.debug_barrier()  # what a thread has listed, others read
                     held = bucket
                 size = tl.where(listed, inside, vocab)
+                list_at = tl.where(done, 0, LIST)
+                list_x, list_ids = head_x + list_at, head_ids + list_at
 
                 # the first tile, often the only one, stays in registers
                 key, ids, words = load_members(

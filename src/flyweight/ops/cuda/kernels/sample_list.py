@@ -1,0 +1,110 @@
+"""Lists of a row's candidates by bucket, for the draw.
+
+Invariant: a list has all the candidates of a range of buckets, in any order; its length is a
+counter that is 0 before.
+"""
+
+import triton
+import triton.language as tl
+
+from flyweight.ops.cuda.kernels.sample import (
+    FIELDS,
+    MASS_BITS,
+    MIN_P,
+    ROW,
+    TOP_K,
+    TOP_P,
+    U,
+    find_bucket,
+    find_shift,
+    load_logits,
+    load_scale,
+    place_value,
+    power_of_two,
+)
+
+# a row's counters: the lengths of the lists of four searches, and of the list made before them;
+# the first bucket of that one and the one after its last
+HEAD_SIZE, FIRST, END, COUNTERS = (tl.constexpr(i) for i in (4, 5, 6, 8))
+
+
+@triton.jit
+def reaches(sums, target, strict):
+    return (sums > target) | ((sums == target) & (strict == 0))
+
+
+@triton.jit
+def split_words(words):
+    """Counts and weights of words."""
+    counts = words >> MASS_BITS
+    return counts, words - (counts << MASS_BITS)
+
+
+@triton.jit
+def load_sums(words, rate, BUCKETS: tl.constexpr):
+    """Candidates of each bucket; how many, and what mass, up to each."""
+    numbers = tl.arange(0, BUCKETS)
+    counts, wholes = split_words(tl.load(words + numbers))
+    units = power_of_two(-find_shift(numbers, rate)).to(tl.float64)
+    masses = tl.cumsum(wholes.to(tl.float64) * units, axis=0)
+    return counts, tl.cumsum(counts, axis=0).to(tl.float64), masses
+
+
+@triton.jit
+def list_buckets(
+    x, known, start, size, top, sharp, fine, first, end, list_x, list_ids, counter,
+    KNOWN: tl.constexpr, BLOCK: tl.constexpr, BUCKETS: tl.constexpr,
+):  # fmt: skip
+    """Lists the candidates of buckets [first, end) of x[start:size]; ids are `known` or counted."""
+    for at in range(start, size, BLOCK):
+        ids = at + tl.arange(0, BLOCK)
+        values = load_logits(x, ids, size)
+        if KNOWN:
+            ids = tl.load(known + ids, mask=ids < size, other=0)
+        valid = values > float("-inf")
+        t = tl.where(valid, (values - top) * sharp, 0.0)
+        bucket = find_bucket(t, fine, BUCKETS)
+        found = valid & (bucket >= first) & (bucket < end)
+        one = tl.full([BLOCK], 1, tl.int32)
+        place = tl.atomic_add(counter + tl.zeros([BLOCK], tl.int32), one, mask=found, sem="relaxed")
+        tl.store(list_x + place, values, mask=found)
+        tl.store(list_ids + place, ids, mask=found)
+
+
+@triton.jit
+def list_head(
+    x, stride, vocab, table, best, buckets, counters, lists, list_places, segments,
+    HEAD: tl.constexpr, LIST: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
+    BUCKETS: tl.constexpr,
+):  # fmt: skip
+    """Lists what the draw will look at: its bucket where nothing is cut, else the first buckets, of
+    at most HEAD candidates.  One segment of row i.
+    """
+    i = (tl.program_id(0) // segments).to(tl.int64)
+    segment = tl.program_id(0) % segments
+    r = tl.load(table + i * FIELDS + ROW).to(tl.int64)
+    top = place_value(tl.load(best + r))
+    if tl.abs(top) < float("inf"):
+        sharp, fine, rate = load_scale(table, i)
+        u, top_p = tl.load(table + i * FIELDS + U), tl.load(table + i * FIELDS + TOP_P)
+        min_p, top_k = tl.load(table + i * FIELDS + MIN_P), tl.load(table + i * FIELDS + TOP_K)
+        counts, count_sums, mass_sums = load_sums(buckets + i * BUCKETS, rate, BUCKETS)
+        first = segment * 0
+        end = tl.sum((count_sums <= HEAD).to(tl.int32), axis=0)
+        if ((top_k > 0) | (top_p < 1.0) | (min_p > 0)) == 0:
+            numbers = tl.arange(0, BUCKETS)
+            last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
+            target = u * tl.max(mass_sums, axis=0)
+            first = tl.minimum(tl.sum((mass_sums <= target).to(tl.int32), axis=0), last)
+            inside = tl.sum(tl.where(numbers == first, counts, 0), axis=0)
+            end = first + (inside <= LIST).to(tl.int32)
+        counter = counters + i * COUNTERS
+        if segment == 0:
+            tl.store(counter + FIRST, first)
+            tl.store(counter + END, end)
+        start = segment * SEGMENT
+        list_buckets(
+            x + r * stride, list_places, start, tl.minimum(start + SEGMENT, vocab), top, sharp,
+            fine, first, end, lists + 2 * i * LIST, list_places + 2 * i * LIST, counter + HEAD_SIZE,
+            False, BLOCK, BUCKETS,
+        )  # fmt: skip
