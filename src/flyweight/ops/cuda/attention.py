@@ -208,6 +208,8 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     if not tokens:
         return out
     tiles, sequences = choose_tiles(kv), batch.tables.shape[0]
+    if batch.decode:
+        sequences = min(sequences, tokens)  # a padded step, and rows without the padding
     share = heads // group.heads
     few = batch.most * triton.next_power_of_2(share) <= tiles.few.rows
     shape = tiles.few if few else tiles.many

@@ -132,8 +132,11 @@ def add_tile(
             acc = tl.where(hits > 0, float("nan"), acc)
     else:
         acc = multiply(w, values, acc, WIDE)
-    total = total * fade[:, None]
-    total = multiply(w, tl.full([KEYS, SUMS], 1.0, tl.float32).to(kind), total, WIDE)
+    ones = tl.full([KEYS, SUMS], 1.0, tl.float32).to(kind)
+    if PAIRS:
+        total = multiply(w, ones, total * fade[:, None], WIDE)
+    else:  # sums of plain float32: the compiler would fuse the product with the first of them
+        total = tl.fma(total, fade[:, None], multiply(w, ones, tl.zeros_like(total), WIDE))
     return top, total, acc
 
 
