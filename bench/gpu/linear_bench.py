@@ -80,7 +80,7 @@ def copy(w: CudaWeight) -> CudaWeight:
 
     return CudaWeight(
         w.shape, w.kind, w.data.clone(), None, w.form, own(w.scales), own(w.lows), own(w.supers),
-        own(w.super_lows), own(w.row_scales), None,
+        None, own(w.row_scales), None,
     )  # fmt: skip
 
 

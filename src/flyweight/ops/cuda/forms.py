@@ -5,7 +5,7 @@ weight.  Knows neither tensors nor kernels.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from flyweight.ops.grouped import LAYOUTS, TABLES, find_base
@@ -21,8 +21,13 @@ VALUES = {name: values for values, name in TABLES.items()}
 @dataclass(frozen=True, slots=True)
 class Form:
     """`packed`: two codes a byte.  `read`: how a code becomes a number, "whole", "table", "e2m1",
-    "e4m3" or "e5m2".  `group` 0: no scales a group.  `lows`: "" or what `low` numbers are, "zeros"
-    or "mins".  `scale_type`, `low_type`, `super_type`: element types, "" for none.
+    "e4m3" or "e5m2".  `group` 0: no scales a group.  `lows`: "" or what is there beside scales,
+    "zeros" (whole), "float_zeros" or "mins".  `scale_type`, `low_type`, `super_type`: types of
+    elements, "" for none.
+
+    Numbers of less than 4 bytes a row and unit cannot be copied ahead in shared memory.  So whole
+    zero points may have the type of scales; a scale a unit lies beside its low number (`paired`;
+    the zero point of all, where there is no other), a super-scale beside its super-minimum or 0.
     """
 
     packed: bool
@@ -39,6 +44,11 @@ class Form:
     row_scaled: bool
     ordered: bool
     static: bool
+
+    @property
+    def paired(self) -> bool:
+        """Scales and low numbers lie in pairs, in `scales`."""
+        return self.group == UNIT and TYPE_BYTES[self.scale_type] < 4
 
 
 @cache
@@ -69,13 +79,16 @@ def _find_wide(base: str, kind: str, more: tuple[bool, bool, bool]) -> Form:
     eight = base[1:] == "8" or base in READS
     lows, low_type = "", ""
     if base[0] == "u":
-        lows = "mins" if "_min" in kind else "zeros"
-        low_type = floats if lows == "mins" or "_zf" in kind else "uint8"
+        lows = "mins" if "_min" in kind else "float_zeros" if "_zf" in kind else "zeros"
+        low_type = "uint8" if lows == "zeros" and group <= 32 else floats
     scale_type = floats if group else ""
     zero = 8 if base == "s4" else 0
-    return Form(
+    form = Form(
         not eight, base == "s8", read, zero, group, scale_type, lows, low_type, 0, "", values, *more
     )
+    if form.paired and not lows:
+        form = replace(form, zero=0, lows="zeros", low_type=floats)
+    return form
 
 
 def _find_read(values: tuple[float, ...]) -> str:
@@ -93,8 +106,7 @@ def count_bytes(shape: tuple[int, int], kind: str) -> int:
         each = TYPE_BYTES[form.scale_type] + TYPE_BYTES.get(form.low_type, 0)
         total += n * (wide // form.group) * each
     if form.super_group:
-        supers = 2 if form.lows else 1
-        total += n * (wide // form.super_group) * TYPE_BYTES[form.super_type] * supers
+        total += n * (wide // form.super_group) * TYPE_BYTES[form.super_type] * 2
     return total + 4 * n * form.row_scaled + 4 * k * form.ordered
 
 

@@ -21,9 +21,10 @@ from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import LowRank, Weight, Weights
 from flyweight.wire import Batch
 
-READS = {"whole": 0, "table": 1, "e2m1": 2, "e4m3": 3, "e5m2": 4}
+READS = {"whole": 0, "table": 1, "e2m1": 2, "e4m3": 3, "e5m2": 4, "signed": 5}
 ONE, WALK, PARTS = range(3)
-LOWS = {"": 0, "zeros": 1, "mins": 2}
+LOWS = {"": 0, "zeros": 1, "mins": 2, "float_zeros": 3}
+PAIRED = 4  # is added
 
 # By class: (most rows, BN, BT, BK, warps, stages); the last line is for any number of rows.  BK is
 # the same in a class: it is part of the order of a sum.
@@ -36,22 +37,22 @@ TILES: dict[str, list[tuple[int, int, int, int, int, int]]] = {
         (0, 128, 128, 64, 8, 4),
     ],
     "packed": [
-        (16, 64, 16, 128, 4, 4),
-        (32, 64, 32, 128, 4, 4),
-        (64, 64, 64, 128, 4, 3),
+        (16, 128, 16, 128, 4, 4),
+        (32, 128, 32, 128, 4, 4),
+        (64, 128, 64, 128, 4, 3),
         (0, 128, 128, 128, 8, 3),
     ],
     "bytes": [
-        (16, 64, 16, 128, 4, 4),
-        (32, 64, 32, 128, 4, 4),
-        (64, 64, 64, 128, 4, 3),
+        (16, 128, 16, 128, 4, 3),
+        (32, 128, 32, 128, 4, 3),
+        (64, 128, 64, 128, 4, 3),
         (0, 128, 128, 128, 8, 3),
     ],
     "exact_dense": [(16, 64, 16, 32, 4, 2), (0, 64, 32, 32, 4, 2)],
     "exact_packed": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
     "exact_bytes": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
 }
-PROGRAMS = 400  # at most so many programs of 64 rows of a weight, all its splits together
+PROGRAMS = {"dense": 400, "packed": 528, "bytes": 528}  # at most, of all splits and few rows
 SHORTEST = 512  # along K, of a split
 WALKING = 132  # tiles from which on a program walks all splits
 COUNTERS = 4096
@@ -156,9 +157,9 @@ def find_plan(w: CudaWeight, exact: bool) -> Plan:
 def make_plan(w: CudaWeight, exact: bool) -> Plan:
     kind = "dense" if w.form is None else "packed" if w.form.packed else "bytes"
     tiles = TILES[f"exact_{kind}" if exact else kind]
-    (n, k), bk = w.shape, tiles[0][3]
+    (n, k), (_, bn, _, bk, _, _) = w.shape, tiles[0]
     steps = -(-k // bk)
-    per, splits = plan_splits(n, steps, bk)
+    per, splits = plan_splits(-(-n // bn), steps, bk, PROGRAMS[kind])
     form = (-1, 0, 0, 0, 0, 0) if w.form is None else list_form(w.form)
     table = w.data
     if w.form is not None and w.form.read == "table":
@@ -166,11 +167,11 @@ def make_plan(w: CudaWeight, exact: bool) -> Plan:
     return Plan(tiles, form, table, steps, per, splits, k % bk == 0)
 
 
-def plan_splits(n: int, steps: int, bk: int) -> tuple[int, int]:
+def plan_splits(tiles: int, steps: int, bk: int, programs: int) -> tuple[int, int]:
     """Steps a split, and splits: enough to occupy the device with few rows of x."""
     most = max(1, steps * bk // SHORTEST)
     splits = 1
-    while 2 * splits * -(-n // 64) <= PROGRAMS and 2 * splits <= most:
+    while 2 * splits * tiles <= programs and 2 * splits <= most:
         splits *= 2
     per = -(-steps // splits)
     return per, -(-steps // per)
@@ -178,9 +179,9 @@ def plan_splits(n: int, steps: int, bk: int) -> tuple[int, int]:
 
 def list_form(form: Form) -> tuple[int, int, int, int, int, int]:
     """What kernels are compiled for."""
-    return (
-        READS[form.read], form.packed, form.zero, LOWS[form.lows], form.group, form.super_group,
-    )  # fmt: skip
+    read = READS["signed" if form.signed else form.read]
+    lows = LOWS[form.lows] + PAIRED * form.paired
+    return read, form.packed, form.zero, lows, form.group, form.super_group
 
 
 @cache
@@ -208,9 +209,9 @@ def embed(table: Weight, ids: Tensor) -> Tensor:
         return out
     values = make_table(form.values, False, ids.device) if form.read == "table" else table.data
     embed_grouped[(len(ids), pad(k) // 128)](
-        table.data, values, _or(table.scales, table), _or(table.lows, table),
+        table.data.view(torch.uint8), values, _or(table.scales, table), _or(table.lows, table),
         _or(table.supers, table), _or(table.super_lows, table), _or(table.row_scales, table),
-        _or(table.columns, table), ids, out, n, k, table.data.stride(0), *list_form(form),
+        _or(table.columns, table), ids, out, n, k, 4 * table.data.stride(0), *list_form(form),
         table.row_scales is not None, table.columns is not None,
         num_warps=2, enable_fp_fusion=False,
     )  # fmt: skip

@@ -1,9 +1,10 @@
 """Weights on the device: dense matrices, and codes with their scales.
 
 Invariant: a weight holds the numbers of its parts, unrounded, in the form of `forms.py`; `nbytes`
-counts all of them.  Codes of at most 4 bits are two a byte: byte j of a unit of 128 along K holds
-element j in its low half and element j + 64 in its high half.  Numbers a group lie [G,N], so that
-the rows of a tile are side by side.  Not known here: products.
+counts all of them.  Codes are in words, in the order that kernels/gemm_open.py says, those of at
+most 4 bits two a byte.  Numbers a group are in the order [unit of 128, N, groups of the unit],
+those of super-groups in pairs (forms.py); their tensors are shaped [.., N].  Not known here:
+products.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ DENSE_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CudaWeight:
-    """A packed matrix [N,K].  `data`: numbers [N,K], or codes [N, bytes]; `lows`: minima or zero
+    """A packed matrix [N,K].  `data`: numbers [N,K], or codes [N, words]; `lows`: minima or zero
     points a group.  `cache` is for what products derive from it.
     """
 
@@ -71,7 +72,8 @@ def pack(
             )
         if isinstance(part, GroupedWeight):
             check_extras(part, first)
-            fill_grouped(weight, row, part)
+            if rows:
+                fill_grouped(weight, row, part)
         else:
             weight.data[row : row + rows] = to_tensor(part).to(device)
         row += rows
@@ -102,21 +104,19 @@ def allocate(
         )
     wide = pad(k)
 
-    def rows(name: str, per: int) -> Tensor | None:
-        if not (name and per):
+    def rows(name: str, count: int) -> Tensor | None:
+        if not (name and count):
             return None
-        return torch.zeros(wide // per, n, dtype=getattr(torch, name), device=device)
+        return torch.zeros(count, n, dtype=getattr(torch, name), device=device)
 
-    codes = torch.empty(
-        n, wide // (2 if form.packed else 1),
-        dtype=torch.int8 if form.signed else torch.uint8, device=device,
-    )  # fmt: skip
+    groups = wide // form.group if form.group else 0
+    codes = torch.empty(n, wide // (8 if form.packed else 4), dtype=torch.int32, device=device)
     return CudaWeight(
         shape, kind, codes, bias, form,
-        rows(form.scale_type, form.group),
-        rows(form.low_type, form.group),
-        rows(form.super_type, form.super_group),
-        rows(form.super_type if form.lows else "", form.super_group),
+        rows(form.scale_type, groups * (2 if form.paired else 1)),
+        rows(form.low_type, 0 if form.paired else groups),
+        rows(form.super_type, 2 * wide // form.super_group if form.super_group else 0),
+        None,
         torch.empty(n, dtype=torch.float32, device=device) if form.row_scaled else None,
         torch.empty(k, dtype=torch.int32, device=device) if form.ordered else None,
     )  # fmt: skip
@@ -131,32 +131,68 @@ def fill_grouped(weight: CudaWeight, row: int, part: GroupedWeight) -> None:
     scales: Any = part.scales
     if scales is not None and scales.dtype == np.uint8 and not form.super_group:
         scales = np.ldexp(np.float32(1), scales.astype(np.int32) - 128)  # exact in bfloat16
-    lows = part.mins if part.zeros is None else part.zeros
-    for to, numbers in (
-        (weight.scales, scales),
-        (weight.lows, lows),
-        (weight.supers, part.super_scales),
-        (weight.super_lows, part.super_mins),
-    ):
-        if to is not None:
-            some = to_tensor(numbers).to(device)
-            to[: some.shape[1], row:end] = some.t()
+    lows: Any = part.mins if part.zeros is None else part.zeros
+    if form.paired and lows is None:
+        lows = np.full(scales.shape, part.zero, np.float32)
+    store_groups(weight, row, to_device(scales, device), to_device(lows, device))
+    store_supers(
+        weight, row, to_device(part.super_scales, device), to_device(part.super_mins, device)
+    )
     if weight.row_scales is not None:
         weight.row_scales[row:end] = to_tensor(part.row_scales).to(device)
     if weight.columns is not None:
         weight.columns.copy_(to_tensor(part.columns))
 
 
+def store_groups(weight: CudaWeight, row: int, scales: Tensor | None, lows: Tensor | None) -> None:
+    """Numbers [n,G] of the groups of the rows from `row` on."""
+    form = weight.form
+    assert form is not None
+    if weight.scales is None or scales is None:
+        return
+    if form.paired:
+        assert lows is not None
+        both = torch.stack((scales.to(weight.scales.dtype), lows.to(weight.scales.dtype)), 2)
+        store_numbers(weight.scales, row, both.view(len(both), -1), 2)
+        return
+    store_numbers(weight.scales, row, scales, UNIT // form.group)
+    if weight.lows is not None and lows is not None:
+        store_numbers(weight.lows, row, lows, UNIT // form.group)
+
+
+def store_supers(weight: CudaWeight, row: int, scales: Tensor | None, mins: Tensor | None) -> None:
+    """Numbers [n,S] of the super-groups of the rows from `row` on."""
+    if weight.supers is not None and scales is not None:
+        both = torch.stack((scales, torch.zeros_like(scales) if mins is None else mins), 2)
+        store_numbers(weight.supers, row, both.view(len(both), -1), 2)
+
+
+def store_numbers(to: Tensor, row: int, numbers: Tensor, beside: int) -> None:
+    """Numbers [n,G] of the rows from `row` on, `beside` of a row side by side."""
+    n, held = numbers.shape
+    units = to.shape[0] // beside
+    if held != to.shape[0]:
+        numbers = torch.nn.functional.pad(numbers, (0, to.shape[0] - held))
+    there = to.view(units, to.shape[1], beside)[:, row : row + n]
+    there.copy_(numbers.view(n, units, beside).permute(1, 0, 2))
+
+
+def to_device(array: Any, device: torch.device) -> Tensor | None:
+    return None if array is None else to_tensor(array).to(device)
+
+
 def store_codes(codes: Tensor, packed: bool) -> Tensor:
-    """[n,K] codes, one a byte -> as they are stored: whole units, two a byte where `packed`."""
+    """[n,K] codes, one a byte -> words of whole units, two codes a byte where `packed`."""
     n, k = codes.shape
     wide = pad(k)
+    codes = codes.view(torch.uint8)
     if wide != k:
         codes = torch.nn.functional.pad(codes, (0, wide - k))
-    if not packed:
-        return codes
-    halves = codes.view(n, wide // UNIT, 2, UNIT // 2)
-    return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(n, wide // 2)
+    if packed:
+        halves = codes.view(n, wide // UNIT, 2, UNIT // 2)
+        codes = halves[:, :, 0] | (halves[:, :, 1] << 4)
+    parts = codes.reshape(n, -1, 4, 2, 4, 2)  # j, h, q, e
+    return parts.permute(0, 1, 4, 2, 3, 5).reshape(n, -1).view(torch.int32)
 
 
 def to_tensor(array: Any) -> Tensor:
@@ -240,27 +276,23 @@ def _quantise_rows(weight: CudaWeight, row: int, w: Tensor) -> None:
     lows = x.amin(2, keepdim=True).clamp(max=0) if form.lows else torch.zeros_like(x[:, :, :1])
     scale = (x.amax(2, keepdim=True) - lows if form.lows else x.abs().amax(2, keepdim=True)) / high
     scale = scale.clamp(min=1e-7)
-    if weight.supers is not None:  # scales and minima in 6 or 8 bits, of one number for 256
-        _store_nested(weight.scales, weight.supers, scale, row)
-        _store_nested(weight.lows, weight.super_lows, -lows, row)
-    else:
-        assert weight.scales is not None
-        weight.scales[: k // group, row:end] = scale[:, :, 0].t().to(weight.scales.dtype)
     zeros = (-lows / scale).round() if form.lows == "zeros" else -lows / scale
-    if form.lows == "zeros":
-        assert weight.lows is not None
-        weight.lows[: k // group, row:end] = zeros[:, :, 0].t().to(torch.uint8)
+    stored = zeros + form.zero if form.lows == "zeros" else -lows
+    if weight.supers is None:
+        store_groups(weight, row, scale[:, :, 0], stored[:, :, 0])
+    else:  # scales and minima in 6 bits, of one number for 256
+        top, scale8 = _nest(scale[:, :, 0], form.super_group // group)
+        low_top, low8 = _nest(stored[:, :, 0], form.super_group // group)
+        store_groups(weight, row, scale8, low8)
+        store_supers(weight, row, top, low_top)
     codes = (x / scale + zeros).round().clamp(low, high).view(n, k) + form.zero
-    weight.data[row:end] = store_codes(codes.to(weight.data.dtype), form.packed)
+    weight.data[row:end] = store_codes(
+        codes.to(torch.int8 if form.signed else torch.uint8), form.packed
+    )
 
 
-def _store_nested(to: Tensor | None, supers: Tensor | None, numbers: Tensor, row: int) -> None:
-    """Numbers [n,G,1] as whole ones times one of their super-group."""
-    if to is None or supers is None:
-        return
-    n, count = numbers.shape[:2]
-    by = count // supers.shape[0]
-    top = (numbers.view(n, -1, by).amax(2) / 63).clamp(min=1e-7)
-    whole = (numbers.view(n, -1, by) / top[:, :, None]).round()
-    to[:, row : row + n] = whole.view(n, count).t().to(to.dtype)
-    supers[:, row : row + n] = top.t().to(supers.dtype)
+def _nest(numbers: Tensor, each: int) -> tuple[Tensor, Tensor]:
+    """Numbers [n,G] as one of each super-group times whole ones of up to 63."""
+    by = numbers.view(len(numbers), -1, each)
+    top = (by.amax(2) / 63).clamp(min=1e-7)
+    return top, (by / top[:, :, None]).round().view(numbers.shape)

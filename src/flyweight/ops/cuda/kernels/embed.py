@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from flyweight.ops.cuda.kernels.gemm_open import open_tile
+from flyweight.ops.cuda.kernels.gemm_open import open_half
 
 
 @triton.jit
@@ -23,19 +23,19 @@ def embed_grouped(codes, table, scales, lows, supers, super_lows, row_scales, co
     """One unit of 128 of a row; `ROWS`: scales of rows; `ORDERED`: code k is element columns[k]."""
     t = tl.program_id(0).to(tl.int64)
     row = tl.load(ids + t)
-    k0 = tl.program_id(1) * 128
+    u = tl.program_id(1)
     rows = row + tl.zeros((1,), tl.int32)
     half = tl.arange(0, 64)[None, :]
+    place = (half % 8 // 2) * 16 + (half // 16) * 4 + (half // 8 % 2) * 2 + half % 2
     at = codes + row.to(tl.int64) * w_stride
     for i in tl.static_range(2):
-        first = k0 + 64 * i
-        k = first + half
-        if PACKED:  # noqa: SIM108
-            some = (tl.load(at + k0 // 2 + half) >> (4 * i)) & 15
+        k = u * 128 + 64 * i + half
+        if PACKED:
+            some = (tl.load(at + u * 64 + place) >> (4 * i)) & 15
         else:
-            some = tl.load(at + k)
-        got = open_tile(some, table, scales, lows, supers, super_lows, rows, first, N, READ, ZERO,
-                        LOWS, GROUP, SUPER, 1, 64)  # fmt: skip
+            some = tl.load(at + u * 128 + 64 * i + place)
+        got = open_half(some, table, scales, lows, supers, rows, u, N, i, READ, ZERO,
+                        LOWS, GROUP, SUPER, 1)  # fmt: skip
         if ROWS:
             got = tl.load(row_scales + row) * got
         where = k

@@ -11,7 +11,19 @@ or on whether one program walks all splits (WALK) or each has its own and the la
 import triton
 import triton.language as tl
 
-from flyweight.ops.cuda.kernels.gemm_open import dot, open_tile, round_tile
+from flyweight.ops.cuda.kernels.gemm_open import (
+    E2M1,
+    E4M3,
+    E5M2,
+    FLOAT_ZEROS,
+    INTERPRETED,
+    WHOLE,
+    dot,
+    open_half,
+    order_bytes,
+    round_tile,
+)
+from flyweight.ops.cuda.kernels.gemm_words import load_unit, open_words, order_pairs, read_floats
 
 ONE, WALK, PARTS = (tl.constexpr(i) for i in range(3))
 
@@ -67,23 +79,46 @@ def sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K
                 LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr,
                 EXACT: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr):  # fmt: skip
     """One split of a weight of codes, 128 along K a step, in two halves."""
+    # Codes less zero points are exact in bfloat16 where those are whole.
+    PAIRS: tl.constexpr = (
+        PACKED and (READ == WHOLE or READ == E2M1) and  # noqa: SIM109
+        GROUP > 0 and LOWS % 4 != FLOAT_ZEROS
+        and not EXACT and not INTERPRETED
+    )  # fmt: skip
+    FLOATS: tl.constexpr = (
+        (READ == E4M3 or READ == E5M2)  # noqa: SIM109
+        and GROUP == 0
+        and not EXACT
+        and not INTERPRETED
+    )
+    WORDS: tl.constexpr = 16 if PACKED else 32
     acc = tl.zeros((BN, BT), tl.float32)
-    half = tl.arange(0, 64)
-    for k0 in range(k_first, k_end, 128):
-        if PACKED:
-            pair = tl.load(w + w_rows[:, None] + (k0 // 2 + half)[None, :])
-            first, second = pair & 15, pair >> 4
+    half, sixteen = tl.arange(0, 64), tl.arange(0, 16)
+    for u in range(k_first // 128, k_end // 128):
+        words = tl.load(w + w_rows[:, None] + (u * WORDS + sixteen)[None, :])
+        more = words
+        if not PACKED:
+            more = tl.load(w + w_rows[:, None] + (u * WORDS + 16 + sixteen)[None, :])
+        seen = load_rows(x, x_rows, u * 128 + half, K, EVEN)
+        then = load_rows(x, x_rows, u * 128 + 64 + half, K, EVEN)
+        if PAIRS:
+            by, low = load_unit(scales, lows, supers, n, u, N, LOWS, SUPER, 128 // GROUP)
+            some = open_words(words, by, low, 0, READ, ZERO, LOWS, BN, 128 // GROUP)
+            others = open_words(words, by, low, 1, READ, ZERO, LOWS, BN, 128 // GROUP)
+        elif FLOATS:
+            some = order_pairs(read_floats(words, READ), BN)
+            others = order_pairs(read_floats(more, READ), BN)
         else:
-            first = tl.load(w + w_rows[:, None] + (k0 + half)[None, :])
-            second = tl.load(w + w_rows[:, None] + (k0 + 64 + half)[None, :])
-        seen = load_rows(x, x_rows, k0 + half, K, EVEN)
-        more = load_rows(x, x_rows, k0 + 64 + half, K, EVEN)
-        some = open_tile(first, table, scales, lows, supers, super_lows, n, k0, N, READ, ZERO,
-                         LOWS, GROUP, SUPER, BN, 64)  # fmt: skip
-        acc = dot(round_tile(some, EXACT), round_tile(seen, EXACT), acc, EXACT)
-        some = open_tile(second, table, scales, lows, supers, super_lows, n, k0 + 64, N, READ,
-                         ZERO, LOWS, GROUP, SUPER, BN, 64)  # fmt: skip
-        acc = dot(round_tile(some, EXACT), round_tile(more, EXACT), acc, EXACT)
+            words, more = words.to(tl.uint32, bitcast=True), more.to(tl.uint32, bitcast=True)
+            if PACKED:
+                words, more = words & 0x0F0F0F0F, (more >> 4) & 0x0F0F0F0F
+            some = open_half(order_bytes(words, BN), table, scales, lows, supers, n, u, N, 0, READ,
+                             ZERO, LOWS, GROUP, SUPER, BN)  # fmt: skip
+            others = open_half(order_bytes(more, BN), table, scales, lows, supers, n, u, N, 1, READ,
+                               ZERO, LOWS, GROUP, SUPER, BN)  # fmt: skip
+            some, others = round_tile(some, EXACT), round_tile(others, EXACT)
+        acc = dot(some, round_tile(seen, EXACT), acc, EXACT)
+        acc = dot(others, round_tile(then, EXACT), acc, EXACT)
     return acc
 
 

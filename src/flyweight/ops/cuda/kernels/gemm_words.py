@@ -1,0 +1,239 @@
+"""Codes of a tile of weights to bfloat16, two at a time in a register.
+
+Invariant: `open_words` gives what `gemm_open.open_half` gives, rounded to bfloat16: differences of
+whole codes and zero points are exact, and a scale is the sum of two bfloat16 numbers, so that one
+rounding is left; minima are rounded by themselves.  The order of words is that of gemm_open.py.
+"""
+
+# ruff: noqa: RET505 -- what follows a return is compiled too, unless it is in an else
+
+import triton
+import triton.language as tl
+
+from flyweight.ops.cuda.kernels.gemm_open import (
+    E2M1,
+    E4M3,
+    MINS,
+    PAIRED,
+    ZEROS,
+    load_numbers,
+    load_pair,
+)
+
+
+@triton.jit
+def order_pairs(words, BN: tl.constexpr):
+    """Words [BN,16,2] of two bfloat16 -> [BN,64] in their order."""
+    bits = words.to(tl.uint32, bitcast=True)
+    first = (bits & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    second = (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    both = tl.reshape(tl.join(first, second), (BN, 4, 4, 2, 2))  # q, j, h, e
+    return tl.reshape(tl.permute(both, (0, 2, 3, 1, 4)), (BN, 64))
+
+
+@triton.jit
+def split_codes(words, HALF: tl.constexpr, READ: tl.constexpr):
+    """Words of eight codes of 4 bits -> of a half, [BN,16,2]: words of two bfloat16, by h.  Whole
+    codes get 128 added: their bits are the last ones of its mantissa.  Those of floats are moved to
+    their places in bfloat16 and multiplied by the difference of the two biases.
+    """
+    if READ == E2M1:
+        moved = words & -0xF0F0F10 if HALF else (words << 4) & -0xF0F0F10
+        a, b = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 x, y, by, none;
+            mov.b32 by, 0x7F007F00;
+            mov.b32 none, 0x80008000;
+            prmt.b32 x, $2, 0, 0x1404;
+            shr.u32 y, x, 6;
+            and.b32 y, y, 0x01C001C0;
+            lop3.b32 x, x, 0x80008000, y, 0xEA;
+            fma.rn.bf16x2 $0, x, by, none;
+            prmt.b32 x, $2, 0, 0x3424;
+            shr.u32 y, x, 6;
+            and.b32 y, y, 0x01C001C0;
+            lop3.b32 x, x, 0x80008000, y, 0xEA;
+            fma.rn.bf16x2 $1, x, by, none;
+            }""",
+            "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
+        a, b = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 top;
+            mov.b32 top, 0x43434343;
+            prmt.b32 $0, $2, top, 0x4140;
+            prmt.b32 $1, $2, top, 0x4342;
+            }""",
+            "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.join(a, b)
+
+
+@triton.jit
+def read_floats(words, READ: tl.constexpr):
+    """Words of four floats of 8 bits -> [BN,16,2]: words of two bfloat16, by h."""
+    if READ == E4M3:
+        a, b = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 x, y, by, none;
+            mov.b32 by, 0x7B807B80;
+            mov.b32 none, 0x80008000;
+            prmt.b32 x, $2, 0, 0x1404;
+            shr.u32 y, x, 4;
+            and.b32 y, y, 0x07F007F0;
+            lop3.b32 $0, x, 0x80008000, y, 0xEA;
+            prmt.b32 x, $2, 0, 0x3424;
+            shr.u32 y, x, 4;
+            and.b32 y, y, 0x07F007F0;
+            lop3.b32 $1, x, 0x80008000, y, 0xEA;
+            fma.rn.bf16x2 $0, $0, by, none;
+            fma.rn.bf16x2 $1, $1, by, none;
+            }
+            """,
+            "=&r,=&r,r",
+            [words],
+            dtype=(tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        a, b = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 x, y, by, none;
+            mov.b32 by, 0x77807780;
+            mov.b32 none, 0x80008000;
+            prmt.b32 x, $2, 0, 0x1404;
+            shr.u32 y, x, 3;
+            and.b32 y, y, 0x0FE00FE0;
+            lop3.b32 $0, x, 0x80008000, y, 0xEA;
+            prmt.b32 x, $2, 0, 0x3424;
+            shr.u32 y, x, 3;
+            and.b32 y, y, 0x0FE00FE0;
+            lop3.b32 $1, x, 0x80008000, y, 0xEA;
+            fma.rn.bf16x2 $0, $0, by, none;
+            fma.rn.bf16x2 $1, $1, by, none;
+            }
+            """,
+            "=&r,=&r,r",
+            [words],
+            dtype=(tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+    return tl.join(a, b)
+
+
+@triton.jit
+def double(x):
+    """float32 -> a word of that number twice, in bfloat16."""
+    return tl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $1, $1;", "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def take_half(each, HALF: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr):
+    """What half of a unit has of the numbers [BN,PER] of its groups, [BN,PER/2]; [BN,1] of one."""
+    if PER == 1:
+        return each
+    elif PER == 2:
+        first, second = tl.split(each)
+        return second[:, None] if HALF else first[:, None]
+    else:
+        first, second = tl.split(tl.permute(tl.reshape(each, (BN, 2, PER // 2)), (0, 2, 1)))
+        return second if HALF else first
+
+
+@triton.jit
+def spread(each, BN: tl.constexpr, J: tl.constexpr):
+    """Words of the groups of a half [BN,J], one for each word of `split_codes`."""
+    if J == 1:
+        return tl.reshape(each, (BN, 1, 1))
+    else:
+        wide = tl.broadcast_to(tl.reshape(each, (BN, 1, J, 1, 1)), (BN, 4, J, 4 // J, 2))
+        return tl.reshape(wide, (BN, 16, 2))
+
+
+@triton.jit
+def scale_words(codes, offset, high, low, least, LOWS: tl.constexpr, READ: tl.constexpr):
+    """(code + offset) * (high + low) + least, two at a time: the sum is exact and high + low is the
+    scale, so that the result is rounded once where there are no minima.
+    """
+    if READ == E2M1:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 x, none;
+            mov.b32 none, 0x80008000;
+            fma.rn.bf16x2 x, $1, $3, none;
+            fma.rn.bf16x2 $0, $1, $2, x;
+            }""",
+            "=r,r,r,r", [codes, high, low], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    elif LOWS == MINS:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 code, one, x;
+            mov.b32 one, 0x3F803F80;
+            fma.rn.bf16x2 code, $1, one, $2;
+            fma.rn.bf16x2 x, code, $4, $5;
+            fma.rn.bf16x2 $0, code, $3, x;
+            }""",
+            "=r,r,r,r,r,r", [codes, offset, high, low, least], dtype=tl.int32, is_pure=True,
+            pack=1,
+        )  # fmt: skip
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 code, one, none, x;
+            mov.b32 one, 0x3F803F80;
+            mov.b32 none, 0x80008000;
+            fma.rn.bf16x2 code, $1, one, $2;
+            fma.rn.bf16x2 x, code, $4, none;
+            fma.rn.bf16x2 $0, code, $3, x;
+            }""",
+            "=r,r,r,r,r", [codes, offset, high, low], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def load_unit(scales, lows, supers, rows, u, N, LOWS: tl.constexpr, SUPER: tl.constexpr,
+              PER: tl.constexpr):  # fmt: skip
+    """Scales and low numbers of a unit, float32 [BN,PER] each; [BN,1] where they are paired."""
+    if LOWS >= PAIRED:
+        by, low = load_pair(scales, rows, u, N)
+    else:
+        by = load_numbers(scales, rows, u, N, PER).to(tl.float32)
+        low = by
+        if LOWS > 0:
+            low = load_numbers(lows, rows, u, N, PER).to(tl.float32)
+    if SUPER > 0:
+        top, low_top = load_pair(supers, rows, u // 2, N)
+        by = top * by
+        low = low_top * low
+    return by, low
+
+
+@triton.jit
+def open_words(words, by, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.constexpr,
+               LOWS: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr):  # fmt: skip
+    """Half of a unit of codes of 4 bits, words [BN,16], with what `load_unit` says -> [BN,64]
+    bfloat16.
+    """
+    J: tl.constexpr = PER // 2 if PER > 1 else 1
+    by = take_half(by, HALF, BN, PER)
+    high = double(by)
+    fine = spread(double(by - (high & -0x10000).to(tl.float32, bitcast=True)), BN, J)
+    high = spread(high, BN, J)
+    OFFSET: tl.constexpr = (0xC300 + ZERO) * 0x10001 - (1 << 32)  # -128 - ZERO in bfloat16, twice
+    offset = tl.full((1, 1, 1), OFFSET, tl.int32)
+    if LOWS % 4 == ZEROS:
+        offset = spread(double(-128.0 - take_half(low, HALF, BN, PER)), BN, J)
+    rest = offset
+    if LOWS % 4 == MINS:
+        rest = spread(double(-take_half(low, HALF, BN, PER)), BN, J)
+    codes = split_codes(words, HALF, READ)
+    return order_pairs(scale_words(codes, offset, high, fine, rest, LOWS % 4, READ), BN)
