@@ -18,6 +18,7 @@ from flyweight.ops.cuda import CudaOps, attention
 from flyweight.ops.cuda.attention import Shape, Tiles
 from flyweight.ops.operands import HeadNorm, Rotation
 from flyweight.ops.reference import ReferenceOps
+from flyweight.ops.reference_kv import FLOATS, encode, turn
 from flyweight.spec import KV_TYPES, KVGroup
 from flyweight.wire import F32
 
@@ -57,6 +58,15 @@ class Case:
             write(kv, batch.slots, self.qkv[:, self.heads * self.group.k_dim :])
         else:
             ops.rope_store(self.qkv, kv, batch, still(len(self.qkv), 0), None)
+        return kv
+
+    def store_codes(self, ops: Any, dtype: str) -> Any:
+        """The same through the op, into scales that are NaN elsewhere."""
+        kv = ops.make_kv_layer(self.group, self.pages.blocks, self.pages.block, dtype)
+        for held in kv.scales:
+            held.fill_(float("nan"))
+        batch = self.pages.step([(0, c) for c in self.contexts])
+        ops.rope_store(give(ops, self.qkv), kv, batch, still(len(self.qkv), 0), None)
         return kv
 
     def attend(self, ops: Any, kv: Any, chunks: list[tuple[int, int]], **how: Any) -> F32:
@@ -185,6 +195,72 @@ def test_squash_is_tanh(device: str) -> None:
     assert np.abs(flat - v).max() < 1e-5
 
 
+CODED = tuple(attention.CODES)
+
+
+def read_codes(kv: Any, slots: Any) -> list[tuple[Any, F32]]:
+    """K's and V's numbers [n, heads, elements] and scales [n, heads, 1] as they are stored."""
+    found, size = [], kv.block_size
+    where = torch.from_numpy(slots).long().to(kv.k.device)
+    for held, scale in zip((kv.k, kv.v), kv.scales, strict=True):
+        codes = held[where // size, :, where % size].cpu().numpy()
+        numbers = codes.astype(np.float64)
+        if kv.dtype != "int8":
+            mantissa, bias = FLOATS[kv.dtype]
+            whole, rest = np.divmod(codes & 127, 2**mantissa)
+            assert not ((whole == 0) & (rest > 0)).any(), "subnormals are not stored"
+            numbers = np.where(whole == 0, 0, np.ldexp(1 + rest / 2**mantissa, whole - bias))
+            numbers = np.where(codes < 0, -numbers, numbers)
+        found.append((numbers, scale[where // size, :, where % size].cpu().numpy()[..., None]))
+    return found
+
+
+@pytest.mark.parametrize("dtype", CODED)
+@pytest.mark.parametrize(("k_dim", "v_dim"), [(128, 128), (48, 40), (6, 10)])
+def test_stored_codes_are_the_references(device: str, dtype: str, k_dim: int, v_dim: int) -> None:
+    rng, group, ops = np.random.default_rng(1), KVGroup(2, k_dim, v_dim), make(device)
+    batch = paged(rng, [(0, 7)], 16).step([(0, 7)])
+    qkv = normal(rng, 7, 2 * k_dim + group.width)
+    qkv *= np.float32(10) ** rng.integers(-20, 20, (7, 1)).astype(np.float32)
+    qkv[3], qkv[4, 5], qkv[5, -1], qkv[6] = 0, 1e-45, 3e38, 1e-42
+    kv = ops.make_kv_layer(group, 2, 16, dtype)
+    ops.rope_store(give(ops, qkv), kv, batch, still(7, 0), None)
+    k, v = np.split(qkv[:, 2 * k_dim :], [2 * k_dim], axis=1)
+    given = turn(k.reshape(7, 2, k_dim), k_dim & -k_dim), v.reshape(7, 2, v_dim)
+    turned = np.float32(k_dim & -k_dim), np.float32(1)
+    for mine, x, n in zip(read_codes(kv, batch.slots), given, turned, strict=True):
+        numbers, scale = encode(x, dtype)
+        np.testing.assert_array_equal(mine[1], scale / n)
+        assert (mine[0] == numbers)[scale[..., 0] > 0].all()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", CODED)
+@pytest.mark.parametrize("v_in_k", [False, True])
+def test_attention_over_codes(device: str, dtype: str, v_in_k: bool) -> None:
+    """Against the reference; the last tokens alone; what is not seen holds NaN."""
+    some = case(KVGroup(1, 48, 32, v_in_k=v_in_k), 2)
+    mine, truth = make(device), ReferenceOps("bf16")
+    kv = some.store_codes(mine, dtype)
+    got = some.attend(mine, kv, CHUNKS)
+    want = some.attend(truth, some.store(truth, dtype), CHUNKS)
+    assert np.abs(got - want).max() <= some.bound(dtype)
+    last = some.attend(mine, kv, [(0, 1), (32, 1), (69, 1)])
+    assert (last == got[[0, 17, 24]]).all()
+
+
+@pytest.mark.usefixtures("small")
+def test_codes_that_are_not_seen_cannot_leak(device: str) -> None:
+    some, ops = case(KVGroup(1, 16, 16), 3, (40,)), make(device)
+    clean = some.attend(ops, some.store_codes(ops, "int8"), [(0, 40)])
+    qkv = some.qkv.copy()
+    qkv[30:, some.heads * 16 :] = np.array([np.nan, np.inf])[np.arange(10) % 2][:, None]
+    dirty = replace(some, qkv=qkv)
+    out = dirty.attend(ops, dirty.store_codes(ops, "int8"), [(0, 40)])
+    assert np.isfinite(clean).all() and (out[:30] == clean[:30]).all()
+    assert np.isnan(out[30:]).all()
+
+
 NORMS = ["none", "heads", "whole", "whole q"]
 
 
@@ -268,7 +344,7 @@ def test_moving_slots(device: str, group: KVGroup) -> None:
 
 def test_memory_and_refusals(device: str) -> None:
     ops, group = make(device), KVGroup(2, 64, 32)
-    for dtype in attention.TYPES:
+    for dtype in (*attention.TYPES, *CODED):
         kv = ops.make_kv_layer(group, 3, 32, dtype)
         assert kv.nbytes == 96 * KV_TYPES[dtype].count_bytes(group)
         assert kv.spare_slot == 96 and kv.k.shape[0] == 4

@@ -17,12 +17,14 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import KV_DTYPES, check_codes, uses_pairs
 from flyweight.ops.cuda.kernels import attend as tiled
 from flyweight.ops.cuda.kernels import store as rows
+from flyweight.ops.cuda.kernels import store_codes
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KV_TYPES, KVGroup
 
 LOG2E = 1.4426950408889634
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+CODES = {"int8": 1, "fp8_e4m3": 2, "fp8_e5m2": 3}  # as kernels/store_codes.py numbers them
 STORE_HEADS = 8  # heads of a token that one program of `store_rows` takes
 FEW_PROGRAMS = 264  # with fewer programs than this the splits of a context run side by side
 MANY_PROGRAMS = 4096  # enough to keep the device busy: more splits share a program
@@ -50,16 +52,17 @@ class Tiles:
 # By what is multiplied: pairs of bf16 in heads of up to 128 or 256 elements or beyond; float32.
 CONFIG = {
     "small": Tiles(64, 512, Shape(16, 4, 3), Shape(128, 8, 3)),
-    "large": Tiles(64, 512, Shape(16, 4, 2), Shape(128, 8, 2)),
-    "huge": Tiles(32, 512, Shape(16, 4, 2), Shape(64, 8, 2)),
+    "large": Tiles(64, 512, Shape(16, 4, 2), Shape(64, 8, 2)),
+    "huge": Tiles(32, 512, Shape(16, 8, 3), Shape(64, 8, 2)),
     "float32": Tiles(32, 512, Shape(16, 4, 1), Shape(16, 4, 1)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CudaKV:
-    """K and V of one layer, [blocks + 1, heads, block size, elements].  `pairs`: attention
-    multiplies bf16; else float32.
+    """K and V of one layer, [blocks + 1, heads, block size, elements]; codes have `scales` of K and
+    of V, the same without elements.  `pairs`: attention multiplies bf16; else float32.  `turns`: K
+    is rotated in rows of 2**turns elements.
     """
 
     group: KVGroup
@@ -69,6 +72,8 @@ class CudaKV:
     k: Tensor
     v: Tensor | None
     pairs: bool
+    scales: tuple[Tensor, Tensor] | None = None
+    turns: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -111,14 +116,19 @@ def make_kv_layer(
             f"allowed: at most {group.k_dim}"
         )
     check_codes(group, block_size, dtype)
-    if dtype not in TYPES:
-        allowed = ", ".join(TYPES)
+    if dtype not in TYPES and dtype not in CODES:
+        allowed = ", ".join((*TYPES, *CODES))
         raise ConfigError("is not on CUDA", "kv_cache_dtype", value=dtype, allowed=allowed)
     shape = blocks + 1, group.heads, block_size
-    k = torch.empty((*shape, group.k_dim), dtype=TYPES[dtype], device=device)
+    k = torch.empty((*shape, group.k_dim), dtype=TYPES.get(dtype, torch.int8), device=device)
     v = None if group.v_in_k else k.new_empty((*shape, group.v_dim))
     pairs = uses_pairs(group, block_size, dtype, activations)
-    return CudaKV(group, blocks, block_size, dtype, k, v, pairs)
+    if dtype in TYPES:
+        return CudaKV(group, blocks, block_size, dtype, k, v, pairs)
+    of_k = k.new_empty(shape, dtype=torch.float32)
+    scales = of_k, of_k if v is None else torch.empty_like(of_k)
+    turns = 0 if group.v_in_k else (group.k_dim & -group.k_dim).bit_length() - 1
+    return CudaKV(group, blocks, block_size, dtype, k, v, pairs, scales, turns)
 
 
 def rotation(positions: Tensor, inv_freq: Tensor, scale: float) -> Rotation:
@@ -139,7 +149,7 @@ def rope_store(
     assert isinstance(kv, CudaKV)
     group, (tokens, width) = kv.group, qkv.shape
     heads = (width - group.width) // group.k_dim
-    kind = torch.bfloat16 if kv.pairs else torch.float32
+    kind = torch.bfloat16 if kv.pairs and kv.scales is None else torch.float32
     q = qkv.new_empty((tokens, heads, group.k_dim), dtype=kind)
     if not tokens:
         return q
@@ -158,10 +168,11 @@ def rope_store(
     launch: Any = rows.store_rows[(tokens, tiles)]
     launch(
         qkv, cos, rope.sin, *weights, sizes, batch.slots, q, kv.k, kv.k if kv.v is None else kv.v,
-        width, half, eps, HQ=heads, HK=group.heads, DK=group.k_dim, DV=group.v_dim,
-        BLOCK=kv.block_size, HEADS=STORE_HEADS, PK=triton.next_power_of_2(group.k_dim),
-        PV=triton.next_power_of_2(group.v_dim), Q_NORM=q_norm, K_NORM=k_norm, IN_K=group.v_in_k,
-        num_warps=4,
+        *(kv.scales or (qkv, qkv)), width, half, eps, HQ=heads, HK=group.heads, DK=group.k_dim,
+        DV=group.v_dim, BLOCK=kv.block_size, HEADS=STORE_HEADS,
+        PK=triton.next_power_of_2(group.k_dim), PV=triton.next_power_of_2(group.v_dim),
+        Q_NORM=q_norm, K_NORM=k_norm, IN_K=group.v_in_k, CODE=CODES.get(kv.dtype, 0),
+        TURNS=kv.turns, num_warps=4,
     )  # fmt: skip
     return q
 
@@ -207,6 +218,8 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     out = q.new_empty((tokens, heads * group.v_dim), dtype=dtype)
     if not tokens:
         return out
+    if kv.turns:
+        q = _turn(q, kv.turns)
     tiles, sequences = choose_tiles(kv), batch.tables.shape[0]
     if batch.decode:
         sequences = min(sequences, tokens)  # a padded step, and rows without the padding
@@ -235,12 +248,13 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     columns = split_columns(group)
     launch: Any = tiled.attend_rows[(programs, lanes, sequences)]
     launch(
-        q, kv.k, kv.k if kv.v is None else kv.v, batch.tables, batch.starts, batch.positions,
-        sinks, out, parts, marks, batch.tables.shape[1], across, splits, unit, shrink,
-        seen.window, seen.chunk, HK=group.heads, G=share, GP=padded, HEAD_TILES=head_tiles,
-        DK=group.k_dim, BLOCK=kv.block_size, **columns, ROWS=shape.rows, TOKENS=each,
-        KEYS=tiles.keys, IN_K=group.v_in_k, CAP=seen.softcap > 0, PAIRS=kv.pairs, APART=apart,
-        WIDE=not q.is_cuda, **kinds, num_warps=shape.warps, num_stages=shape.stages,
+        q, kv.k, kv.k if kv.v is None else kv.v, *(kv.scales or (out, out)), batch.tables,
+        batch.starts, batch.positions, sinks, out, parts, marks, batch.tables.shape[1], across,
+        splits, unit, shrink, seen.window, seen.chunk, HK=group.heads, G=share, GP=padded,
+        HEAD_TILES=head_tiles, DK=group.k_dim, BLOCK=kv.block_size, **columns, ROWS=shape.rows,
+        TOKENS=each, KEYS=tiles.keys, IN_K=group.v_in_k, CAP=seen.softcap > 0, PAIRS=kv.pairs,
+        APART=apart, CODE=CODES.get(kv.dtype, 0), WIDE=not q.is_cuda, **kinds,
+        num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
     if apart:
         merge: Any = tiled.merge_splits[(tokens * heads,)]
@@ -251,11 +265,21 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     return out
 
 
+def _turn(q: Tensor, turns: int) -> Tensor:
+    """q rotated as K is, in bfloat16."""
+    count, dim = q.shape[0] * q.shape[1], q.shape[2]
+    out = torch.empty_like(q, dtype=torch.bfloat16)
+    launch: Any = store_codes.turn_rows[(triton.cdiv(count, STORE_HEADS),)]
+    padded = triton.next_power_of_2(dim)
+    launch(q, out, count, D=dim, P=padded, ROWS=STORE_HEADS, TURNS=turns, num_warps=4)
+    return out
+
+
 def move_kv(kv: KVLayer, src: Tensor, dst: Tensor) -> None:
     """As if every source were read before the first destination is written."""
     assert isinstance(kv, CudaKV)
     src, dst = src.long(), dst.long()
     size = kv.block_size
-    for held in (kv.k, kv.v):
+    for held in {kv.k, kv.v, *(kv.scales or ())}:
         if held is not None:
             held[dst // size, :, dst % size] = held[src // size, :, src % size]

@@ -6,6 +6,8 @@ Invariant: a program works on one token; what it computes depends on that token'
 import triton
 import triton.language as tl
 
+from flyweight.ops.cuda.kernels.store_codes import encode, turn
+
 
 @triton.jit
 def rotate_angles(positions, inv_freq, cos, sin, half, scale, P: tl.constexpr):
@@ -65,10 +67,12 @@ def turn_heads(
 
 @triton.jit
 def store_rows(
-    qkv, cos, sin, q_weights, k_weights, sizes, slots, q, k, v, width, half, eps,
+    qkv, cos, sin, q_weights, k_weights, sizes, slots, q, k, v, k_scales, v_scales,
+    width, half, eps,
     HQ: tl.constexpr, HK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     BLOCK: tl.constexpr, HEADS: tl.constexpr, PK: tl.constexpr, PV: tl.constexpr,
-    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, IN_K: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, IN_K: tl.constexpr, CODE: tl.constexpr,
+    TURNS: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of a token: programs of axis 1 take q's, then K's with V's."""
     t = tl.program_id(0).to(tl.int64)
@@ -93,10 +97,21 @@ def store_rows(
             K_NORM,
         )  # fmt: skip
         of_k = (head < HK)[:, None] & (i < DK)[None, :]
-        tl.store(k + at[:, None] * DK + i[None, :], key.to(k.dtype.element_ty), mask=of_k)
+        if CODE:
+            k_codes, k_scale = encode(turn(key, HEADS, PK, TURNS), CODE)
+            tl.store(k + at[:, None] * DK + i[None, :], k_codes, mask=of_k)
+            tl.store(k_scales + at, k_scale * (1.0 / (1 << TURNS)), mask=head < HK)
+        else:
+            tl.store(k + at[:, None] * DK + i[None, :], key.to(k.dtype.element_ty), mask=of_k)
         if not IN_K:
             j = tl.arange(0, PV)
             of_v = (head < HK)[:, None] & (j < DV)[None, :]
             values = x + (HQ + HK) * DK + head[:, None] * DV + j[None, :]
             value = tl.load(values, mask=of_v, other=0.0)
-            tl.store(v + at[:, None] * DV + j[None, :], value.to(v.dtype.element_ty), mask=of_v)
+            to_v = v + at[:, None] * DV + j[None, :]
+            if CODE:
+                v_codes, v_scale = encode(value, CODE)
+                tl.store(to_v, v_codes, mask=of_v)
+                tl.store(v_scales + at, v_scale, mask=head < HK)
+            else:
+                tl.store(to_v, value.to(v.dtype.element_ty), mask=of_v)
