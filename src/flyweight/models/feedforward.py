@@ -93,7 +93,7 @@ class Mixture:
         out, once = None, np.ones((len(x), 1), np.float32)
         for j in range(ids.shape[1]):  # each expert's input has a weight of its own
             given = ops.concat((x,))
-            ops.scale_rows(given, np.ascontiguousarray(weights[:, j]))
+            ops.scale_rows(given, ops.concat((weights[:, j : j + 1],)).reshape(-1))
             said = ops.experts(given, ids[:, j : j + 1], once, *matrices)
             if out is not None:
                 ops.add(out, said)

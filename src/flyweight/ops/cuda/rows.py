@@ -10,6 +10,7 @@ from torch import Tensor
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import GATED_ACTS, PLAIN_ACTS
 from flyweight.ops.cuda.kernels import rows as kernels
+from flyweight.ops.cuda.kernels.pdl import PDL
 
 BLOCK = 1024  # elements of a program that takes each for itself
 LARGEST = 16384  # elements of a row that a program holds at once; longer rows are read again
@@ -25,7 +26,9 @@ def norm(x: Tensor, w: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         width = x.shape[-1]
         block, warps = _choose_block(width)
         grid = (x.numel() // width,)
-        kernels.norm_kernel[grid](x, x, w, out, eps, width, block, False, num_warps=warps)
+        kernels.norm_kernel[grid](
+            x, x, w, out, eps, width, block, False, PDL, num_warps=warps, launch_pdl=PDL
+        )
     return out
 
 
@@ -37,7 +40,9 @@ def add_norm(x: Tensor, residual: Tensor, w: Tensor, eps: float, dtype: torch.dt
         width = x.shape[-1]
         block, warps = _choose_block(width)
         grid = (x.numel() // width,)
-        kernels.norm_kernel[grid](x, held, w, out, eps, width, block, True, num_warps=warps)
+        kernels.norm_kernel[grid](
+            x, held, w, out, eps, width, block, True, PDL, num_warps=warps, launch_pdl=PDL
+        )
         _keep(held, residual)
     return out
 
@@ -51,7 +56,7 @@ def layer_norm(x: Tensor, w: Tensor, b: Tensor | None, eps: float, dtype: torch.
         block, warps = _choose_block(width)
         kernels.layer_norm_kernel[(x.numel() // width, 1)](
             x, w, w if b is None else b, out, eps, width, block, width, b is not None,
-            num_warps=warps,
+            PDL, num_warps=warps, launch_pdl=PDL,
         )  # fmt: skip
     return out
 
@@ -62,7 +67,18 @@ def layer_norm_heads(x: Tensor, w: Tensor, eps: float) -> None:
     if x.numel():
         block, warps = _choose_block(dim)
         kernels.layer_norm_kernel[(x.shape[0], heads)](
-            held, w, w, held, eps, dim, block, x.shape[1], False, num_warps=warps
+            held,
+            w,
+            w,
+            held,
+            eps,
+            dim,
+            block,
+            x.shape[1],
+            False,
+            PDL,
+            num_warps=warps,
+            launch_pdl=PDL,
         )
         _keep(held, x)
 
@@ -75,7 +91,7 @@ def act(x: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
     out = torch.empty((tokens, inner), dtype=dtype, device=x.device)
     if out.numel():
         grid = (tokens, -(-inner // BLOCK))
-        kernels.act_kernel[grid](x, out, inner, kind, BLOCK, num_warps=4)
+        kernels.act_kernel[grid](x, out, inner, kind, BLOCK, PDL, num_warps=4, launch_pdl=PDL)
     return out
 
 
@@ -93,7 +109,7 @@ def activate(x: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     if count := x.numel():
         grid = (-(-count // BLOCK),)
-        kernels.activate_kernel[grid](x, out, count, kind, BLOCK, num_warps=4)
+        kernels.activate_kernel[grid](x, out, count, kind, BLOCK, PDL, num_warps=4, launch_pdl=PDL)
     return out
 
 

@@ -9,6 +9,8 @@ the alignment it is promised.
 import triton
 import triton.language as tl
 
+from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
+
 
 @triton.jit
 def compute_sigmoid(x):
@@ -56,8 +58,13 @@ def gate_one(gate, up, KIND: tl.constexpr):
 
 
 @triton.jit
-def norm_kernel(x, residual, w, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
+def norm_kernel(
+    x, residual, w, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
     """RMS norm of a row; with ADD of the residual, once it has the row."""
+    start_next(PDL)
+    wait_inputs(PDL)
     row = tl.program_id(0).to(tl.int64) * H
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.static_range(0, H, BLOCK):
@@ -80,11 +87,13 @@ def norm_kernel(x, residual, w, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, 
 @triton.jit
 def layer_norm_kernel(
     x, w, b, out, eps, H: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
-    BIASED: tl.constexpr,
+    BIASED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Layer norm of H elements, head `program_id(1)` of a row of WIDTH, each with its own
     weights; `out` may be `x`.
     """
+    start_next(PDL)
+    wait_inputs(PDL)
     head = tl.program_id(1)
     row = tl.program_id(0).to(tl.int64) * WIDTH + head * H
     total = tl.zeros([BLOCK], tl.float32)
@@ -112,8 +121,10 @@ def layer_norm_kernel(
 
 
 @triton.jit
-def act_kernel(x, out, inner, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def act_kernel(x, out, inner, KIND: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """[T,2I] -> [T,I]: the gate is the first half of a row."""
+    start_next(PDL)
+    wait_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(x + row * 2 * inner + cols, mask=cols < inner, other=0).to(tl.float32)
@@ -123,7 +134,9 @@ def act_kernel(x, out, inner, KIND: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def activate_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def activate_kernel(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    start_next(PDL)
+    wait_inputs(PDL)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     y = activate_one(tl.load(x + at, mask=at < count, other=0).to(tl.float32), KIND)
     tl.store(out + at, y.to(out.dtype.element_ty), mask=at < count)
