@@ -53,13 +53,20 @@ class Decoder:
         """
         ops = self.ops
         ops.begin(batch)
-        residual = embed_tokens(self.parts, batch)  # [T, H]
-        x = self.stack(residual, kv, batch, self._make_rotations(batch.positions))
-        if len(rows) < len(residual) or rows is not batch.rows:
-            x, residual = ops.take(x, rows), ops.take(residual, rows)
-        x = self.final_norm.add(x, residual)
+        if rows is batch.rows and len(rows) == len(batch.tokens):
+            x = ops.replay(batch, kv, lambda step: self._run(step, kv, None))
+        else:
+            x = self._run(batch, kv, rows)
         ops.end()
         return x
+
+    def _run(self, batch: Batch, kv: Sequence[KVLayer], rows: I32 | None) -> Tensor:
+        """Embedding, layers and final norm, of all T tokens or of `rows` of them."""
+        residual = embed_tokens(self.parts, batch)  # [T, H]
+        x = self.stack(residual, kv, batch, self._make_rotations(batch.positions))
+        if rows is not None:
+            x, residual = self.ops.take(x, rows), self.ops.take(residual, rows)
+        return self.final_norm.add(x, residual)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """The head: [R, H] -> [R, V]."""

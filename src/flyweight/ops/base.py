@@ -6,7 +6,7 @@ alone rounds them to what it multiplies with. Legend: T tokens, S sequences, R l
 hidden, Hq/Hk query/KV heads, D head size, I inner, V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -262,6 +262,14 @@ class Ops(Protocol):
     def stack(self, layers: Sequence[Layer]) -> Stack:
         """Decoder layers as one op, made once: in the finer ops (ops/stack.py), or the same bits
         another way.
+        """
+        ...
+
+    def replay(
+        self, batch: Batch, kv: Sequence[KVLayer], body: Callable[[Batch], Tensor]
+    ) -> Tensor:
+        """body(batch), [T,H] of a step.  A backend may capture what it does and replay that in
+        later steps of this size with this `kv`: what the body reads beside them never moves.
         """
         ...
 

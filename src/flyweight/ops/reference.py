@@ -6,7 +6,7 @@ rounds earlier: quantised activations, K and V in the cache, the residual sum.  
 fast, and nothing here knows threads or tiles.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -300,6 +300,9 @@ class ReferenceOps:
 
     def sample(self, logits: F32, s: SampleBatch) -> Sampled:
         return sample(logits, s)
+
+    def replay(self, batch: Batch, kv: Sequence[KVLayer], body: Callable[[Batch], F32]) -> F32:
+        return body(batch)
 
     def populate_kv(self, kv: KVLayer, first: int, count: int) -> None:
         """All blocks were written when they were made."""

@@ -14,11 +14,11 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cuda import attention, experts, linear, rows, sample, weights
 from flyweight.ops.cuda.device import read_memory
-from flyweight.ops.cuda.stack import CudaStack
+from flyweight.ops.cuda.graphs import Body, Graphs
 from flyweight.ops.cuda.stacked import stack_layers
 from flyweight.ops.cuda.step import DeviceBatch, Stager
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
-from flyweight.ops.stack import Layer
+from flyweight.ops.stack import Layer, SteppedStack
 from flyweight.spec import KVGroup, RouteSpec
 from flyweight.wire import Batch, SampleBatch, Sampled
 
@@ -42,7 +42,7 @@ class CudaOps:
         self.dtype = torch.float32 if activations == "f32" else torch.bfloat16
         self._activations = activations
         self._vectors: dict[int, tuple[Any, Tensor]] = {}  # host array, its copy; by id
-        self._stager = Stager(self.device)
+        self._stager, self._graphs = Stager(self.device), Graphs()
         self._batch: Batch | None = None
         self._staged: DeviceBatch | None = None
 
@@ -217,10 +217,14 @@ class CudaOps:
     def sample(self, logits: Tensor, s: SampleBatch) -> Sampled:
         return sample.sample(logits, s)
 
-    def stack(self, layers: Sequence[Layer]) -> CudaStack:
+    def stack(self, layers: Sequence[Layer]) -> SteppedStack:
         self.graphs = self.graphs and not any(layer.reads_host for layer in layers)
         stack_layers(layers, self._activations == "f32")
-        return CudaStack(self, layers)
+        return SteppedStack(layers)
+
+    def replay(self, batch: Batch, kv: Sequence[KVLayer], body: Body) -> Tensor:
+        step = self.find_batch(batch)
+        return self._graphs.run(step, kv, body)[: len(batch.tokens)] if step.fixed else body(batch)
 
     def read_memory(self) -> tuple[int, int] | None:
         return read_memory(self.device)

@@ -43,6 +43,7 @@ class DeviceBatch:
     most: int
     longest: int
     fixed: bool = False
+    adapters: None = None  # steps that use one are not captured
 
 
 class FixedColumns:
