@@ -41,11 +41,12 @@ def inspect(
         ),
     ],
     files: opt.Quantization,
+    device: opt.Device,
     as_json: opt.AsJson = False,
 ) -> None:
     """Print a model's shape, weight plan and memory; read no weights."""
-    settings = Settings.of(model=model, **engine, **files)
-    from flyweight.build import choose_backend, make_memory_plan, measure_needs
+    settings = Settings.of(model=model, **engine, **files, **device)
+    from flyweight.build import choose_backend, make_memory_plan, measure_needs, read_place
     from flyweight.cli.passports import make_quality_table
     from flyweight.cli.show import make_console, make_memory_table, show_loading
     from flyweight.describe import describe, find
@@ -56,13 +57,11 @@ def inspect(
 
     with show_loading() as listener:
         path = find(settings, listener)
-    here = read_machine()
+    ops = choose_backend(settings, read_machine().cores)
     found = describe(path, settings.quantization, load_any_tokenizer)
     kinds = list_slot_kinds(found.checkpoint, found.plan)
-    needs = measure_needs(
-        found.checkpoint, found.spec, found.plan, choose_backend(settings, here.cores)
-    )
-    plan = make_memory_plan(settings, needs, here)
+    needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+    plan = make_memory_plan(settings, needs, read_place(ops))
     if as_json:
         print(json.dumps(make_document(found, kinds, plan), indent=1))
         return

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from flyweight.arguments.draft import DraftArguments
-from flyweight.arguments.meanings import apply_quantization
+from flyweight.arguments.meanings import ENGINE_FLAGS, apply_device, apply_quantization
 from flyweight.arguments.options import Flag, convert, make_flags
 from flyweight.cli.parameters import OptionTable, make_row
 from flyweight.config import Settings
@@ -69,6 +69,30 @@ def read_files_kind(quantization: str | None) -> dict[str, Any]:
     return draft.engine
 
 
+def read_device(device: str) -> dict[str, Any]:
+    """The settings that --device makes, as in `flyweight serve`.  Raises `ConfigError`."""
+    draft = DraftArguments({"device": device})
+    apply_device(draft)
+    return draft.engine
+
+
+Device = Annotated[
+    dict[str, Any],
+    OptionTable(
+        [
+            make_row(
+                "device",
+                str,
+                "auto",
+                "--device",
+                metavar="DEVICE",
+                help=f"{ENGINE_FLAGS['device'].help}  [default: cpu]",
+                show_default=False,
+            )
+        ],
+        read_device,
+    ),
+]
 Source = Annotated[dict[str, Any], select_settings("revision", "offline")]
 Quantization = Annotated[
     dict[str, Any],

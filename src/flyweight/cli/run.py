@@ -74,6 +74,7 @@ def run(
     context: Context = "shift",
     source: opt.Source,
     files: opt.Quantization,
+    device: opt.Device,
     max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     as_json: opt.AsJson = False,
     verbose: Verbose = False,
@@ -94,6 +95,7 @@ def run(
         **engine,
         **source,
         **files,
+        **device,
         "adapters": {"adapter": adapter} if adapter else {},
         "max_num_seqs": max_num_seqs,
         "prompt_logprob_rows": 0,  # no request has any
