@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flyweight.ops.cuda.forms import Form, pad
+from flyweight.ops.cuda.kernels import pdl
 from flyweight.ops.cuda.kernels.embed import embed_dense, embed_grouped
 from flyweight.ops.cuda.kernels.gemm import multiply
 from flyweight.ops.cuda.weights import CudaWeight
@@ -27,32 +28,38 @@ LOWS = {"": 0, "zeros": 1, "mins": 2, "float_zeros": 3}
 PAIRED = 4  # is added
 
 # By class: (most rows, BN, BT, BK, warps, stages); the last line is for any number of rows.  BK is
-# the same in a class: it is part of the order of a sum.
-TILES: dict[str, list[tuple[int, int, int, int, int, int]]] = {
+# the same in a class: it is part of the order of a sum.  "wide" are dense weights of one split.
+Tile = tuple[int, int, int, int, int, int]
+TILES: dict[str, list[Tile]] = {
     "dense": [
-        (16, 64, 16, 64, 4, 5),
-        (32, 64, 32, 64, 4, 5),
-        (64, 64, 64, 64, 4, 4),
-        (128, 64, 128, 64, 4, 3),
+        (16, 128, 16, 64, 8, 4),
+        (32, 128, 32, 64, 8, 4),
+        (64, 64, 64, 64, 4, 3),
         (0, 128, 128, 64, 8, 4),
+    ],
+    "wide": [
+        (16, 128, 16, 64, 8, 4),
+        (32, 128, 32, 64, 8, 4),
+        (64, 64, 64, 64, 4, 3),
+        (0, 256, 128, 64, 8, 4),
     ],
     "packed": [
         (16, 128, 16, 128, 4, 4),
         (32, 128, 32, 128, 4, 4),
-        (64, 128, 64, 128, 4, 3),
+        (128, 128, 64, 128, 8, 3),
         (0, 128, 128, 128, 8, 3),
     ],
     "bytes": [
         (16, 128, 16, 128, 4, 3),
         (32, 128, 32, 128, 4, 3),
-        (64, 128, 64, 128, 4, 3),
+        (128, 128, 64, 128, 8, 3),
         (0, 128, 128, 128, 8, 3),
     ],
     "exact_dense": [(16, 64, 16, 32, 4, 2), (0, 64, 32, 32, 4, 2)],
     "exact_packed": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
     "exact_bytes": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
 }
-PROGRAMS = {"dense": 400, "packed": 528, "bytes": 528}  # at most, of all splits and few rows
+PROGRAMS = {"dense": 200, "packed": 528, "bytes": 528}  # at most, of all splits and few rows
 SHORTEST = 512  # along K, of a split
 WALKING = 132  # tiles from which on a program walks all splits
 COUNTERS = 4096
@@ -64,7 +71,7 @@ CUBLAS = 64  # rows from which on cuBLAS multiplies, where it may
 class Plan:
     """How a weight is multiplied: `steps` of BK along K, `per` of them a split."""
 
-    tiles: list[tuple[int, int, int, int, int, int]]
+    tiles: list[Tile]
     form: tuple[int, int, int, int, int, int]
     table: Tensor
     steps: int
@@ -129,9 +136,9 @@ def multiply_into(x: Tensor, w: CudaWeight, out: Tensor, exact: bool) -> None:
         x, w.data, plan.table, _or(w.scales, w), _or(w.lows, w), _or(w.supers, w),
         _or(w.super_lows, w), _or(w.row_scales, w), _or(w.bias, w), out, parts,
         find_counters(x.device), count, n, k, x.stride(0), w.data.stride(0), out.stride(0),
-        plan.steps, plan.per, splits, *plan.form, bn, bt, bk, mode, plan.even, exact,
-        w.row_scales is not None, w.bias is not None, BAND,
-        num_warps=warps, num_stages=stages,
+        0, 0, 0, 0, 0, plan.steps, plan.per, splits, *plan.form, bn, bt, bk, mode, plan.even, exact,
+        w.row_scales is not None, w.bias is not None, BAND, pdl.PDL, stages,
+        num_warps=warps, num_stages=stages, launch_pdl=pdl.PDL,
     )  # fmt: skip
 
 
@@ -160,6 +167,8 @@ def make_plan(w: CudaWeight, exact: bool) -> Plan:
     (n, k), (_, bn, _, bk, _, _) = w.shape, tiles[0]
     steps = -(-k // bk)
     per, splits = plan_splits(-(-n // bn), steps, bk, PROGRAMS[kind])
+    if w.kind in ("bf16", "f16") and splits == 1 and not exact:
+        tiles = TILES["wide"]
     form = (-1, 0, 0, 0, 0, 0) if w.form is None else list_form(w.form)
     table = w.data
     if w.form is not None and w.form.read == "table":
@@ -191,9 +200,7 @@ def make_table(values: tuple[float, ...], rounds: bool, device: torch.device) ->
     return (table.bfloat16().float() if rounds else table).to(device)
 
 
-def choose_tile(
-    tiles: list[tuple[int, int, int, int, int, int]], count: int
-) -> tuple[int, int, int, int, int]:
+def choose_tile(tiles: list[Tile], count: int) -> tuple[int, int, int, int, int]:
     return next(tile for most, *tile in tiles if count <= most or not most)  # type: ignore[return-value]
 
 
@@ -220,10 +227,19 @@ def embed(table: Weight, ids: Tensor) -> Tensor:
 
 def linear_heads(x: Tensor, w: Sequence[Weights], activations: str, deterministic: bool) -> Tensor:
     """[T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
+    from flyweight.ops.cuda.stacked import find_stacked  # which plans as this module does
+
     exact = activations == "f32"
     x = round_rows(x, exact)
     sizes = [sum(p.shape[0] for p in h) if isinstance(h, tuple) else h.shape[0] for h in w]
     out = torch.empty(len(x), len(w), sizes[0], dtype=torch.float32, device=x.device)
+    stacks = find_stacked(w, exact) if len(x) else ()
+    column = 0
+    for stack in stacks:
+        multiply_stack(x, stack, out[:, :, column : column + stack.shape[0]])
+        column += stack.shape[0]
+    if stacks:
+        return out
     for h, head in enumerate(w):
         column = 0
         for part in head if isinstance(head, tuple) else (head,):
@@ -231,6 +247,21 @@ def linear_heads(x: Tensor, w: Sequence[Weights], activations: str, deterministi
             multiply_into(x[:, h], part, out[:, h, column : column + part.shape[0]], exact)
             column += part.shape[0]
     return out
+
+
+def multiply_stack(x: Tensor, w: Any, out: Tensor) -> None:
+    """The same for heads that lie one behind the other in memory, in one kernel."""
+    plan, count, (n, k) = w.plan, len(x), w.shape
+    bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
+    blocks = -(-n // bn) * -(-count // bt)
+    multiply[(blocks, len(w.data))](
+        x, w.data, plan.table, w.scales, w.lows, w.supers, w.super_lows, w.row_scales, w.bias, out,
+        out, find_counters(x.device), count, n, k, x.stride(0), w.stride, out.stride(0),
+        x.stride(1), n * w.stride, w.groups, w.super_groups, out.stride(1), plan.steps, plan.per,
+        plan.splits, *plan.form, bn, bt, bk, ONE if plan.splits == 1 else WALK, plan.even, w.exact,
+        w.row_scaled, w.biased, BAND, pdl.PDL, stages, num_warps=warps, num_stages=stages,
+        launch_pdl=pdl.PDL,
+    )  # fmt: skip
 
 
 def adapt(ops: Any, y: Tensor, x: Tensor, low: Mapping[int, LowRank], batch: Batch) -> None:

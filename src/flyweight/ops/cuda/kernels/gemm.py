@@ -17,13 +17,23 @@ from flyweight.ops.cuda.kernels.gemm_open import (
     E5M2,
     FLOAT_ZEROS,
     INTERPRETED,
+    MINS,
     WHOLE,
     dot,
     open_half,
     order_bytes,
     round_tile,
 )
-from flyweight.ops.cuda.kernels.gemm_words import load_unit, open_words, order_pairs, read_floats
+from flyweight.ops.cuda.kernels.gemm_words import (
+    load_unit,
+    open_codes,
+    open_words,
+    order_pairs,
+    order_quarters,
+    read_floats,
+    take_half,
+)
+from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
 
 ONE, WALK, PARTS = (tl.constexpr(i) for i in range(3))
 
@@ -123,54 +133,101 @@ def sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K
 
 
 @triton.jit
+def sum_scaled(x, w, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n,
+               READ: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr, GROUP: tl.constexpr,
+               EVEN: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
+               STAGES: tl.constexpr):  # fmt: skip
+    """The same for codes of 4 bits in bfloat16, which are exact: scales multiply the sum of each
+    group, in float32.
+    """
+    PER: tl.constexpr = 128 // GROUP
+    acc = tl.zeros((BN, BT), tl.float32)
+    width = tl.arange(0, 64 if GROUP > 32 else 32)
+    sixteen = tl.arange(0, 16)
+    # Named stages: scales are not what a product reads, and are copied ahead all the same.
+    for u in tl.range(k_first // 128, k_end // 128, num_stages=STAGES):
+        words = tl.load(w + w_rows[:, None] + (u * 16 + sixteen)[None, :])
+        by, low = load_unit(scales, lows, supers, n, u, N, LOWS, 0, PER)
+        first = open_codes(words, low, 0, READ, ZERO, LOWS, BN, PER)
+        second = open_codes(words, low, 1, READ, ZERO, LOWS, BN, PER)
+        none = tl.zeros((BN, BT), tl.float32)
+        if GROUP > 32:
+            seen = load_rows(x, x_rows, u * 128 + width, K, EVEN)
+            then = load_rows(x, x_rows, u * 128 + 64 + width, K, EVEN)
+            part = dot(order_pairs(first, BN), seen, none, False)
+            if GROUP == 64:
+                acc = add_scaled(acc, part, take_half(by, 0, BN, PER), BN, BT)
+                part = none
+            part = dot(order_pairs(second, BN), then, part, False)
+            acc = add_scaled(acc, part, take_half(by, 1, BN, PER), BN, BT)
+        else:
+            a = load_rows(x, x_rows, u * 128 + width, K, EVEN)
+            b = load_rows(x, x_rows, u * 128 + 32 + width, K, EVEN)
+            c = load_rows(x, x_rows, u * 128 + 64 + width, K, EVEN)
+            d = load_rows(x, x_rows, u * 128 + 96 + width, K, EVEN)
+            by_a, by_b = tl.split(take_half(by, 0, BN, PER))
+            by_c, by_d = tl.split(take_half(by, 1, BN, PER))
+            some, others = order_quarters(first, BN)
+            acc = add_scaled(acc, dot(some, a, none, False), by_a[:, None], BN, BT)
+            acc = add_scaled(acc, dot(others, b, none, False), by_b[:, None], BN, BT)
+            some, others = order_quarters(second, BN)
+            acc = add_scaled(acc, dot(some, c, none, False), by_c[:, None], BN, BT)
+            acc = add_scaled(acc, dot(others, d, none, False), by_d[:, None], BN, BT)
+    return acc
+
+
+@triton.jit
+def add_scaled(acc, part, by, BN: tl.constexpr, BT: tl.constexpr):
+    return tl.fma(part, tl.broadcast_to(by, (BN, BT)), acc)
+
+
+@triton.jit
 def sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_rows, n, steps, per,
               READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr,
               GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-              BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr):  # fmt: skip
+              BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
+              STAGES: tl.constexpr):  # fmt: skip
     """Split `s` of a weight; READ < 0: dense."""
     first, end = s * per * BK, tl.minimum((s + 1) * per, steps) * BK
+    AFTER: tl.constexpr = (
+        PACKED and (READ == WHOLE or READ == E2M1) and GROUP >= 32  # noqa: SIM109
+        and LOWS % 4 < MINS and SUPER == 0 and not EXACT and not INTERPRETED
+    )  # fmt: skip
     if READ < 0:
         return sum_dense(x, w, first, end, K, x_rows, w_rows, EVEN, EXACT, BN, BT, BK)
+    elif AFTER:
+        return sum_scaled(x, w, scales, lows, supers, first, end, K, N, x_rows, w_rows, n, READ,
+                          ZERO, LOWS, GROUP, EVEN, BN, BT, STAGES)  # fmt: skip
     else:
-        return sum_grouped(
-            x,
-            w,
-            table,
-            scales,
-            lows,
-            supers,
-            super_lows,
-            first,
-            end,
-            K,
-            N,
-            x_rows,
-            w_rows,
-            n,
-            READ,
-            PACKED,
-            ZERO,
-            LOWS,
-            GROUP,
-            SUPER,
-            EVEN,
-            EXACT,
-            BN,
-            BT,
-        )
+        return sum_grouped(x, w, table, scales, lows, supers, super_lows, first, end, K, N, x_rows,
+                           w_rows, n, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN,
+                           BT)  # fmt: skip
+
+
+@triton.jit
+def fetch_ahead(rows, BN: tl.constexpr):
+    """Has the first 256 bytes of each row of a tile of weights brought to L2."""
+    lines = rows.to(tl.int64)[:, None] + tl.arange(0, 2)[None, :] * 128
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["T", "steps", "per", "splits"])
 def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, out, parts, ended, T,
-             N, K, x_stride, w_stride, out_stride, steps, per, splits, READ: tl.constexpr,
-             PACKED: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr, GROUP: tl.constexpr,
-             SUPER: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
-             MODE: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr,
-             BIAS: tl.constexpr, BAND: tl.constexpr):  # fmt: skip
+             N, K, x_stride, w_stride, out_stride, x_head, w_head, groups, supers_each, out_head,
+             steps, per, splits, READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr,
+             LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, BN: tl.constexpr,
+             BT: tl.constexpr, BK: tl.constexpr, MODE: tl.constexpr, EVEN: tl.constexpr,
+             EXACT: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, BAND: tl.constexpr,
+             PDL: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """One tile of the result, or of one split of it.  PARTS: sums of splits go to parts
-    [splits,T,N]; ended [tiles] counts them, and is 0 again afterwards.
+    [splits,T,N]; ended [tiles] counts them, and is 0 again afterwards.  The second axis of programs
+    are heads: pointers move by `x_head`, `w_head`, ... numbers for each.
     """
-    pid = tl.program_id(0)
+    start_next(PDL)
+    pid, h = tl.program_id(0), tl.program_id(1).to(tl.int64)
     t_blocks, n_blocks = tl.cdiv(T, BT), tl.cdiv(N, BN)
     s = 0
     if MODE == PARTS:
@@ -184,43 +241,28 @@ def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, ou
     # Rows past the end read the last one: no masks; they are not stored.
     t, n = t0 + tl.arange(0, BT), n0 + tl.arange(0, BN)
     t_in, n_in = tl.minimum(t, T - 1), tl.minimum(n, N - 1)
-    x += t0.to(tl.int64) * x_stride
-    w += n0.to(tl.int64) * w_stride
+    x += t0.to(tl.int64) * x_stride + h * x_head
+    w += n0.to(tl.int64) * w_stride + h * w_head
+    scales += h * groups * N
+    lows += h * groups * N
+    supers += h * supers_each * N
+    row_scales += h * N
+    bias += h * N
+    out += t0.to(tl.int64) * out_stride + n0 + h * out_head
     x_rows, w_rows = (t_in - t0) * x_stride, (n_in - n0) * w_stride
-    total = sum_split(
-        s,
-        x,
-        w,
-        table,
-        scales,
-        lows,
-        supers,
-        super_lows,
-        K,
-        N,
-        x_rows,
-        w_rows,
-        n_in,
-        steps,
-        per,
-        READ,
-        PACKED,
-        ZERO,
-        LOWS,
-        GROUP,
-        SUPER,
-        EVEN,
-        EXACT,
-        BN,
-        BT,
-        BK,
-    )
+    if PDL and BT <= 64:
+        WIDE: tl.constexpr = 1 if READ < 0 else 8 if PACKED else 4  # codes an element of w
+        fetch_ahead(w + w_rows + s * per * (BK // WIDE), BN)
+    wait_inputs(PDL)
+    total = sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_rows, n_in,
+                      steps, per, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN, BT,
+                      BK, STAGES)  # fmt: skip
     inside = (t < T)[None, :] & (n < N)[:, None]
     if MODE == WALK:
         for i in range(1, splits):
             total += sum_split(i, x, w, table, scales, lows, supers, super_lows, K, N, x_rows,
                                w_rows, n_in, steps, per, READ, PACKED, ZERO, LOWS, GROUP, SUPER,
-                               EVEN, EXACT, BN, BT, BK)  # fmt: skip
+                               EVEN, EXACT, BN, BT, BK, STAGES)  # fmt: skip
     last = True
     if MODE == PARTS:
         at = parts + (t0.to(tl.int64) * N + n0) + ((t - t0)[None, :] * N + (n - n0)[:, None])
@@ -235,5 +277,4 @@ def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, ou
             tl.store(ended + pid, 0)
     if last:
         total = finish(total, row_scales, bias, n, n < N, ROWS, BIAS)
-        out += t0.to(tl.int64) * out_stride + n0
         tl.store(out + ((t - t0)[None, :] * out_stride + (n - n0)[:, None]), total, mask=inside)

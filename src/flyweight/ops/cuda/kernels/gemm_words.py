@@ -72,6 +72,68 @@ def split_codes(words, HALF: tl.constexpr, READ: tl.constexpr):
 
 
 @triton.jit
+def split_exact(words, offset, HALF: tl.constexpr, READ: tl.constexpr):
+    """As `split_codes`, with `offset` (-128 - zero point) added to whole codes: exact."""
+    if READ == E2M1:
+        return split_codes(words, HALF, READ)
+    else:
+        moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
+        a, b = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 top, one, x, y;
+            mov.b32 top, 0x43434343;
+            mov.b32 one, 0x3F803F80;
+            prmt.b32 x, $2, top, 0x4140;
+            prmt.b32 y, $2, top, 0x4342;
+            fma.rn.bf16x2 $0, x, one, $3;
+            fma.rn.bf16x2 $1, y, one, $3;
+            }""",
+            "=&r,=&r,r,r", [moved, offset], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+        return tl.join(a, b)
+
+
+@triton.jit
+def order_quarters(words, BN: tl.constexpr):
+    """Words [BN,16,2] of two bfloat16 -> their columns 0 to 31 and 32 to 63, [BN,32] each."""
+    parts = tl.permute(tl.reshape(words, (BN, 4, 2, 2, 2)), (0, 1, 3, 4, 2))  # q, j % 2, h, j / 2
+    first, second = tl.split(parts)
+    return order_quarter(first, BN), order_quarter(second, BN)
+
+
+@triton.jit
+def order_quarter(words, BN: tl.constexpr):
+    bits = words.to(tl.uint32, bitcast=True)
+    first = (bits & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    second = (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    both = tl.join(first, second)  # q, j, h, e
+    return tl.reshape(tl.permute(both, (0, 2, 3, 1, 4)), (BN, 32))
+
+
+@triton.jit
+def find_offset(low, HALF: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr, BN: tl.constexpr,
+                PER: tl.constexpr):  # fmt: skip
+    """-128 - zero point of each word of half of a unit, in bfloat16, twice."""
+    OFFSET: tl.constexpr = (0xC300 + ZERO) * 0x10001 - (1 << 32)
+    if LOWS % 4 == ZEROS:
+        zeros = double(-128.0 - take_half(low, HALF, BN, PER))
+        if PER <= 2:
+            return zeros
+        else:
+            wide = tl.broadcast_to(tl.reshape(zeros, (BN, 1, 2, 1)), (BN, 4, 2, 2))
+            return tl.reshape(wide, (BN, 16))
+    else:
+        return tl.full((1, 1), OFFSET, tl.int32)
+
+
+@triton.jit
+def open_codes(words, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.constexpr,
+               LOWS: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr):  # fmt: skip
+    """Half of a unit of codes of 4 bits less their zero points, words [BN,16,2]: exact."""
+    return split_exact(words, find_offset(low, HALF, ZERO, LOWS, BN, PER), HALF, READ)
+
+
+@triton.jit
 def read_floats(words, READ: tl.constexpr):
     """Words of four floats of 8 bits -> [BN,16,2]: words of two bfloat16, by h."""
     if READ == E4M3:
