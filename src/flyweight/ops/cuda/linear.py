@@ -28,13 +28,22 @@ LOWS = {"": 0, "zeros": 1, "mins": 2, "float_zeros": 3}
 PAIRED = 4  # is added
 
 # By class: (most rows, BN, BT, BK, warps, stages); the last line is for any number of rows.  BK is
-# the same in a class: it is part of the order of a sum.  "wide" are dense weights of one split.
+# the same in a class: it is part of the order of a sum.  Weights are "small" where they occupy few
+# programs, dense ones "wide" where they have one split.
 Tile = tuple[int, int, int, int, int, int]
 TILES: dict[str, list[Tile]] = {
     "dense": [
         (16, 128, 16, 64, 8, 4),
         (32, 128, 32, 64, 8, 4),
         (64, 64, 64, 64, 4, 3),
+        (128, 128, 128, 64, 8, 3),
+        (0, 128, 128, 64, 8, 4),
+    ],
+    "small": [
+        (16, 64, 16, 64, 4, 5),
+        (32, 64, 32, 64, 4, 5),
+        (64, 64, 64, 64, 4, 3),
+        (128, 64, 128, 64, 4, 3),
         (0, 128, 128, 64, 8, 4),
     ],
     "wide": [
@@ -42,6 +51,12 @@ TILES: dict[str, list[Tile]] = {
         (32, 128, 32, 64, 8, 4),
         (64, 64, 64, 64, 4, 3),
         (0, 256, 128, 64, 8, 4),
+    ],
+    "small_codes": [
+        (16, 64, 16, 128, 4, 4),
+        (32, 64, 32, 128, 4, 4),
+        (64, 64, 64, 128, 4, 3),
+        (0, 128, 128, 128, 8, 3),
     ],
     "packed": [
         (16, 128, 16, 128, 4, 4),
@@ -60,7 +75,7 @@ TILES: dict[str, list[Tile]] = {
     "exact_bytes": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
 }
 PROGRAMS = {"dense": 200, "packed": 528, "bytes": 528}  # at most, of all splits and few rows
-SHORTEST = 512  # along K, of a split
+SHORTEST = {"dense": 256, "packed": 512, "bytes": 512}  # along K, of a split
 WALKING = 132  # tiles from which on a program walks all splits
 COUNTERS = 4096
 BAND = 16  # tiles along T that are next to each other in time
@@ -166,24 +181,27 @@ def make_plan(w: CudaWeight, exact: bool) -> Plan:
     tiles = TILES[f"exact_{kind}" if exact else kind]
     (n, k), (_, bn, _, bk, _, _) = w.shape, tiles[0]
     steps = -(-k // bk)
-    per, splits = plan_splits(-(-n // bn), steps, bk, PROGRAMS[kind])
-    if w.kind in ("bf16", "f16") and splits == 1 and not exact:
+    most = max(1, steps * bk // SHORTEST[kind])
+    splits = count_splits(-(-n // bn), most, PROGRAMS[kind])
+    if not exact and -(-n // bn) * splits < 100:
+        tiles = TILES["small" if w.form is None else "small_codes"]
+        splits = count_splits(-(-n // 64), max(1, steps * bk // 256), PROGRAMS["dense"])
+    elif not exact and w.kind in ("bf16", "f16") and splits == 1:
         tiles = TILES["wide"]
+    per = -(-steps // splits)
     form = (-1, 0, 0, 0, 0, 0) if w.form is None else list_form(w.form)
     table = w.data
     if w.form is not None and w.form.read == "table":
         table = make_table(w.form.values, not exact and w.kind[:3] in ("nf4", "fp4"), w.data.device)
-    return Plan(tiles, form, table, steps, per, splits, k % bk == 0)
+    return Plan(tiles, form, table, steps, per, -(-steps // per), k % bk == 0)
 
 
-def plan_splits(tiles: int, steps: int, bk: int, programs: int) -> tuple[int, int]:
-    """Steps a split, and splits: enough to occupy the device with few rows of x."""
-    most = max(1, steps * bk // SHORTEST)
+def count_splits(tiles: int, most: int, programs: int) -> int:
+    """Enough splits to occupy the device with few rows of x."""
     splits = 1
     while 2 * splits * tiles <= programs and 2 * splits <= most:
         splits *= 2
-    per = -(-steps // splits)
-    return per, -(-steps // per)
+    return splits
 
 
 def list_form(form: Form) -> tuple[int, int, int, int, int, int]:

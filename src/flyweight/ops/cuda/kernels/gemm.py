@@ -87,8 +87,28 @@ def load_rows(x, x_rows, k, K, EVEN: tl.constexpr):
 def sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K, N, x_rows,
                 w_rows, n, READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr,
                 LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr,
+                EXACT: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
+                STAGES: tl.constexpr = 3):  # fmt: skip
+    """One split of a weight of codes, 128 along K a step."""
+    AFTER: tl.constexpr = (
+        PACKED and (READ == WHOLE or READ == E2M1) and GROUP >= 32  # noqa: SIM109
+        and LOWS % 4 < MINS and SUPER == 0 and not EXACT and not INTERPRETED
+    )  # fmt: skip
+    if AFTER:
+        return sum_scaled(x, w, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n, READ,
+                          ZERO, LOWS, GROUP, EVEN, BN, BT, STAGES)  # fmt: skip
+    else:
+        return sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows,
+                          n, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN,
+                          BT)  # fmt: skip
+
+
+@triton.jit
+def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n,
+               READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr,
+                LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr,
                 EXACT: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr):  # fmt: skip
-    """One split of a weight of codes, 128 along K a step, in two halves."""
+    """The same in two halves a step, whose codes become numbers first."""
     # Codes less zero points are exact in bfloat16 where those are whole.
     PAIRS: tl.constexpr = (
         PACKED and (READ == WHOLE or READ == E2M1) and  # noqa: SIM109
@@ -189,19 +209,12 @@ def sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_
               STAGES: tl.constexpr):  # fmt: skip
     """Split `s` of a weight; READ < 0: dense."""
     first, end = s * per * BK, tl.minimum((s + 1) * per, steps) * BK
-    AFTER: tl.constexpr = (
-        PACKED and (READ == WHOLE or READ == E2M1) and GROUP >= 32  # noqa: SIM109
-        and LOWS % 4 < MINS and SUPER == 0 and not EXACT and not INTERPRETED
-    )  # fmt: skip
     if READ < 0:
         return sum_dense(x, w, first, end, K, x_rows, w_rows, EVEN, EXACT, BN, BT, BK)
-    elif AFTER:
-        return sum_scaled(x, w, scales, lows, supers, first, end, K, N, x_rows, w_rows, n, READ,
-                          ZERO, LOWS, GROUP, EVEN, BN, BT, STAGES)  # fmt: skip
     else:
         return sum_grouped(x, w, table, scales, lows, supers, super_lows, first, end, K, N, x_rows,
                            w_rows, n, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN,
-                           BT)  # fmt: skip
+                           BT, STAGES)  # fmt: skip
 
 
 @triton.jit
