@@ -181,26 +181,29 @@ def print_table(args: argparse.Namespace, ends: float) -> None:
             del case
 
 
-FEW = [Shape(16, w, s) for w in (2, 4, 8) for s in (2, 3, 4, 5)]
-MANY = [Shape(r, w, s) for r, w in ((64, 4), (64, 8), (128, 8), (128, 4)) for s in (2, 3, 4)]
+FEW = [Shape(64, 4, 2), Shape(64, 4, 3), Shape(64, 4, 3, 168), Shape(64, 4, 4, 168)]
+MANY = [Shape(128, 8, 2), Shape(128, 8, 3), Shape(64, 4, 3), Shape(64, 4, 3, 168)]
+SPLITS = ((32, 256, 1024), (64, 256, 1024), (32, 512, 512), (32, 256, 256))
 
 
 def sweep(args: argparse.Namespace, ends: float) -> None:
     """The best tiles for decoding and for a prompt; keys and splits must serve both."""
     for name, dtype in itertools.product(args.models, args.dtypes):
-        decodes = [Case(*MODELS[name], dtype, (s, c, 1)) for s, c in ((128, 1024), (1, 8192))]
+        decodes = [
+            Case(*MODELS[name], dtype, (s, c, 1)) for s, c in ((128, 1024), (1, 8192), (1, 1024))
+        ]
         prompt = Case(*MODELS[name], dtype, (1, 4096, 4096))
-        for keys, split in ((64, 512), (32, 512), (128, 512), (64, 256), (64, 1024), (128, 1024)):
+        for keys, short, split in SPLITS:
             for cases, shapes, size in ((decodes, FEW, "few"), ([prompt], MANY, "many")):
                 found = []
                 for shape in shapes:
                     if time.monotonic() > ends:
                         break
-                    tiles = Tiles(keys, split, shape, shape)
+                    tiles = Tiles(keys, short, split, shape, shape)
                     found.append(([try_tiles(tiles, case) for case in cases], shape))
                 for took, shape in sorted(found, key=lambda f: f[0])[:3]:
                     said = "  ".join(f"{t * 1e6:8.1f}" for t in took)
-                    print(f"{name} {dtype} keys={keys} split={split} {size} {shape}: {said} us")
+                    print(f"{name} {dtype} {keys, short, split} {size} {shape}: {said} us")
                 sys.stdout.flush()
 
 

@@ -22,10 +22,9 @@ from flyweight.ops.reference_kv import FLOATS, encode, turn
 from flyweight.spec import KV_TYPES, KVGroup
 from flyweight.wire import F32
 
-SMALL = Tiles(16, 32, Shape(16, 4, 1), Shape(32, 4, 1))  # two tiles a split
+SMALL = Tiles(16, 16, 32, Shape(16, 4, 1), Shape(32, 4, 1))  # splits of one tile, then of two
 CONTEXTS = (1, 33, 70)
 CHUNKS = [(0, 1), (16, 17), (63, 7)]
-MODES = ("f32", "f16", "bf16", "pairs")  # the last: bf16, multiplied in bf16
 
 
 def make(device: str, activations: str = "bf16") -> CudaOps:
@@ -108,16 +107,45 @@ def case(group: KVGroup, share: int, contexts: tuple[int, ...] = CONTEXTS, block
 
 
 def mode(dtype: str) -> str:
+    """Of activations; "pairs" is bf16, multiplied in bf16."""
     return "bf16" if dtype == "pairs" else "f32"
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("dtype", MODES)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="too slow in Triton's interpreter")
 @pytest.mark.parametrize(
-    "how",
+    ("group", "share"),
     [
-        {}, {"window": 20}, {"chunk": 24}, {"softcap": 2.0}, {"sinks": True},
-        {"window": 40, "softcap": 30.0, "sinks": True},
+        (KVGroup(8, 128, 128), 4), (KVGroup(2, 256, 256), 4),
+        (KVGroup(1, 576, 512, v_in_k=True), 16),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tuned_tiles(group: KVGroup, share: int) -> None:
+    """A prompt, its last tokens in small chunks and one by one: the same bits, near the truth."""
+    contexts = (600, 90, 64) if share * group.k_dim > 9000 else (1500, 700, 64)
+    some, ops = case(group, share, contexts, 32), make("cuda")
+    kv = some.store(ops, "pairs")
+    whole = some.attend(ops, kv, [(0, c) for c in contexts])
+    whole = np.split(whole, np.cumsum(contexts)[:-1])
+    for count in (1, 3, 300):
+        chunks = [(c - min(count, c), min(count, c)) for c in some.contexts]
+        part = some.attend(ops, kv, chunks)
+        want = np.concatenate([w[-n:] for w, (_, n) in zip(whole, chunks, strict=True)])
+        assert (part == want).all(), f"{count} tokens: {(part != want).mean()} differ"
+    truth = ReferenceOps("bf16")
+    last = [(c - 1, 1) for c in contexts]
+    want = some.attend(truth, some.store(truth, "pairs"), last)
+    got = np.stack([w[c] for w, (c, _) in zip(whole, last, strict=True)])
+    assert np.abs(got - want).max() <= some.bound("pairs")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [
+        ("pairs", {}), ("pairs", {"window": 20}), ("pairs", {"chunk": 24}),
+        ("pairs", {"softcap": 2.0, "sinks": True}), ("f16", {}), ("bf16", {}),
+        ("f32", {"window": 40, "softcap": 30.0, "sinks": True}),
     ],
     ids=str,
 )  # fmt: skip
@@ -136,17 +164,16 @@ def test_kinds(device: str, dtype: str, how: dict[str, Any]) -> None:
         assert (some.attend(mine, kv, alone, **how)[0] == got[last]).all()
 
 
-SHAPES = [  # KV heads, query heads of each, k_dim, v_dim, V in K
-    (2, 4, 64, 64, False), (1, 1, 80, 40, False), (2, 7, 32, 32, False), (1, 20, 96, 64, True),
-    (1, 2, 40, 40, True), (1, 5, 24, 7, True), (1, 2, 192, 128, False),
+SHAPES = [  # what is stored; KV heads, query heads of each, k_dim, v_dim, V in K
+    ("pairs", 2, 4, 64, 64, False), ("f32", 1, 1, 80, 40, False), ("pairs", 1, 20, 96, 64, True),
+    ("f32", 1, 5, 24, 7, True), ("pairs", 1, 2, 192, 128, False), ("pairs", 1, 2, 40, 40, True),
 ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("dtype", ["f32", "pairs"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_shapes(device: str, dtype: str, shape: tuple[int, int, int, int, bool]) -> None:
-    heads, share, k_dim, v_dim, v_in_k = shape
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes(device: str, shape: tuple[str, int, int, int, int, bool]) -> None:
+    dtype, heads, share, k_dim, v_dim, v_in_k = shape
     some = case(KVGroup(heads, k_dim, v_dim, v_in_k=v_in_k), share, block=24 if share == 1 else 16)
     mine, truth = make(device, mode(dtype)), ReferenceOps(mode(dtype))
     kv, chunks = some.store(mine, dtype), [(0, 1), (28, 5), (64, 6)]
@@ -158,9 +185,8 @@ def test_shapes(device: str, dtype: str, shape: tuple[int, int, int, int, bool])
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("window", [0, 20])
-@pytest.mark.parametrize("dtype", ["f32", "pairs"])
-def test_what_a_row_does_not_see_cannot_leak(device: str, window: int, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "window"), [("f32", 0), ("pairs", 0), ("pairs", 20)])
+def test_what_a_row_does_not_see_cannot_leak(device: str, dtype: str, window: int) -> None:
     some, ops = case(KVGroup(1, 16, 16), 3, (60,)), make(device, mode(dtype))
     clean = some.attend(ops, some.store(ops, dtype), [(0, 60)], window=window)
     qkv, bad = some.qkv.copy(), slice(some.heads * 16, None)
@@ -235,8 +261,9 @@ def test_stored_codes_are_the_references(device: str, dtype: str, k_dim: int, v_
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("dtype", CODED)
-@pytest.mark.parametrize("v_in_k", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "v_in_k"), [*((dtype, False) for dtype in CODED), ("int8", True)]
+)
 def test_attention_over_codes(device: str, dtype: str, v_in_k: bool) -> None:
     """Against the reference; the last tokens alone; what is not seen holds NaN."""
     some = case(KVGroup(1, 48, 32, v_in_k=v_in_k), 2)
@@ -261,12 +288,11 @@ def test_codes_that_are_not_seen_cannot_leak(device: str) -> None:
     assert np.isnan(out[30:]).all()
 
 
-NORMS = ["none", "heads", "whole", "whole q"]
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize(("dim", "rotated"), [(24, 24), (64, 32), (80, 0)])
-def test_rope_store(device: str, dim: int, rotated: int, norm: str) -> None:
+@pytest.mark.parametrize(
+    ("norm", "dim", "rotated"),
+    [("none", 24, 24), ("none", 80, 0), ("heads", 64, 32), ("whole", 64, 64), ("whole q", 24, 24)],
+)
+def test_rope_store(device: str, norm: str, dim: int, rotated: int) -> None:
     rng, group, heads, tokens = np.random.default_rng(dim), KVGroup(2, dim, 40), 4, 9
     pages = paged(rng, [(0, tokens)], 16)
     batch = pages.step([(0, tokens)])
@@ -360,32 +386,3 @@ def test_nothing_to_attend(device: str) -> None:
     some, ops = case(KVGroup(1, 16, 16), 1, (5,)), make(device)
     kv = some.store(ops, "pairs")
     assert some.attend(ops, kv, [(5, 0)]).shape == (0, 16)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="too slow in Triton's interpreter")
-@pytest.mark.parametrize(
-    ("group", "share"),
-    [
-        (KVGroup(8, 128, 128), 4), (KVGroup(8, 128, 128), 2), (KVGroup(2, 64, 64), 7),
-        (KVGroup(2, 256, 256), 4), (KVGroup(4, 96, 96), 1), (KVGroup(2, 192, 128), 1),
-        (KVGroup(1, 576, 512, v_in_k=True), 16), (KVGroup(1, 576, 512, v_in_k=True), 128),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_tuned_tiles(group: KVGroup, share: int) -> None:
-    """A prompt, its last tokens in small chunks and one by one: the same bits, near the truth."""
-    contexts = (600, 90, 64) if share * group.k_dim > 9000 else (1500, 700, 64)
-    some, ops = case(group, share, contexts, 32), make("cuda")
-    kv = some.store(ops, "pairs")
-    whole = some.attend(ops, kv, [(0, c) for c in contexts])
-    whole = np.split(whole, np.cumsum(contexts)[:-1])
-    for count in (1, 3, 40, 300):
-        chunks = [(c - min(count, c), min(count, c)) for c in some.contexts]
-        part = some.attend(ops, kv, chunks)
-        want = np.concatenate([w[-n:] for w, (_, n) in zip(whole, chunks, strict=True)])
-        assert (part == want).all(), f"{count} tokens: {(part != want).mean()} differ"
-    truth = ReferenceOps("bf16")
-    last = [(c - 1, 1) for c in contexts]
-    want = some.attend(truth, some.store(truth, "pairs"), last)
-    got = np.stack([w[c] for w, (c, _) in zip(whole, last, strict=True)])
-    assert np.abs(got - want).max() <= some.bound("pairs")

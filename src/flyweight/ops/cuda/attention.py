@@ -18,11 +18,13 @@ from flyweight.ops.base import KV_DTYPES, check_codes, uses_pairs
 from flyweight.ops.cuda.kernels import attend as tiled
 from flyweight.ops.cuda.kernels import store as rows
 from flyweight.ops.cuda.kernels import store_codes
+from flyweight.ops.cuda.kernels.pdl import PDL
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KV_TYPES, KVGroup
 
 LOG2E = 1.4426950408889634
+NO_END = 1 << 30  # a window or a chunk beyond every position
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 CODES = {"int8": 1, "fp8_e4m3": 2, "fp8_e5m2": 3}  # as kernels/store_codes.py numbers them
 STORE_HEADS = 8  # heads of a token that one program of `store_rows` takes
@@ -37,24 +39,36 @@ class Shape:
     rows: int
     warps: int
     stages: int
+    registers: int | None = None  # at most, a thread
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Keys of a tile and positions of a split decide the bits; `few` and `many` rows do not."""
+    """Keys of a tile and positions of a split decide the bits; `few` and `many` rows do not.  The
+    first `split` positions are in splits of `short`, so that a short context has several.
+    """
 
     keys: int
+    short: int
     split: int
     few: Shape
     many: Shape
 
+    def count_splits(self, context: int) -> int:
+        beyond = max(0, context - self.split)
+        return -(-min(context, self.split) // self.short) + -(-beyond // self.split)
+
+
+_counters: dict[torch.device, list[Tensor]] = {}
 
 # By what is multiplied: pairs of bf16 in heads of up to 128 or 256 elements or beyond; float32.
+# Both shapes of an entry must multiply with one instruction, for the order of its sums: with 64
+# rows of four warps, or twice that, it is the wgmma of 64 rows.
 CONFIG = {
-    "small": Tiles(64, 512, Shape(16, 4, 3), Shape(128, 8, 3)),
-    "large": Tiles(64, 512, Shape(16, 4, 2), Shape(64, 8, 2)),
-    "huge": Tiles(32, 512, Shape(16, 8, 3), Shape(64, 8, 2)),
-    "float32": Tiles(32, 512, Shape(16, 4, 1), Shape(16, 4, 1)),
+    "small": Tiles(32, 256, 1024, Shape(64, 4, 3, 168), Shape(128, 8, 3)),
+    "large": Tiles(32, 256, 1024, Shape(64, 8, 3), Shape(64, 8, 3)),
+    "huge": Tiles(32, 256, 1024, Shape(64, 8, 2), Shape(64, 8, 2)),
+    "float32": Tiles(32, 256, 1024, Shape(16, 4, 1), Shape(16, 4, 1)),
 }
 
 
@@ -138,7 +152,18 @@ def rotation(positions: Tensor, inv_freq: Tensor, scale: float) -> Rotation:
     if tokens and half:
         padded = triton.next_power_of_2(half)
         launch: Any = rows.rotate_angles[(tokens,)]
-        launch(positions, inv_freq, cos, sin, half, scale, P=padded, num_warps=1)
+        launch(
+            positions,
+            inv_freq,
+            cos,
+            sin,
+            half,
+            scale,
+            P=padded,
+            PDL=PDL,
+            num_warps=1,
+            launch_pdl=PDL,
+        )
     return Rotation(cos, sin)
 
 
@@ -172,7 +197,7 @@ def rope_store(
         DV=group.v_dim, BLOCK=kv.block_size, HEADS=STORE_HEADS,
         PK=triton.next_power_of_2(group.k_dim), PV=triton.next_power_of_2(group.v_dim),
         Q_NORM=q_norm, K_NORM=k_norm, IN_K=group.v_in_k, CODE=CODES.get(kv.dtype, 0),
-        TURNS=kv.turns, num_warps=4,
+        TURNS=kv.turns, PDL=PDL, num_warps=4, launch_pdl=PDL,
     )  # fmt: skip
     return q
 
@@ -182,7 +207,8 @@ def _measure_rows(qkv: Tensor, heads: int, group: KVGroup, eps: float) -> Tensor
     sizes = qkv.new_empty((len(qkv), 2))
     q_wide, k_wide = heads * group.k_dim, group.heads * group.k_dim
     launch: Any = rows.measure_rows[(len(qkv), 2)]
-    launch(qkv, sizes, qkv.shape[1], q_wide, k_wide, eps, P=1024, num_warps=4)
+    width = qkv.shape[1]
+    launch(qkv, sizes, width, q_wide, k_wide, eps, P=1024, PDL=PDL, num_warps=4, launch_pdl=PDL)
     return sizes
 
 
@@ -229,40 +255,45 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     padded = min(triton.next_power_of_2(share), shape.rows)
     head_tiles = triton.cdiv(share, padded)
     each = 1 if batch.most == 1 else shape.rows // padded  # tokens of a program
-    across, splits = triton.cdiv(batch.most, each), triton.cdiv(batch.longest, tiles.split)
+    across, splits = triton.cdiv(batch.most, each), tiles.count_splits(batch.longest)
     programs = across * head_tiles * group.heads
     apart = splits > 1 and (batch.most == 1 or programs * sequences < FEW_PROGRAMS)
-    parts = marks = out
+    parts = marks = counters = out
     lanes = 1
     if apart:
         lanes = min(splits, max(8, MANY_PROGRAMS // (programs * sequences)))
         parts = out.new_empty((tokens, heads, splits, group.v_dim), dtype=torch.float32)
         marks = parts.new_empty((tokens, heads, splits, 2))
+        counters = _find_counters(q.device, programs * sequences)
     unit = (seen.softcap or seen.scale) * LOG2E
     shrink = seen.scale / seen.softcap if seen.softcap else 1.0
     sinks = out if seen.sinks is None else seen.sinks
-    kinds = {
-        "SINKS": seen.sinks is not None, "WINDOW": seen.window > 0, "CHUNK": seen.chunk > 0,
-        "SPLIT": tiles.split, "DV": group.v_dim,
-    }  # fmt: skip
-    columns = split_columns(group)
     launch: Any = tiled.attend_rows[(programs, lanes, sequences)]
     launch(
         q, kv.k, kv.k if kv.v is None else kv.v, *(kv.scales or (out, out)), batch.tables,
-        batch.starts, batch.positions, sinks, out, parts, marks, batch.tables.shape[1], across,
-        splits, unit, shrink, seen.window, seen.chunk, HK=group.heads, G=share, GP=padded,
-        HEAD_TILES=head_tiles, DK=group.k_dim, BLOCK=kv.block_size, **columns, ROWS=shape.rows,
-        TOKENS=each, KEYS=tiles.keys, IN_K=group.v_in_k, CAP=seen.softcap > 0, PAIRS=kv.pairs,
-        APART=apart, CODE=CODES.get(kv.dtype, 0), WIDE=not q.is_cuda, **kinds,
-        num_warps=shape.warps, num_stages=shape.stages,
+        batch.starts, batch.positions, sinks, out, parts, marks, counters, batch.tables.shape[1],
+        across, splits, unit, shrink, seen.window or NO_END,
+        seen.chunk or NO_END, HK=group.heads, G=share, GP=padded,
+        HEAD_TILES=head_tiles, DK=group.k_dim, DV=group.v_dim, BLOCK=kv.block_size,
+        **split_columns(group), SUMS=2 * shape.rows if shape.rows <= 32 else 16, ROWS=shape.rows,
+        TOKENS=each, KEYS=tiles.keys, SHORT=tiles.short, SPLIT=tiles.split, IN_K=group.v_in_k,
+        CAP=seen.softcap > 0, SINKS=seen.sinks is not None,
+        BOUND=bool(seen.window or seen.chunk), PAIRS=kv.pairs, APART=apart,
+        DECODE=batch.decode, CODE=CODES.get(kv.dtype, 0), WIDE=not q.is_cuda,
+        PDL=PDL, num_warps=shape.warps,
+        num_stages=shape.stages, maxnreg=shape.registers, launch_pdl=PDL,
     )  # fmt: skip
-    if apart:
-        merge: Any = tiled.merge_splits[(tokens * heads,)]
-        merge(
-            parts, marks, batch.positions, sinks, out, splits, seen.window, seen.chunk,
-            HQ=heads, PV=columns["PV"], **kinds, num_warps=1 if columns["PV"] <= 256 else 4,
-        )  # fmt: skip
     return out
+
+
+def _find_counters(device: torch.device, count: int) -> Tensor:
+    """Zeros, and zero again after every launch; launches follow one another.  Older ones stay, as
+    captured graphs know them.
+    """
+    held = _counters.setdefault(device, [])
+    if not held or held[-1].numel() < count:
+        held.append(torch.zeros(max(count, 1 << 16), dtype=torch.int32, device=device))
+    return held[-1]
 
 
 def _turn(q: Tensor, turns: int) -> Tensor:
@@ -271,7 +302,10 @@ def _turn(q: Tensor, turns: int) -> Tensor:
     out = torch.empty_like(q, dtype=torch.bfloat16)
     launch: Any = store_codes.turn_rows[(triton.cdiv(count, STORE_HEADS),)]
     padded = triton.next_power_of_2(dim)
-    launch(q, out, count, D=dim, P=padded, ROWS=STORE_HEADS, TURNS=turns, num_warps=4)
+    launch(
+        q, out, count, D=dim, P=padded, ROWS=STORE_HEADS, TURNS=turns, PDL=PDL, num_warps=4,
+        launch_pdl=PDL,
+    )  # fmt: skip
     return out
 
 

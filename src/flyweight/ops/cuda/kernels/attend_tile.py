@@ -11,7 +11,6 @@ import triton.language as tl
 from flyweight.ops.cuda.kernels.store_codes import open_codes
 
 LOG2E = tl.constexpr(1.4426950408889634)
-SUMS = tl.constexpr(32)  # equal columns; above the fewest rows, so that warps lie along them
 
 
 @triton.jit
@@ -63,9 +62,12 @@ def read_columns(
 
 
 @triton.jit
-def find_blocks(table, keys, lowest, highest, BLOCK: tl.constexpr):
-    """The block of each position that any row sees."""
-    return tl.load(table + keys // BLOCK, mask=(keys >= lowest) & (keys <= highest), other=0)
+def find_blocks(table, start, reach, KEYS: tl.constexpr, BLOCK: tl.constexpr):
+    """The block of each position of the tile at `start`; of positions that no row sees any, for
+    whether they are seen is not known yet.
+    """
+    keys = start + tl.arange(0, KEYS)
+    return tl.load(table + keys // BLOCK, mask=keys < reach, other=0)
 
 
 @triton.jit
@@ -125,7 +127,7 @@ def add_tile(
                 acc = tl.where(hits > 0, float("nan"), acc)
         else:
             acc = multiply(w, values, acc, WIDE)
-    ones = tl.full([KEYS, SUMS], 1.0, tl.float32).to(kind)
+    ones = tl.full([KEYS, total.shape[1]], 1.0, tl.float32).to(kind)
     if PAIRS:
         total = multiply(w, ones, total * fade[:, None], WIDE)
     else:  # sums of plain float32: the compiler would fuse the product with the first of them
@@ -135,18 +137,17 @@ def add_tile(
 
 @triton.jit
 def add_tiles(
-    m, total, acc, q0, q1, begin, end, p, low, lowest, highest, k, v, k_scales, v_scales, table,
-    head, unit, shrink, HK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
+    m, total, acc, q0, q1, begin, end, block, p, low, lowest, highest, k, v, k_scales, v_scales,
+    table, reach, head, unit, shrink,
+    HK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
     F0: tl.constexpr, N0: tl.constexpr, P0: tl.constexpr,
     F1: tl.constexpr, N1: tl.constexpr, P1: tl.constexpr, PV: tl.constexpr,
     KEYS: tl.constexpr, IN_K: tl.constexpr, CAP: tl.constexpr, PAIRS: tl.constexpr,
     CODE: tl.constexpr, MASKED: tl.constexpr, CHECK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    keys = begin + tl.arange(0, KEYS)
-    block = find_blocks(table, keys, lowest, highest, BLOCK)
-    for start in range(begin, end, KEYS):
-        keys += KEYS  # the next tile's blocks: loads of K and V then wait for no other load
-        following = find_blocks(table, keys, lowest, highest, BLOCK)
+    """Tiles of [begin, end); the first is in these blocks."""
+    for start in range(begin, end, KEYS):  # the next blocks: K and V then wait for no other load
+        following = find_blocks(table, start + KEYS, reach, KEYS, BLOCK)
         m, total, acc = add_tile(
             m, total, acc, q0, q1, start, block, p, low, lowest, highest, k, v, k_scales, v_scales,
             head, unit, shrink, HK, DK, DV, BLOCK, F0, N0, P0, F1, N1, P1, PV, KEYS, IN_K, CAP,

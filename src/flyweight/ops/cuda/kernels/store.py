@@ -6,12 +6,15 @@ Invariant: a program works on one token; what it computes depends on that token'
 import triton
 import triton.language as tl
 
+from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
 from flyweight.ops.cuda.kernels.store_codes import encode, turn
 
 
-@triton.jit
-def rotate_angles(positions, inv_freq, cos, sin, half, scale, P: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["positions", "cos", "sin"])
+def rotate_angles(positions, inv_freq, cos, sin, half, scale, P: tl.constexpr, PDL: tl.constexpr):
     """Angles in float32 as one product; cos and sin in float64, so that any angle is exact."""
+    start_next(PDL)
+    wait_inputs(PDL)
     t = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, P)
     angle = tl.load(positions + t).to(tl.float32) * tl.load(inv_freq + i, mask=i < half, other=0.0)
@@ -21,8 +24,10 @@ def rotate_angles(positions, inv_freq, cos, sin, half, scale, P: tl.constexpr):
 
 
 @triton.jit
-def measure_rows(qkv, sizes, width, q_wide, k_wide, eps, P: tl.constexpr):
+def measure_rows(qkv, sizes, width, q_wide, k_wide, eps, P: tl.constexpr, PDL: tl.constexpr):
     """1 / RMS of a token's whole q and whole k: [T,2]."""
+    start_next(PDL)
+    wait_inputs(PDL)
     t = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     first = tl.where(part == 0, 0, q_wide)
@@ -65,16 +70,18 @@ def turn_heads(
     return tl.where((i < 2 * half)[None, :], turned, a)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["cos", "sin", "slots", "sizes"])
 def store_rows(
     qkv, cos, sin, q_weights, k_weights, sizes, slots, q, k, v, k_scales, v_scales,
     width, half, eps,
     HQ: tl.constexpr, HK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     BLOCK: tl.constexpr, HEADS: tl.constexpr, PK: tl.constexpr, PV: tl.constexpr,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, IN_K: tl.constexpr, CODE: tl.constexpr,
-    TURNS: tl.constexpr,
+    TURNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of a token: programs of axis 1 take q's, then K's with V's."""
+    start_next(PDL)
+    wait_inputs(PDL)
     t = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     q_tiles: tl.constexpr = (HQ + HEADS - 1) // HEADS

@@ -7,6 +7,8 @@ after the other.  Opened codes are the bfloat16 numbers they stand for, exactly.
 import triton
 import triton.language as tl
 
+from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
+
 # Of codes: none, and in the order of `attention.CODES`.
 PLAIN = tl.constexpr(0)
 INT8 = tl.constexpr(1)
@@ -119,11 +121,14 @@ def open_codes(x, CODE: tl.constexpr, WIDE: tl.constexpr):
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def turn_rows(
-    q, out, count, D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr
-):
+    q, out, count, D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, TURNS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
     """Heads of q, turned as K is: what is stored in codes."""
+    start_next(PDL)
+    wait_inputs(PDL)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i = tl.arange(0, P)
     mask = (rows < count)[:, None] & (i < D)[None, :]
