@@ -213,9 +213,13 @@ def list_form(form: Form) -> tuple[int, int, int, int, int, int]:
 
 @cache
 def make_table(values: tuple[float, ...], rounds: bool, device: torch.device) -> Tensor:
-    """Values of codes, float32; `rounds`: as bf16 products see them."""
+    """Values of codes, float32; `rounds`: as bf16 products see them.  Behind a table of 16 are the
+    low bytes of its bfloat16, then the high ones.
+    """
     table = torch.tensor(values, dtype=torch.float32)
-    return (table.bfloat16().float() if rounds else table).to(device)
+    halves = table.bfloat16().view(torch.uint8).view(-1, 2).t().contiguous()
+    table = table.bfloat16().float() if rounds else table
+    return torch.cat((table, halves.view(torch.float32).flatten())).to(device)
 
 
 def choose_tile(tiles: list[Tile], count: int) -> tuple[int, int, int, int, int]:

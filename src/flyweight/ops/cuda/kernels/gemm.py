@@ -11,6 +11,7 @@ or on whether one program walks all splits (WALK) or each has its own and the la
 import triton
 import triton.language as tl
 
+from flyweight.ops.cuda.kernels.gemm_codes import read_floats
 from flyweight.ops.cuda.kernels.gemm_open import (
     E2M1,
     E4M3,
@@ -18,7 +19,6 @@ from flyweight.ops.cuda.kernels.gemm_open import (
     FLOAT_ZEROS,
     INTERPRETED,
     MINS,
-    WHOLE,
     dot,
     open_half,
     order_bytes,
@@ -30,7 +30,6 @@ from flyweight.ops.cuda.kernels.gemm_words import (
     open_words,
     order_pairs,
     order_quarters,
-    read_floats,
     take_half,
 )
 from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
@@ -91,12 +90,12 @@ def sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K
                 STAGES: tl.constexpr = 3):  # fmt: skip
     """One split of a weight of codes, 128 along K a step."""
     AFTER: tl.constexpr = (
-        PACKED and (READ == WHOLE or READ == E2M1) and GROUP >= 32  # noqa: SIM109
-        and LOWS % 4 < MINS and SUPER == 0 and not EXACT and not INTERPRETED
+        PACKED and READ <= E2M1 and GROUP >= 32 and LOWS % 4 < MINS
+        and not EXACT and not INTERPRETED
     )  # fmt: skip
     if AFTER:
-        return sum_scaled(x, w, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n, READ,
-                          ZERO, LOWS, GROUP, EVEN, BN, BT, STAGES)  # fmt: skip
+        return sum_scaled(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows,
+                          n, READ, ZERO, LOWS, GROUP, SUPER, EVEN, BN, BT, STAGES)  # fmt: skip
     else:
         return sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows,
                           n, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN,
@@ -111,8 +110,7 @@ def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, 
     """The same in two halves a step, whose codes become numbers first."""
     # Codes less zero points are exact in bfloat16 where those are whole.
     PAIRS: tl.constexpr = (
-        PACKED and (READ == WHOLE or READ == E2M1) and  # noqa: SIM109
-        GROUP > 0 and LOWS % 4 != FLOAT_ZEROS
+        PACKED and READ <= E2M1 and GROUP > 0 and LOWS % 4 != FLOAT_ZEROS
         and not EXACT and not INTERPRETED
     )  # fmt: skip
     FLOATS: tl.constexpr = (
@@ -133,8 +131,8 @@ def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, 
         then = load_rows(x, x_rows, u * 128 + 64 + half, K, EVEN)
         if PAIRS:
             by, low = load_unit(scales, lows, supers, n, u, N, LOWS, SUPER, 128 // GROUP)
-            some = open_words(words, by, low, 0, READ, ZERO, LOWS, BN, 128 // GROUP)
-            others = open_words(words, by, low, 1, READ, ZERO, LOWS, BN, 128 // GROUP)
+            some = open_words(words, table, by, low, 0, READ, ZERO, LOWS, BN, 128 // GROUP)
+            others = open_words(words, table, by, low, 1, READ, ZERO, LOWS, BN, 128 // GROUP)
         elif FLOATS:
             some = order_pairs(read_floats(words, READ), BN)
             others = order_pairs(read_floats(more, READ), BN)
@@ -153,9 +151,9 @@ def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, 
 
 
 @triton.jit
-def sum_scaled(x, w, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n,
+def sum_scaled(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n,
                READ: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr, GROUP: tl.constexpr,
-               EVEN: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
+               SUPER: tl.constexpr, EVEN: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
                STAGES: tl.constexpr):  # fmt: skip
     """The same for codes of 4 bits in bfloat16, which are exact: scales multiply the sum of each
     group, in float32.
@@ -167,9 +165,9 @@ def sum_scaled(x, w, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows,
     # Named stages: scales are not what a product reads, and are copied ahead all the same.
     for u in tl.range(k_first // 128, k_end // 128, num_stages=STAGES):
         words = tl.load(w + w_rows[:, None] + (u * 16 + sixteen)[None, :])
-        by, low = load_unit(scales, lows, supers, n, u, N, LOWS, 0, PER)
-        first = open_codes(words, low, 0, READ, ZERO, LOWS, BN, PER)
-        second = open_codes(words, low, 1, READ, ZERO, LOWS, BN, PER)
+        by, low = load_unit(scales, lows, supers, n, u, N, LOWS, SUPER, PER)
+        first = open_codes(words, table, low, 0, READ, ZERO, LOWS, BN, PER)
+        second = open_codes(words, table, low, 1, READ, ZERO, LOWS, BN, PER)
         none = tl.zeros((BN, BT), tl.float32)
         if GROUP > 32:
             seen = load_rows(x, x_rows, u * 128 + width, K, EVEN)

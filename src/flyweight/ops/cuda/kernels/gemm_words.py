@@ -10,15 +10,8 @@ rounding is left; minima are rounded by themselves.  The order of words is that 
 import triton
 import triton.language as tl
 
-from flyweight.ops.cuda.kernels.gemm_open import (
-    E2M1,
-    E4M3,
-    MINS,
-    PAIRED,
-    ZEROS,
-    load_numbers,
-    load_pair,
-)
+from flyweight.ops.cuda.kernels.gemm_codes import split_codes, split_exact
+from flyweight.ops.cuda.kernels.gemm_open import MINS, PAIRED, WHOLE, ZEROS, load_numbers, load_pair
 
 
 @triton.jit
@@ -29,68 +22,6 @@ def order_pairs(words, BN: tl.constexpr):
     second = (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     both = tl.reshape(tl.join(first, second), (BN, 4, 4, 2, 2))  # q, j, h, e
     return tl.reshape(tl.permute(both, (0, 2, 3, 1, 4)), (BN, 64))
-
-
-@triton.jit
-def split_codes(words, HALF: tl.constexpr, READ: tl.constexpr):
-    """Words of eight codes of 4 bits -> of a half, [BN,16,2]: words of two bfloat16, by h.  Whole
-    codes get 128 added: their bits are the last ones of its mantissa.  Those of floats are moved to
-    their places in bfloat16 and multiplied by the difference of the two biases.
-    """
-    if READ == E2M1:
-        moved = words & -0xF0F0F10 if HALF else (words << 4) & -0xF0F0F10
-        a, b = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 x, y, by, none;
-            mov.b32 by, 0x7F007F00;
-            mov.b32 none, 0x80008000;
-            prmt.b32 x, $2, 0, 0x1404;
-            shr.u32 y, x, 6;
-            and.b32 y, y, 0x01C001C0;
-            lop3.b32 x, x, 0x80008000, y, 0xEA;
-            fma.rn.bf16x2 $0, x, by, none;
-            prmt.b32 x, $2, 0, 0x3424;
-            shr.u32 y, x, 6;
-            and.b32 y, y, 0x01C001C0;
-            lop3.b32 x, x, 0x80008000, y, 0xEA;
-            fma.rn.bf16x2 $1, x, by, none;
-            }""",
-            "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
-        a, b = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 top;
-            mov.b32 top, 0x43434343;
-            prmt.b32 $0, $2, top, 0x4140;
-            prmt.b32 $1, $2, top, 0x4342;
-            }""",
-            "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    return tl.join(a, b)
-
-
-@triton.jit
-def split_exact(words, offset, HALF: tl.constexpr, READ: tl.constexpr):
-    """As `split_codes`, with `offset` (-128 - zero point) added to whole codes: exact."""
-    if READ == E2M1:
-        return split_codes(words, HALF, READ)
-    else:
-        moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
-        a, b = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 top, one, x, y;
-            mov.b32 top, 0x43434343;
-            mov.b32 one, 0x3F803F80;
-            prmt.b32 x, $2, top, 0x4140;
-            prmt.b32 y, $2, top, 0x4342;
-            fma.rn.bf16x2 $0, x, one, $3;
-            fma.rn.bf16x2 $1, y, one, $3;
-            }""",
-            "=&r,=&r,r,r", [moved, offset], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-        return tl.join(a, b)
 
 
 @triton.jit
@@ -127,66 +58,11 @@ def find_offset(low, HALF: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr,
 
 
 @triton.jit
-def open_codes(words, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.constexpr,
+def open_codes(words, table, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.constexpr,
                LOWS: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr):  # fmt: skip
     """Half of a unit of codes of 4 bits less their zero points, words [BN,16,2]: exact."""
-    return split_exact(words, find_offset(low, HALF, ZERO, LOWS, BN, PER), HALF, READ)
-
-
-@triton.jit
-def read_floats(words, READ: tl.constexpr):
-    """Words of four floats of 8 bits -> [BN,16,2]: words of two bfloat16, by h."""
-    if READ == E4M3:
-        a, b = tl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 x, y, by, none;
-            mov.b32 by, 0x7B807B80;
-            mov.b32 none, 0x80008000;
-            prmt.b32 x, $2, 0, 0x1404;
-            shr.u32 y, x, 4;
-            and.b32 y, y, 0x07F007F0;
-            lop3.b32 $0, x, 0x80008000, y, 0xEA;
-            prmt.b32 x, $2, 0, 0x3424;
-            shr.u32 y, x, 4;
-            and.b32 y, y, 0x07F007F0;
-            lop3.b32 $1, x, 0x80008000, y, 0xEA;
-            fma.rn.bf16x2 $0, $0, by, none;
-            fma.rn.bf16x2 $1, $1, by, none;
-            }
-            """,
-            "=&r,=&r,r",
-            [words],
-            dtype=(tl.int32, tl.int32),
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        a, b = tl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 x, y, by, none;
-            mov.b32 by, 0x77807780;
-            mov.b32 none, 0x80008000;
-            prmt.b32 x, $2, 0, 0x1404;
-            shr.u32 y, x, 3;
-            and.b32 y, y, 0x0FE00FE0;
-            lop3.b32 $0, x, 0x80008000, y, 0xEA;
-            prmt.b32 x, $2, 0, 0x3424;
-            shr.u32 y, x, 3;
-            and.b32 y, y, 0x0FE00FE0;
-            lop3.b32 $1, x, 0x80008000, y, 0xEA;
-            fma.rn.bf16x2 $0, $0, by, none;
-            fma.rn.bf16x2 $1, $1, by, none;
-            }
-            """,
-            "=&r,=&r,r",
-            [words],
-            dtype=(tl.int32, tl.int32),
-            is_pure=True,
-            pack=1,
-        )
-    return tl.join(a, b)
+    offset = find_offset(low, HALF, ZERO, LOWS, BN, PER)
+    return split_exact(words, table, offset, HALF, READ)
 
 
 @triton.jit
@@ -225,7 +101,7 @@ def scale_words(codes, offset, high, low, least, LOWS: tl.constexpr, READ: tl.co
     """(code + offset) * (high + low) + least, two at a time: the sum is exact and high + low is the
     scale, so that the result is rounded once where there are no minima.
     """
-    if READ == E2M1:
+    if READ != WHOLE:
         return tl.inline_asm_elementwise(
             """{
             .reg .b32 x, none;
@@ -280,7 +156,7 @@ def load_unit(scales, lows, supers, rows, u, N, LOWS: tl.constexpr, SUPER: tl.co
 
 
 @triton.jit
-def open_words(words, by, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.constexpr,
+def open_words(words, table, by, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.constexpr,
                LOWS: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr):  # fmt: skip
     """Half of a unit of codes of 4 bits, words [BN,16], with what `load_unit` says -> [BN,64]
     bfloat16.
@@ -297,5 +173,5 @@ def open_words(words, by, low, HALF: tl.constexpr, READ: tl.constexpr, ZERO: tl.
     rest = offset
     if LOWS % 4 == MINS:
         rest = spread(double(-take_half(low, HALF, BN, PER)), BN, J)
-    codes = split_codes(words, HALF, READ)
+    codes = split_codes(words, table, HALF, READ)
     return order_pairs(scale_words(codes, offset, high, fine, rest, LOWS % 4, READ), BN)
