@@ -154,6 +154,21 @@ def measure_copy() -> float:
     return 2 * a.nbytes / measure([lambda: b.copy_(a)] * 4)
 
 
+def make_mixed(case: Case, prompt: int) -> None:
+    """The case's decodes, but for the last sequence, which has `prompt` tokens."""
+    batch, own = case.batch, case.sequences - 1
+    positions = torch.arange(case.context - prompt, case.context, device="cuda", dtype=torch.int32)
+    counts = torch.tensor([1] * own + [prompt], device="cuda")
+    case.batch = replace(
+        batch,
+        positions=torch.cat([batch.positions[:own], positions]),
+        starts=torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int(),
+        decode=False,
+        most=prompt,
+    )
+    case.q = torch.randn(own + prompt, *case.q.shape[1:], device="cuda").to(case.q.dtype)
+
+
 def list_cases() -> Iterator[tuple[int, int, int]]:
     """(sequences, context, tokens of each)."""
     yield from ((s, c, 1) for s, c in DECODES)
@@ -179,6 +194,9 @@ def print_table(args: argparse.Namespace, ends: float) -> None:
                 flush=True,
             )
             del case
+        case = Case(*MODELS[name], dtype, (129, 1024, 1))
+        make_mixed(case, 512)
+        print(f"{name:6s} {dtype:8s} 128 decodes and a chunk of 512: {case.attend() * 1e6:9.1f} us")
 
 
 FEW = [Shape(64, 4, 2), Shape(64, 4, 3), Shape(64, 4, 3, 168), Shape(64, 4, 4, 168)]

@@ -247,32 +247,30 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     if kv.turns:
         q = _turn(q, kv.turns)
     tiles, sequences = choose_tiles(kv), batch.tables.shape[0]
-    if batch.decode:
-        sequences = min(sequences, tokens)  # a padded step, and rows without the padding
     share = heads // group.heads
-    few = batch.most * triton.next_power_of_2(share) <= tiles.few.rows
-    shape = tiles.few if few else tiles.many
-    padded = min(triton.next_power_of_2(share), shape.rows)
+    wide = triton.next_power_of_2(share)
+    shape = tiles.few if batch.most * wide <= tiles.few.rows else tiles.many
+    padded = min(wide, shape.rows)
     head_tiles = triton.cdiv(share, padded)
     each = 1 if batch.most == 1 else shape.rows // padded  # tokens of a program
-    across, splits = triton.cdiv(batch.most, each), tiles.count_splits(batch.longest)
-    programs = across * head_tiles * group.heads
-    apart = splits > 1 and (batch.most == 1 or programs * sequences < FEW_PROGRAMS)
+    items = tokens if batch.decode else tokens // each + sequences  # see `find_tile`
+    programs, splits = items * head_tiles * group.heads, tiles.count_splits(batch.longest)
+    apart = splits > 1 and (batch.most == 1 or programs < FEW_PROGRAMS)
     parts = marks = counters = out
     lanes = 1
     if apart:
-        lanes = min(splits, max(8, MANY_PROGRAMS // (programs * sequences)))
+        lanes = min(splits, max(8, MANY_PROGRAMS // programs))
         parts = out.new_empty((tokens, heads, splits, group.v_dim), dtype=torch.float32)
         marks = parts.new_empty((tokens, heads, splits, 2))
-        counters = _find_counters(q.device, programs * sequences)
+        counters = _find_counters(q.device, programs)
     unit = (seen.softcap or seen.scale) * LOG2E
     shrink = seen.scale / seen.softcap if seen.softcap else 1.0
     sinks = out if seen.sinks is None else seen.sinks
-    launch: Any = tiled.attend_rows[(programs, lanes, sequences)]
+    launch: Any = tiled.attend_rows[(programs, lanes)]
     launch(
         q, kv.k, kv.k if kv.v is None else kv.v, *(kv.scales or (out, out)), batch.tables,
         batch.starts, batch.positions, sinks, out, parts, marks, counters, batch.tables.shape[1],
-        across, splits, unit, shrink, seen.window or NO_END,
+        sequences, splits, unit, shrink, seen.window or NO_END,
         seen.chunk or NO_END, HK=group.heads, G=share, GP=padded,
         HEAD_TILES=head_tiles, DK=group.k_dim, DV=group.v_dim, BLOCK=kv.block_size,
         **split_columns(group), SUMS=2 * shape.rows if shape.rows <= 32 else 16, ROWS=shape.rows,

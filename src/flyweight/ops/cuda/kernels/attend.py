@@ -50,6 +50,22 @@ def find_first(p, window, chunk, BOUND: tl.constexpr):
 
 
 @triton.jit
+def find_tile(item, starts, sequences, TOKENS: tl.constexpr):
+    """(sequence, tile of its tokens) of a program: sequence s has the items from
+    starts[s] // TOKENS + s, which are at least as many as its tiles.
+    """
+    s = 0
+    above = sequences
+    while above - s > 1:
+        middle = (s + above) // 2
+        if tl.load(starts + middle) // TOKENS + middle <= item:
+            s = middle
+        else:
+            above = middle
+    return s, item - tl.load(starts + s) // TOKENS - s
+
+
+@triton.jit
 def find_split(p, SHORT: tl.constexpr, SPLIT: tl.constexpr):
     """The split of a position: the first SPLIT positions are in splits of SHORT."""
     return tl.where(p < SPLIT, p // SHORT, p // SPLIT + (SPLIT // SHORT - 1))
@@ -86,12 +102,12 @@ def write_rows(
 
 # What differs from step to step must not make another kernel.
 @triton.jit(
-    do_not_specialize=["width", "tiles", "splits", "window", "chunk"],
+    do_not_specialize=["width", "sequences", "splits", "window", "chunk"],
     do_not_specialize_on_alignment=["tables", "starts", "positions", "sinks", "counters"],
 )
 def attend_rows(
     q, k, v, k_scales, v_scales, tables, starts, positions, sinks, out, parts, marks, counters,
-    width, tiles, splits, unit, shrink, window, chunk,
+    width, sequences, splits, unit, shrink, window, chunk,
     HK: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, HEAD_TILES: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
     F0: tl.constexpr, N0: tl.constexpr, P0: tl.constexpr,
@@ -110,12 +126,11 @@ def attend_rows(
     wait_inputs(PDL)
     kind: tl.constexpr = tl.bfloat16 if PAIRS else tl.float32
     spread: tl.constexpr = HK * HEAD_TILES
-    s = tl.program_id(2)
-    tile = tiles - 1 - tl.program_id(0) // spread  # late tiles see most: they begin first
+    item = tl.program_id(0) // spread
     head = tl.program_id(0) % spread // HEAD_TILES
-    first = s
-    count = 1
-    if not DECODE:
+    s, tile, first, count = item, 0, item, 1
+    if not DECODE:  # late tiles see most: they begin first
+        s, tile = find_tile(tl.num_programs(0) // spread - 1 - item, starts, sequences, TOKENS)
         first = tl.load(starts + s)
         count = tl.load(starts + s + 1) - first
         if tile * TOKENS >= count:
@@ -204,7 +219,7 @@ def attend_rows(
             all_m, all_total, all_acc = merge(all_m, all_total, all_acc, m, sums, acc)
     h = head * G + g
     if APART:
-        counter = counters + s * tl.num_programs(0) + tl.program_id(0)
+        counter = counters + tl.program_id(0)
         begun = find_split(lowest, SHORT, SPLIT)
         present = tl.minimum(last - begun + 1, step)
         tl.debug_barrier()  # all threads have stored
