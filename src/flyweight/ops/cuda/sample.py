@@ -17,10 +17,12 @@ from torch import Tensor
 
 from flyweight.ops.cuda import sample_options
 from flyweight.ops.cuda.kernels import sample as kernels
+from flyweight.ops.cuda.kernels import sample_weigh as weighing
 from flyweight.ops.cuda.kernels.sample_draw import draw
 from flyweight.ops.cuda.kernels.sample_list import list_head
 from flyweight.ops.cuda.sample_best import list_best
 from flyweight.ops.cuda.sample_edit import edit, edit_columns, is_edited
+from flyweight.ops.cuda.sample_launch import launch
 from flyweight.ops.cuda.sample_options import Plan
 from flyweight.ops.cuda.sample_report import report
 from flyweight.ops.reference_sample import adjust, choose, find_cuts
@@ -33,8 +35,10 @@ HEAD = 2048  # best candidates that are listed where there are cuts
 HEAD_SEGMENT = 16384  # logits listed by one program
 TILE = 256  # of those, looked at together
 DRAW_BLOCK = 8192  # logits a draw's program reads at once
-WARPS, DRAW_WARPS = 8, 16
-PLAIN = {"enable_fp_fusion": False}
+WARPS, WEIGH_WARPS, DRAW_WARPS = 8, 16, 16
+GROUP = 128  # ids of which the best is kept
+HEAD_GROUPS = 3  # eighths of the groups whose best ids are weighed one by one
+SUMS = BUCKETS, 12, 8  # int64 of a drawn row: buckets, classes, counters (kernels/sample_weigh.py)
 
 GREEDY, DRAWN = -2, -1  # in place of a token that is given
 
@@ -73,10 +77,10 @@ def submit_sample(logits: Tensor, s: SampleBatch) -> Pending:
     total = parts[last].stop + parts[last].stop % 2
     # one zeroed piece of memory: the results, then the sums of the draws
     zeros = torch.zeros(
-        total + len(plan.drawn) * (BUCKETS + 4), dtype=torch.int64, device=logits.device
+        total + len(plan.drawn) * sum(SUMS), dtype=torch.int64, device=logits.device
     )
     results = zeros[:total]
-    found = {name: results[part] for name, part in parts.items() if part.stop <= total}
+    found = {n: results[part] for n, part in parts.items() if part.start < part.stop <= total}
     found["sums"] = zeros[total:]
     arrays = _make_options(plan)
     there = sample_options.upload(arrays, logits.device) if arrays else {}
@@ -172,18 +176,16 @@ def _launch_draws(
     if is_edited(there):
         logits = logits.clone(memory_format=torch.contiguous_format)
         edit(logits, there)
-    shape = logits, logits.stride(0), vocab
-    kernels.find_best[(len(logits) * segments,)](
-        *shape,
-        _number_rows(len(logits), logits.device),
-        found["best"],
-        segments,
-        BLOCK=BLOCK,
-        num_warps=WARPS,
-        **PLAIN,
-    )
-    if len(plan.drawn):
-        _draw(logits, plan, there, found)
+    shape = logits, logits.stride(0), vocab, _number_rows(len(logits), logits.device)
+    programs = len(logits) * segments
+    if not len(plan.drawn):
+        launch(kernels.find_best, programs, (*shape, found["best"], segments, BLOCK), WARPS)
+        return
+    groups = -(-vocab // GROUP)
+    tops = torch.empty(len(logits), groups, dtype=torch.int32, device=logits.device)
+    tail = groups, segments, BLOCK, GROUP
+    launch(weighing.find_group_tops, programs, (*shape, found["best"], tops, *tail), WARPS)
+    _draw(logits, plan, there, found | {"tops": tops})
 
 
 @lru_cache(maxsize=64)
@@ -194,23 +196,25 @@ def _number_rows(count: int, device: torch.device) -> Tensor:
 def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]) -> None:
     vocab, count = plan.vocab, len(plan.drawn)
     assert vocab < 1 << 19, "a bucket's word counts no more candidates"
-    segments = _count_segments(vocab)
-    buckets, counters = found["sums"].split([count * BUCKETS, 4 * count])
+    groups, segments = found["tops"].shape[1], _count_segments(vocab)
+    table, best = there["table"], found["best"]
+    buckets, classes, counters = found["sums"].split([count * n for n in SUMS])
+    counters = counters.view(torch.int32)
     lists = torch.empty(2, 2 * count * LIST, dtype=torch.int32, device=logits.device)
-    shape = logits, logits.stride(0), vocab, there["table"], found["best"], buckets
-    kernels.weigh[(count * segments,)](
-        *shape, segments, BLOCK=BLOCK, BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN
-    )
-    listed = counters.view(torch.int32), lists[0].view(torch.float32), lists[1]
-    heads = -(-vocab // HEAD_SEGMENT)
-    list_head[(count * heads,)](
-        *shape, *listed, heads, HEAD=min(HEAD, LIST), LIST=LIST, SEGMENT=HEAD_SEGMENT, BLOCK=BLOCK,
-        BUCKETS=BUCKETS, num_warps=WARPS, **PLAIN,
-    )  # fmt: skip
-    draw[(count,)](
-        *shape, *listed, found["tokens"], LIST=LIST, BLOCK=DRAW_BLOCK, TILE=TILE, BUCKETS=BUCKETS,
-        num_warps=DRAW_WARPS, **PLAIN,
-    )  # fmt: skip
+    limit = groups * HEAD_GROUPS // 8
+    edge = table, best, found["tops"], groups, limit, counters
+    launch(weighing.find_edge, count, (*edge, triton.next_power_of_2(groups), BUCKETS), WARPS)
+    shape = logits, logits.stride(0), vocab, table, best, buckets
+    cut = segments, BLOCK, BUCKETS
+    launch(weighing.weigh, count * segments, (*shape, classes, counters, *cut), WEIGH_WARPS)
+    launch(weighing.aim, count, (table, best, buckets, classes, counters, BUCKETS), WARPS)
+    launch(weighing.refine, count * segments, (*shape, counters, *cut), WEIGH_WARPS)
+    listed = *shape, classes, counters, lists[0].view(torch.float32), lists[1]
+    heads, head = -(-vocab // HEAD_SEGMENT), min(HEAD, LIST)
+    sizes = heads, head, LIST, HEAD_SEGMENT, BLOCK, BUCKETS
+    launch(list_head, count * heads, (*listed, *sizes), WARPS)
+    tiles = LIST, DRAW_BLOCK, TILE, BUCKETS
+    launch(draw, count, (*listed, found["tokens"], *tiles), DRAW_WARPS)
 
 
 def _launch_scores(
@@ -219,16 +223,13 @@ def _launch_scores(
     """Fills what log-probabilities are made of, from the caller's logits."""
     vocab, count, segments = plan.vocab, len(plan.wanted), _count_segments(plan.vocab)
     shape = logits, logits.stride(0), vocab, there["wanted"]
-    grid, launch = (count * segments,), {"BLOCK": BLOCK, "num_warps": WARPS}
-    kernels.find_best[grid](*shape, found["raw_best"], segments, **launch)
+    programs = count * segments
+    launch(kernels.find_best, programs, (*shape, found["raw_best"], segments, BLOCK), WARPS)
     token = there["sources"], found.get("tokens", found["best"]), found["best"]
     parts = torch.empty(count, segments, dtype=torch.float64, device=logits.device)
-    kernels.score[grid](
-        *shape, *token, found["raw_best"], found["ranks"], parts, segments, **launch, **PLAIN
-    )
-    kernels.finish_scores[(count,)](
-        *shape, *token, parts, found["totals"], found["mine"], segments,
-        BLOCK=triton.next_power_of_2(segments),
-    )  # fmt: skip
+    scores = found["raw_best"], found["ranks"], parts, segments, BLOCK
+    launch(kernels.score, programs, (*shape, *token, *scores), WARPS)
+    sums = parts, found["totals"], found["mine"], segments, triton.next_power_of_2(segments)
+    launch(kernels.finish_scores, count, (*shape, *token, *sums), 4)
     if plan.width:
         list_best(logits, there["wanted"], plan.best_count, found["top"].view(count, -1))

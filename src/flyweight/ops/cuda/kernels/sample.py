@@ -160,28 +160,6 @@ def unfold_groups(x, stride, vocab, rows, bests, out, best, GROUP: tl.constexpr)
 
 
 @triton.jit
-def weigh(
-    x, stride, vocab, table, best, buckets, segments, BLOCK: tl.constexpr, BUCKETS: tl.constexpr
-):
-    """Adds a segment's candidates to the buckets of row i of those drawn."""
-    i = tl.program_id(0) // segments
-    ids = tl.program_id(0) % segments * BLOCK + tl.arange(0, BLOCK)
-    r = tl.load(table + i * FIELDS + ROW).to(tl.int64)
-    top = place_value(tl.load(best + r))
-    if tl.abs(top) < float("inf"):
-        values = load_logits(x + r * stride, ids, vocab)
-        sharp, fine, rate = load_scale(table, i)
-        bucket, word = weigh_logits(values, top, sharp, fine, rate, BUCKETS)
-        out = buckets + i.to(tl.int64) * BUCKETS
-        near = (word != 0) & (bucket < BUCKETS - 1)
-        tl.atomic_add(out + bucket, word, mask=near, sem="relaxed")
-        # most of a vocabulary is in the last one: summed here
-        far = tl.sum(tl.where(bucket == BUCKETS - 1, word, 0), axis=0)
-        if far > 0:
-            tl.atomic_add(out + (BUCKETS - 1), far, sem="relaxed")
-
-
-@triton.jit
 def find_token(sources, i, r, tokens, best):
     """The token of row r: given (>= 0), drawn (-1) or the best."""
     source = tl.load(sources + i)

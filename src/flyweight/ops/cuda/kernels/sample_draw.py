@@ -28,14 +28,18 @@ from flyweight.ops.cuda.kernels.sample import (
     power_of_two,
     weigh_logits,
 )
-from flyweight.ops.cuda.kernels.sample_list import (
+from flyweight.ops.cuda.kernels.sample_list import list_buckets, reaches
+from flyweight.ops.cuda.kernels.sample_weigh import (
+    CLASSES,
     COUNTERS,
+    EDGE,
     END,
     FIRST,
     HEAD_SIZE,
-    list_buckets,
+    MASK,
+    find_class,
+    has_class,
     load_sums,
-    reaches,
     split_words,
 )
 
@@ -97,7 +101,7 @@ def compare_words(key, ids, words, chosen):
 
 @triton.jit
 def draw(
-    x, stride, vocab, table, best, buckets, counters, lists, list_places, tokens,
+    x, stride, vocab, table, best, buckets, classes, counters, lists, list_places, tokens,
     LIST: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
@@ -114,7 +118,10 @@ def draw(
         counter = counters + i * COUNTERS
 
         numbers = tl.arange(0, BUCKETS)
-        counts, count_sums, mass_sums = load_sums(buckets + i * BUCKETS, rate, BUCKETS)
+        edge, mask = tl.load(counter + EDGE), tl.load(counter + MASK)
+        counts, count_sums, mass_sums = load_sums(
+            buckets + i * BUCKETS, classes + i * (2 * CLASSES), edge, mask, rate, BUCKETS
+        )
         last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
         kept, mass = tl.max(count_sums, axis=0), tl.max(mass_sums, axis=0)
         head_first, head_end = tl.load(counter + FIRST), tl.load(counter + END)
@@ -153,7 +160,9 @@ def draw(
                 base_mass = tl.sum(tl.where(numbers == bucket - 1, mass_sums, 0.0), axis=0)
                 unit = power_of_two(-find_shift(bucket, rate)).to(tl.float64)
 
-                listed = inside <= LIST
+                # a class that is not in buckets is never reached, but for the sums' last digits
+                number = find_class(bucket, edge)
+                listed = (inside <= LIST) & ((number < 0) | has_class(mask, number))
                 done = (head_first == bucket) & (head_end == bucket + 1)
                 if listed & (held != bucket) & (done == 0):
                     if (bucket >= head_first) & (bucket < head_end):
@@ -250,5 +259,5 @@ def draw(
                         enough = tl.sum(upto, axis=0).to(tl.float64) >= needed
                         low_id = tl.where(enough, low_id, middle + 1)
                         high_id = tl.where(enough, middle, high_id)
-                    token = low_id
+                    token = tl.where(low_id >= 0, low_id, token)
     tl.store(tokens + r, token.to(tl.int64))

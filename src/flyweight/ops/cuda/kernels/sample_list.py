@@ -9,45 +9,31 @@ import triton.language as tl
 
 from flyweight.ops.cuda.kernels.sample import (
     FIELDS,
-    MASS_BITS,
     MIN_P,
     ROW,
     TOP_K,
     TOP_P,
     U,
     find_bucket,
-    find_shift,
     load_logits,
     load_scale,
     place_value,
-    power_of_two,
 )
-
-# a row's counters: the lengths of the lists of four searches, and of the list made before them;
-# the first bucket of that one and the one after its last
-HEAD_SIZE, FIRST, END, COUNTERS = (tl.constexpr(i) for i in (4, 5, 6, 8))
+from flyweight.ops.cuda.kernels.sample_weigh import (
+    CLASSES,
+    COUNTERS,
+    EDGE,
+    END,
+    FIRST,
+    HEAD_SIZE,
+    MASK,
+    load_sums,
+)
 
 
 @triton.jit
 def reaches(sums, target, strict):
     return (sums > target) | ((sums == target) & (strict == 0))
-
-
-@triton.jit
-def split_words(words):
-    """Counts and weights of words."""
-    counts = words >> MASS_BITS
-    return counts, words - (counts << MASS_BITS)
-
-
-@triton.jit
-def load_sums(words, rate, BUCKETS: tl.constexpr):
-    """Candidates of each bucket; how many, and what mass, up to each."""
-    numbers = tl.arange(0, BUCKETS)
-    counts, wholes = split_words(tl.load(words + numbers))
-    units = power_of_two(-find_shift(numbers, rate)).to(tl.float64)
-    masses = tl.cumsum(wholes.to(tl.float64) * units, axis=0)
-    return counts, tl.cumsum(counts, axis=0).to(tl.float64), masses
 
 
 @triton.jit
@@ -73,7 +59,7 @@ def list_buckets(
 
 @triton.jit
 def list_head(
-    x, stride, vocab, table, best, buckets, counters, lists, list_places, segments,
+    x, stride, vocab, table, best, buckets, classes, counters, lists, list_places, segments,
     HEAD: tl.constexpr, LIST: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +74,11 @@ def list_head(
         sharp, fine, rate = load_scale(table, i)
         u, top_p = tl.load(table + i * FIELDS + U), tl.load(table + i * FIELDS + TOP_P)
         min_p, top_k = tl.load(table + i * FIELDS + MIN_P), tl.load(table + i * FIELDS + TOP_K)
-        counts, count_sums, mass_sums = load_sums(buckets + i * BUCKETS, rate, BUCKETS)
+        counter = counters + i * COUNTERS
+        counts, count_sums, mass_sums = load_sums(
+            buckets + i * BUCKETS, classes + i * (2 * CLASSES), tl.load(counter + EDGE),
+            tl.load(counter + MASK), rate, BUCKETS,
+        )  # fmt: skip
         first = segment * 0
         end = tl.sum((count_sums <= HEAD).to(tl.int32), axis=0)
         if ((top_k > 0) | (top_p < 1.0) | (min_p > 0)) == 0:
@@ -98,7 +88,6 @@ def list_head(
             first = tl.minimum(tl.sum((mass_sums <= target).to(tl.int32), axis=0), last)
             inside = tl.sum(tl.where(numbers == first, counts, 0), axis=0)
             end = first + (inside <= LIST).to(tl.int32)
-        counter = counters + i * COUNTERS
         if segment == 0:
             tl.store(counter + FIRST, first)
             tl.store(counter + END, end)
