@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,13 +29,14 @@ SHAPES = {
 KINDS = ("bf16", "q4_0", "u4_g128", "q4_k", "q8_0", "e4m3_rows")
 ROWS = (1, 16, 64, 128, 256, 2048)
 L2 = 192 << 20  # bytes of weights that take turns, at least
-SWEPT = {
-    "few": [(bn, 16, s, w) for bn in (64, 128) for w in (4, 8) for s in (2, 3, 4, 5, 6, 8)
-            if w * 16 <= bn],
-    "some": [(bn, bt, s, w) for bn in (64, 128) for bt in (64, 128) for w in (4, 8)
-             for s in (2, 3, 4, 5) if w * 16 <= bn],
-    "many": [(bn, bt, s, w) for bn in (64, 128, 256) for bt in (64, 128, 256) for w in (4, 8)
-             for s in (2, 3, 4) if bn * bt * 4 <= w * 32 * 640 and bn >= w * 16],
+SWEPT = {  # BN, BT, warps, stages
+    "few": [(64, 16, 4, 5), (64, 16, 4, 8), (128, 16, 4, 3), (128, 16, 4, 4), (128, 16, 4, 6),
+            (128, 16, 8, 3), (128, 16, 8, 4), (128, 16, 8, 6)],
+    "some": [(64, 64, 4, 3), (64, 64, 4, 5), (128, 64, 8, 3), (128, 64, 8, 4), (128, 64, 4, 3),
+             (64, 128, 4, 3), (128, 128, 8, 3), (128, 128, 8, 4), (256, 128, 8, 3),
+             (256, 128, 8, 4), (256, 64, 8, 3)],
+    "many": [(128, 64, 8, 3), (128, 128, 4, 2), (128, 128, 8, 2), (128, 128, 8, 3),
+             (128, 128, 8, 4), (128, 256, 8, 3), (256, 128, 8, 3), (256, 128, 8, 4)],
 }  # fmt: skip
 
 
@@ -133,46 +135,36 @@ def describe(w: CudaWeight, rows: int, took: float, moved: float, rate: float) -
 
 
 def sweep(args: argparse.Namespace, ends: float) -> None:
-    """The best tiles for each kind and number of rows, on one shape."""
+    """The best tiles for each kind and number of rows, by shape; splits stay as they are."""
     for kind in args.kinds:
-        key = "dense" if kind == "bf16" else "bytes" if kind in ("q8_0", "e4m3_rows") else "packed"
         for name in args.shapes:
             some = make(kind, *SHAPES[name])
             for rows in args.rows:
                 size = "few" if rows <= 16 else "some" if rows <= 128 else "many"
                 x = torch.randn(rows, SHAPES[name][1], device="cuda", dtype=torch.bfloat16)
-                found = []
-                for bn, bt, stages, warps in SWEPT[size]:
-                    if time.monotonic() > ends:
-                        break
-                    took = try_tile(key, (bn, bt, warps, stages), some, x)
-                    found.append((took, bn, bt, warps, stages))
-                for took, bn, bt, warps, stages in sorted(found)[:4]:
-                    print(
-                        f"{name} {kind} T={rows} BN={bn} BT={bt} warps={warps} stages={stages}: "
-                        f"{took * 1e6:.1f} us",
-                        flush=True,
-                    )
+                found = [(time_linear(some, x), "as it is", 0, 0, 0)]
+                for tile in SWEPT[size]:
+                    if time.monotonic() < ends:
+                        found.append((try_tile(tile, some, x), *tile))
+                for took, *tile in sorted(found, key=lambda f: f[0])[:4]:
+                    print(f"{name} {kind} T={rows} {took * 1e6:.1f} us: {tile}", flush=True)
 
 
-def try_tile(
-    key: str, tile: tuple[int, int, int, int], some: list[CudaWeight], x: torch.Tensor
-) -> float:
+def try_tile(tile: tuple[int, int, int, int], some: list[CudaWeight], x: torch.Tensor) -> float:
     """Seconds with a tile; infinity where it does not fit the device."""
     bn, bt, warps, stages = tile
-    held = products.TILES[key]
-    products.TILES[key] = [(0, bn, bt, held[0][3], warps, stages)]
+    held = products.find_plan(some[0], False)
     for w in some:
-        w.cache.clear()
+        mine = products.find_plan(w, False)
+        w.cache[False] = replace(mine, tiles=[(0, bn, bt, mine.tiles[0][3], warps, stages)])
     try:
         return time_linear(some, x)
     except Exception as e:  # out of resources of one kind or another
         print(f"{tile}: {type(e).__name__} {str(e)[:100]}")
         return float("inf")
     finally:
-        products.TILES[key] = held
         for w in some:
-            w.cache.clear()
+            w.cache[False] = replace(products.find_plan(w, False), tiles=held.tiles)
 
 
 def main() -> None:
