@@ -123,6 +123,8 @@ def fill(kv: CudaKV) -> None:
             held.normal_()
         elif held is not None:
             held.view(torch.uint8).random_(0, 120)
+    for scale in kv.scales or ():
+        scale.fill_(0.01)
 
 
 def make_batch(sequences: int, context: int, count: int, each: int) -> DeviceBatch:

@@ -16,6 +16,7 @@ from op_cases import EPS, Paged, ids, normal, paged, still
 from flyweight.errors import ConfigError
 from flyweight.ops.cuda import CudaOps, attention
 from flyweight.ops.cuda.attention import Shape, Tiles
+from flyweight.ops.cuda.kv import CODES, TYPES
 from flyweight.ops.operands import HeadNorm, Rotation
 from flyweight.ops.reference import ReferenceOps
 from flyweight.ops.reference_kv import FLOATS, encode, turn
@@ -221,7 +222,7 @@ def test_squash_is_tanh(device: str) -> None:
     assert np.abs(flat - v).max() < 1e-5
 
 
-CODED = tuple(attention.CODES)
+CODED = tuple(CODES)
 
 
 def read_codes(kv: Any, slots: Any) -> list[tuple[Any, F32]]:
@@ -231,7 +232,10 @@ def read_codes(kv: Any, slots: Any) -> list[tuple[Any, F32]]:
     for held, scale in zip((kv.k, kv.v), kv.scales, strict=True):
         codes = held[where // size, :, where % size].cpu().numpy()
         numbers = codes.astype(np.float64)
-        if kv.dtype != "int8":
+        if kv.dtype == "int4":
+            halves = np.stack([codes & 15, codes >> 4 & 15], axis=-1)
+            numbers = 2.0 * halves.reshape(*codes.shape[:2], -1) - 15
+        elif kv.dtype != "int8":
             mantissa, bias = FLOATS[kv.dtype]
             whole, rest = np.divmod(codes & 127, 2**mantissa)
             assert not ((whole == 0) & (rest > 0)).any(), "subnormals are not stored"
@@ -257,12 +261,12 @@ def test_stored_codes_are_the_references(device: str, dtype: str, k_dim: int, v_
     for mine, x, n in zip(read_codes(kv, batch.slots), given, turned, strict=True):
         numbers, scale = encode(x, dtype)
         np.testing.assert_array_equal(mine[1], scale / n)
-        assert (mine[0] == numbers)[scale[..., 0] > 0].all()
+        assert (mine[0][..., : x.shape[-1]] == numbers)[scale[..., 0] > 0].all()
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
-    ("dtype", "v_in_k"), [*((dtype, False) for dtype in CODED), ("int8", True)]
+    ("dtype", "v_in_k"), [*((dtype, False) for dtype in CODED), ("int4", True)]
 )
 def test_attention_over_codes(device: str, dtype: str, v_in_k: bool) -> None:
     """Against the reference; the last tokens alone; what is not seen holds NaN."""
@@ -370,7 +374,7 @@ def test_moving_slots(device: str, group: KVGroup) -> None:
 
 def test_memory_and_refusals(device: str) -> None:
     ops, group = make(device), KVGroup(2, 64, 32)
-    for dtype in (*attention.TYPES, *CODED):
+    for dtype in (*TYPES, *CODED):
         kv = ops.make_kv_layer(group, 3, 32, dtype)
         assert kv.nbytes == 96 * KV_TYPES[dtype].count_bytes(group)
         assert kv.spare_slot == 96 and kv.k.shape[0] == 4

@@ -1,7 +1,6 @@
-"""The KV cache on the device: its memory, what writes it and what reads it.
+"""What writes the KV cache on the device and what reads it.
 
-Invariant: K and V lie by [block, head, position in the block, element], with one spare block at
-the end for the padding of captured steps.  A row's bits do not depend on which launch computes it:
+Invariant: a row's bits do not depend on which launch computes it:
 tiles of keys and splits of the context are at fixed positions (`Tiles`), and both launches run one
 kernel.  No op waits for the device.  Knows no models.
 """
@@ -13,20 +12,19 @@ import torch
 import triton
 from torch import Tensor
 
-from flyweight.errors import ConfigError, nearest
-from flyweight.ops.base import KV_DTYPES, check_codes, uses_pairs
 from flyweight.ops.cuda.kernels import attend as tiled
 from flyweight.ops.cuda.kernels import store as rows
 from flyweight.ops.cuda.kernels import store_codes
 from flyweight.ops.cuda.kernels.pdl import PDL
+from flyweight.ops.cuda.kv import CODES, CudaKV, make_kv_layer, move_kv
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
-from flyweight.spec import KV_TYPES, KVGroup
+from flyweight.spec import KVGroup
+
+__all__ = ["CudaKV", "Seen", "attend", "make_kv_layer", "move_kv", "rope_store", "rotation"]
 
 LOG2E = 1.4426950408889634
 NO_END = 1 << 30  # a window or a chunk beyond every position
-TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-CODES = {"int8": 1, "fp8_e4m3": 2, "fp8_e5m2": 3}  # as kernels/store_codes.py numbers them
 STORE_HEADS = 8  # heads of a token that one program of `store_rows` takes
 FEW_PROGRAMS = 264  # with fewer programs than this the splits of a context run side by side
 MANY_PROGRAMS = 4096  # enough to keep the device busy: more splits share a program
@@ -73,37 +71,6 @@ CONFIG = {
 
 
 @dataclass(frozen=True, slots=True)
-class CudaKV:
-    """K and V of one layer, [blocks + 1, heads, block size, elements]; codes have `scales` of K and
-    of V, the same without elements.  `pairs`: attention multiplies bf16; else float32.  `turns`: K
-    is rotated in rows of 2**turns elements.
-    """
-
-    group: KVGroup
-    blocks: int
-    block_size: int
-    dtype: str
-    k: Tensor
-    v: Tensor | None
-    pairs: bool
-    scales: tuple[Tensor, Tensor] | None = None
-    turns: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all slots, without the spare block's."""
-        return self.blocks * self.block_size * KV_TYPES[self.dtype].count_bytes(self.group)
-
-    @property
-    def spare_block(self) -> int:
-        return self.blocks
-
-    @property
-    def spare_slot(self) -> int:
-        return self.blocks * self.block_size
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """What a query sees, and how its scores are made: `attend`'s options."""
 
@@ -112,37 +79,6 @@ class Seen:
     softcap: float = 0.0
     sinks: Tensor | None = None
     chunk: int = 0
-
-
-def make_kv_layer(
-    group: KVGroup, blocks: int, block_size: int, dtype: str, device: torch.device,
-    activations: str = "bf16",
-) -> CudaKV:  # fmt: skip
-    """Raises `ConfigError` for a dtype or a group this backend does not store."""
-    if dtype not in KV_DTYPES:
-        allowed, near = ", ".join(KV_DTYPES), nearest(dtype, KV_DTYPES)
-        raise ConfigError(f"KV dtype = {dtype!r} is unknown; allowed: {allowed}{near}")
-    if group.kind != "full":
-        raise ConfigError(f"KV group kind = {group.kind!r} is not supported; allowed: full")
-    if group.v_in_k and group.v_dim > group.k_dim:
-        raise ConfigError(
-            f"KV group with V of {group.v_dim} elements in K of {group.k_dim}; "
-            f"allowed: at most {group.k_dim}"
-        )
-    check_codes(group, block_size, dtype)
-    if dtype not in TYPES and dtype not in CODES:
-        allowed = ", ".join((*TYPES, *CODES))
-        raise ConfigError("is not on CUDA", "kv_cache_dtype", value=dtype, allowed=allowed)
-    shape = blocks + 1, group.heads, block_size
-    k = torch.empty((*shape, group.k_dim), dtype=TYPES.get(dtype, torch.int8), device=device)
-    v = None if group.v_in_k else k.new_empty((*shape, group.v_dim))
-    pairs = uses_pairs(group, block_size, dtype, activations)
-    if dtype in TYPES:
-        return CudaKV(group, blocks, block_size, dtype, k, v, pairs)
-    of_k = k.new_empty(shape, dtype=torch.float32)
-    scales = of_k, of_k if v is None else torch.empty_like(of_k)
-    turns = 0 if group.v_in_k else (group.k_dim & -group.k_dim).bit_length() - 1
-    return CudaKV(group, blocks, block_size, dtype, k, v, pairs, scales, turns)
 
 
 def rotation(positions: Tensor, inv_freq: Tensor, scale: float) -> Rotation:
@@ -305,13 +241,3 @@ def _turn(q: Tensor, turns: int) -> Tensor:
         launch_pdl=PDL,
     )  # fmt: skip
     return out
-
-
-def move_kv(kv: KVLayer, src: Tensor, dst: Tensor) -> None:
-    """As if every source were read before the first destination is written."""
-    assert isinstance(kv, CudaKV)
-    src, dst = src.long(), dst.long()
-    size = kv.block_size
-    for held in {kv.k, kv.v, *(kv.scales or ())}:
-        if held is not None:
-            held[dst // size, :, dst % size] = held[src // size, :, src % size]

@@ -14,6 +14,7 @@ PLAIN = tl.constexpr(0)
 INT8 = tl.constexpr(1)
 E4M3 = tl.constexpr(2)
 E5M2 = tl.constexpr(3)
+INT4 = tl.constexpr(4)  # element 2 i in the low half of byte i, 2 i + 1 in the high one
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2**23: added and taken off it rounds to nearest even
 
 
@@ -30,8 +31,12 @@ def turn(x, ROWS: tl.constexpr, P: tl.constexpr, TURNS: tl.constexpr):
 
 @triton.jit
 def encode(x, CODE: tl.constexpr):
-    """[rows, P] -> codes as int8 [rows, P] and scales [rows]; elements beyond a row are zero."""
-    top: tl.constexpr = 127.0 if CODE == INT8 else 448.0 if CODE == E4M3 else 57344.0
+    """[rows, P] -> codes as int8 [rows, P] and scales [rows]; elements beyond a row are zero.  Of
+    INT4 [rows, P/2].
+    """
+    top: tl.constexpr = (
+        127.0 if CODE == INT8 else 15.0 if CODE == INT4 else 448.0 if CODE == E4M3 else 57344.0
+    )
     amax = tl.max(tl.abs(x), 1)
     finite = (tl.max(((x - x) != 0).to(tl.int32), 1) == 0) & (amax < float("inf"))
     factor = tl.div_rn(top + tl.zeros_like(amax), amax)
@@ -40,18 +45,30 @@ def encode(x, CODE: tl.constexpr):
     scale = tl.where(finite, scale, float("nan"))
     y = tl.where(usable[:, None], x, 0.0) * tl.where(usable, factor, 0.0)[:, None]
     if CODE == INT8:
-        return ((y + WHOLE) - WHOLE).to(tl.int8), scale
+        codes = ((y + WHOLE) - WHOLE).to(tl.int32)
+    elif CODE == INT4:
+        half = ((tl.minimum(y * 0.5 + 7.5, 15.0) + WHOLE) - WHOLE).to(tl.int32)
+        even, odd = tl.split(tl.reshape(half, (x.shape[0], x.shape[1] // 2, 2)))
+        codes = even | (odd << 4)
+    else:
+        codes = round_float(y, CODE)
+    return codes.to(tl.int8), scale
+
+
+@triton.jit
+def round_float(y, CODE: tl.constexpr):
+    """The code of the nearest float of E4M3 or E5M2, ties to even, without subnormals."""
     bits = y.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
     if CODE == E4M3:
         code = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
-        least = tl.where(tl.abs(y) < 0.0078125, 0, 8)  # no subnormals: nothing or 2**-6
+        least = tl.where(tl.abs(y) < 0.0078125, 0, 8)  # nothing or 2**-6
         code = tl.where(tl.abs(y) < 0.015625, least, code)
     else:
         code = ((size + 0xFFFFF + ((size >> 21) & 1)) >> 21) - (112 << 2)
         least = tl.where(tl.abs(y) < 0.000030517578125, 0, 4)  # nothing or 2**-14
         code = tl.where(tl.abs(y) < 0.00006103515625, least, code)
-    return (code | ((bits >> 24) & 0x80)).to(tl.int8), scale
+    return code | ((bits >> 24) & 0x80)
 
 
 @triton.jit
@@ -119,6 +136,41 @@ def open_codes(x, CODE: tl.constexpr, WIDE: tl.constexpr):
         }""",
         "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4,
     )  # fmt: skip
+
+
+@triton.jit
+def open_halves(x, WIDE: tl.constexpr):
+    """[rows, P/2] of INT4 -> [rows, P]: 2 code - 15."""
+    if WIDE:
+        code = x.to(tl.int32)
+        even, odd = (
+            (2 * (code & 15) - 15).to(tl.float32),
+            (2 * (code >> 4 & 15) - 15).to(tl.float32),
+        )
+    else:  # (128 + 2 code) - 143
+        even, odd = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 a, b, c, one, off;
+            mov.b32 one, 0x3f803f80;
+            mov.b32 off, 0xc30fc30f;
+            prmt.b32 a, $4, 0, 0x4140;
+            prmt.b32 b, $4, 0, 0x4342;
+            shl.b32 c, a, 1;
+            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+            fma.rn.bf16x2 $0, c, one, off;
+            shl.b32 c, b, 1;
+            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+            fma.rn.bf16x2 $1, c, one, off;
+            shr.u32 c, a, 3;
+            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+            fma.rn.bf16x2 $2, c, one, off;
+            shr.u32 c, b, 3;
+            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+            fma.rn.bf16x2 $3, c, one, off;
+            }""",
+            "=r,=r,=r,=r,r", [x], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4,
+        )  # fmt: skip
+    return tl.reshape(tl.join(even, odd), (x.shape[0], 2 * x.shape[1]))
 
 
 @triton.jit(do_not_specialize=["count"])
