@@ -32,6 +32,14 @@ CUTS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def larger_tiles(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter's time goes by the number of tiles."""
+    if device == "cpu":
+        monkeypatch.setattr(cuda_sample, "TILE", 512)
+        monkeypatch.setattr(cuda_sample, "DRAW_BLOCK", 8192)
+
+
 def draw(device: str, logits: F32, s: SampleBatch) -> Sampled:
     there = torch.from_numpy(logits.copy()).to(device)
     got = cuda_sample.sample(there, s)

@@ -34,7 +34,9 @@ from flyweight.ops.cuda.kernels.sample_weigh import (
     COUNTERS,
     EDGE,
     END,
+    END_2,
     FIRST,
+    FIRST_2,
     HEAD_SIZE,
     MASK,
     find_class,
@@ -125,6 +127,7 @@ def draw(
         last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
         kept, mass = tl.max(count_sums, axis=0), tl.max(mass_sums, axis=0)
         head_first, head_end = tl.load(counter + FIRST), tl.load(counter + END)
+        first_2, end_2 = tl.load(counter + FIRST_2), tl.load(counter + END_2)
         head_size = tl.load(counter + HEAD_SIZE)
         likely = kept
         if min_p > 0:
@@ -163,16 +166,18 @@ def draw(
                 # a class that is not in buckets is never reached, but for the sums' last digits
                 number = find_class(bucket, edge)
                 listed = (inside <= LIST) & ((number < 0) | has_class(mask, number))
-                done = (head_first == bucket) & (head_end == bucket + 1)
+                done = (head_first == bucket) & (head_end == bucket + 1) & (first_2 == end_2)
                 if listed & (held != bucket) & (done == 0):
-                    if (bucket >= head_first) & (bucket < head_end):
+                    in_head = (bucket >= head_first) & (bucket < head_end)
+                    if in_head | ((bucket >= first_2) & (bucket < end_2)):
                         list_buckets(
                             head_x, head_ids, 0, head_size, top, sharp, fine, bucket, bucket + 1,
-                            head_x + LIST, head_ids + LIST, counter + phase, True, BLOCK, BUCKETS,
+                            0, 0, head_x + LIST, head_ids + LIST, counter + phase, True, BLOCK,
+                            BUCKETS,
                         )  # fmt: skip
                     else:
                         list_buckets(
-                            row, head_ids, 0, vocab, top, sharp, fine, bucket, bucket + 1,
+                            row, head_ids, 0, vocab, top, sharp, fine, bucket, bucket + 1, 0, 0,
                             head_x + LIST, head_ids + LIST, counter + phase, False, BLOCK, BUCKETS,
                         )  # fmt: skip
                     tl.debug_barrier()  # what a thread has listed, others read

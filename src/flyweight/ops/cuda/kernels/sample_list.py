@@ -24,9 +24,12 @@ from flyweight.ops.cuda.kernels.sample_weigh import (
     COUNTERS,
     EDGE,
     END,
+    END_2,
     FIRST,
+    FIRST_2,
     HEAD_SIZE,
     MASK,
+    find_reaching,
     load_sums,
 )
 
@@ -38,10 +41,10 @@ def reaches(sums, target, strict):
 
 @triton.jit
 def list_buckets(
-    x, known, start, size, top, sharp, fine, first, end, list_x, list_ids, counter,
+    x, known, start, size, top, sharp, fine, first, end, first_2, end_2, list_x, list_ids, counter,
     KNOWN: tl.constexpr, BLOCK: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
-    """Lists the candidates of buckets [first, end) of x[start:size]; ids are `known` or counted."""
+    """Lists the candidates of x[start:size] in two ranges of buckets; ids are known or counted."""
     for at in range(start, size, BLOCK):
         ids = at + tl.arange(0, BLOCK)
         values = load_logits(x, ids, size)
@@ -50,7 +53,8 @@ def list_buckets(
         valid = values > float("-inf")
         t = tl.where(valid, (values - top) * sharp, 0.0)
         bucket = find_bucket(t, fine, BUCKETS)
-        found = valid & (bucket >= first) & (bucket < end)
+        found = (bucket >= first) & (bucket < end) | (bucket >= first_2) & (bucket < end_2)
+        found = valid & found
         one = tl.full([BLOCK], 1, tl.int32)
         place = tl.atomic_add(counter + tl.zeros([BLOCK], tl.int32), one, mask=found, sem="relaxed")
         tl.store(list_x + place, values, mask=found)
@@ -64,7 +68,7 @@ def list_head(
     BUCKETS: tl.constexpr,
 ):  # fmt: skip
     """Lists what the draw will look at: its bucket where nothing is cut, else the first buckets, of
-    at most HEAD candidates.  One segment of row i.
+    at most HEAD candidates, or where top_p ends.  One segment of row i.
     """
     i = (tl.program_id(0) // segments).to(tl.int64)
     segment = tl.program_id(0) % segments
@@ -79,21 +83,39 @@ def list_head(
             buckets + i * BUCKETS, classes + i * (2 * CLASSES), tl.load(counter + EDGE),
             tl.load(counter + MASK), rate, BUCKETS,
         )  # fmt: skip
-        first = segment * 0
+        numbers = tl.arange(0, BUCKETS)
+        last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
+        mass = tl.max(mass_sums, axis=0)
+        first = last * 0
         end = tl.sum((count_sums <= HEAD).to(tl.int32), axis=0)
+        first_2 = last * 0
+        end_2 = last * 0
         if ((top_k > 0) | (top_p < 1.0) | (min_p > 0)) == 0:
-            numbers = tl.arange(0, BUCKETS)
-            last = tl.max(tl.where(counts > 0, numbers, 0), axis=0)
-            target = u * tl.max(mass_sums, axis=0)
-            first = tl.minimum(tl.sum((mass_sums <= target).to(tl.int32), axis=0), last)
+            first = tl.minimum(tl.sum((mass_sums <= u * mass).to(tl.int32), axis=0), last)
             inside = tl.sum(tl.where(numbers == first, counts, 0), axis=0)
             end = first + (inside <= LIST).to(tl.int32)
+        if ((top_k > 0) | (min_p > 0)) == 0:
+            place = find_reaching(mass_sums, top_p * mass, last)
+            if (top_p < 1.0) & (place >= end):
+                # past the best ones: the bucket that top_p ends in, and those the draw may be in
+                least, most = u * (top_p * mass), u * (top_p * mass + 1.0)
+                from_2 = find_reaching(mass_sums, least * (1.0 - 1e-12), last)
+                to_2 = find_reaching(mass_sums, most * (1.0 + 1e-12), last) + 1
+                to_2 = tl.minimum(to_2, place)
+                wanted = (numbers == place) | ((numbers >= from_2) & (numbers < to_2))
+                if tl.sum(tl.where(wanted, counts, 0), axis=0) <= LIST:
+                    first = place
+                    end = place + 1
+                    first_2 = from_2
+                    end_2 = to_2
         if segment == 0:
             tl.store(counter + FIRST, first)
             tl.store(counter + END, end)
+            tl.store(counter + FIRST_2, first_2)
+            tl.store(counter + END_2, end_2)
         start = segment * SEGMENT
         list_buckets(
             x + r * stride, list_places, start, tl.minimum(start + SEGMENT, vocab), top, sharp,
-            fine, first, end, lists + 2 * i * LIST, list_places + 2 * i * LIST, counter + HEAD_SIZE,
-            False, BLOCK, BUCKETS,
+            fine, first, end, first_2, end_2, lists + 2 * i * LIST, list_places + 2 * i * LIST,
+            counter + HEAD_SIZE, False, BLOCK, BUCKETS,
         )  # fmt: skip

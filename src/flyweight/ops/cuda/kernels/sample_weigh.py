@@ -35,9 +35,10 @@ OPEN_SHIFT = tl.constexpr(18)  # more digits for the last class, whose weights a
 SUM_BITS = tl.constexpr(48)  # a program's sum of weights in a class is below, its count above
 
 # a row's counters: the lengths of the lists of four searches, and of the list made before them; the
-# first bucket of that one and the one after its last; the first bucket of the classes; a mask of
-# the classes that are in buckets
-HEAD_SIZE, FIRST, END, EDGE, MASK, COUNTERS = (tl.constexpr(i) for i in (4, 5, 6, 7, 8, 16))
+# two ranges of buckets in that one, first and after the last; the first bucket of the classes; a
+# mask of the classes that are in buckets
+HEAD_SIZE, FIRST, END, FIRST_2, END_2, EDGE, MASK = (tl.constexpr(i) for i in range(4, 11))
+COUNTERS = tl.constexpr(16)
 
 
 @triton.jit
@@ -75,9 +76,9 @@ def find_edge(
         high = low + (BUCKETS - 1)
         while low < high:
             middle = (low + high + 1) // 2
-            few = tl.sum((bucket < middle).to(tl.int32), axis=0) <= limit
-            low = tl.where(few, middle, low)
-            high = tl.where(few, high, middle - 1)
+            fits = tl.sum((bucket < middle).to(tl.int32), axis=0) <= limit
+            low = tl.where(fits, middle, low)
+            high = tl.where(fits, high, middle - 1)
         tl.store(counters + i * COUNTERS + EDGE, low)
 
 
