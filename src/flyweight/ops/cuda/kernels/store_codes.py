@@ -9,12 +9,72 @@ import triton.language as tl
 
 from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
 
-# Of codes: none, and in the order of `attention.CODES`.
-PLAIN = tl.constexpr(0)
+# What K and V are stored as; 0 is no code.
 INT8 = tl.constexpr(1)
 E4M3 = tl.constexpr(2)
 E5M2 = tl.constexpr(3)
 INT4 = tl.constexpr(4)  # element 2 i in the low half of byte i, 2 i + 1 in the high one
+OPEN_INT8 = tl.constexpr("""{
+    .reg .b32 a, b, c, d, one;
+    mov.b32 one, 0x3f803f80;
+    prmt.b32 a, $2, 0, 0x4140;
+    prmt.b32 b, $2, 0, 0x4342;
+    lop3.b32 c, a, 0x007f007f, 0x43004300, 0xea;
+    lop3.b32 d, a, 0x00800080, 0xc300c300, 0xea;
+    fma.rn.bf16x2 $0, c, one, d;
+    lop3.b32 c, b, 0x007f007f, 0x43004300, 0xea;
+    lop3.b32 d, b, 0x00800080, 0xc300c300, 0xea;
+    fma.rn.bf16x2 $1, c, one, d;
+}""")  # (128 + low bits) - 128, or - 256 with the sign
+OPEN_E4M3 = tl.constexpr("""{
+    .reg .b32 a, b, c, d, up, none;
+    mov.b32 up, 0x7b807b80;
+    mov.b32 none, 0x80008000;
+    prmt.b32 a, $2, 0, 0x1404;
+    prmt.b32 b, $2, 0, 0x3424;
+    shr.u32 c, a, 4;
+    and.b32 c, c, 0x07f007f0;
+    lop3.b32 c, a, 0x80008000, c, 0xea;
+    fma.rn.bf16x2 $0, c, up, none;
+    shr.u32 d, b, 4;
+    and.b32 d, d, 0x07f007f0;
+    lop3.b32 d, b, 0x80008000, d, 0xea;
+    fma.rn.bf16x2 $1, d, up, none;
+}""")  # exponent and fraction moved to bfloat16's, times 2**120
+OPEN_E5M2 = tl.constexpr("""{
+    .reg .b32 a, b, c, d, up, none;
+    mov.b32 up, 0x77807780;
+    mov.b32 none, 0x80008000;
+    prmt.b32 a, $2, 0, 0x1404;
+    prmt.b32 b, $2, 0, 0x3424;
+    shr.u32 c, a, 3;
+    and.b32 c, c, 0x0fe00fe0;
+    lop3.b32 c, a, 0x80008000, c, 0xea;
+    fma.rn.bf16x2 $0, c, up, none;
+    shr.u32 d, b, 3;
+    and.b32 d, d, 0x0fe00fe0;
+    lop3.b32 d, b, 0x80008000, d, 0xea;
+    fma.rn.bf16x2 $1, d, up, none;
+}""")  # the same, times 2**112
+OPEN_INT4 = tl.constexpr("""{
+    .reg .b32 a, b, c, one, off;
+    mov.b32 one, 0x3f803f80;
+    mov.b32 off, 0xc30fc30f;
+    prmt.b32 a, $4, 0, 0x4140;
+    prmt.b32 b, $4, 0, 0x4342;
+    shl.b32 c, a, 1;
+    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+    fma.rn.bf16x2 $0, c, one, off;
+    shl.b32 c, b, 1;
+    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+    fma.rn.bf16x2 $1, c, one, off;
+    shr.u32 c, a, 3;
+    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+    fma.rn.bf16x2 $2, c, one, off;
+    shr.u32 c, b, 3;
+    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
+    fma.rn.bf16x2 $3, c, one, off;
+}""")  # (128 + 2 code) - 143
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2**23: added and taken off it rounds to nearest even
 
 
@@ -83,59 +143,8 @@ def open_codes(x, CODE: tl.constexpr, WIDE: tl.constexpr):
         bits = tl.where((code & 127) == 0, 0, ((code & 127) << size) + up)
         number = bits.to(tl.float32, bitcast=True)
         return tl.where(code < 0, -number, number)
-    if CODE == INT8:  # (128 + low bits) - 128, or - 256 with the sign
-        return tl.inline_asm_elementwise(
-            """{
-            .reg .b32 a, b, c, d, one;
-            mov.b32 one, 0x3f803f80;
-            prmt.b32 a, $2, 0, 0x4140;
-            prmt.b32 b, $2, 0, 0x4342;
-            lop3.b32 c, a, 0x007f007f, 0x43004300, 0xea;
-            lop3.b32 d, a, 0x00800080, 0xc300c300, 0xea;
-            fma.rn.bf16x2 $0, c, one, d;
-            lop3.b32 c, b, 0x007f007f, 0x43004300, 0xea;
-            lop3.b32 d, b, 0x00800080, 0xc300c300, 0xea;
-            fma.rn.bf16x2 $1, c, one, d;
-            }""",
-            "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4,
-        )  # fmt: skip
-    if CODE == E4M3:  # exponent and fraction moved to bfloat16's, times 2**120
-        return tl.inline_asm_elementwise(
-            """{
-            .reg .b32 a, b, c, d, up, none;
-            mov.b32 up, 0x7b807b80;
-            mov.b32 none, 0x80008000;
-            prmt.b32 a, $2, 0, 0x1404;
-            prmt.b32 b, $2, 0, 0x3424;
-            shr.u32 c, a, 4;
-            and.b32 c, c, 0x07f007f0;
-            lop3.b32 c, a, 0x80008000, c, 0xea;
-            fma.rn.bf16x2 $0, c, up, none;
-            shr.u32 d, b, 4;
-            and.b32 d, d, 0x07f007f0;
-            lop3.b32 d, b, 0x80008000, d, 0xea;
-            fma.rn.bf16x2 $1, d, up, none;
-            }""",
-            "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4,
-        )  # fmt: skip
-    return tl.inline_asm_elementwise(
-        """{
-        .reg .b32 a, b, c, d, up, none;
-        mov.b32 up, 0x77807780;
-        mov.b32 none, 0x80008000;
-        prmt.b32 a, $2, 0, 0x1404;
-        prmt.b32 b, $2, 0, 0x3424;
-        shr.u32 c, a, 3;
-        and.b32 c, c, 0x0fe00fe0;
-        lop3.b32 c, a, 0x80008000, c, 0xea;
-        fma.rn.bf16x2 $0, c, up, none;
-        shr.u32 d, b, 3;
-        and.b32 d, d, 0x0fe00fe0;
-        lop3.b32 d, b, 0x80008000, d, 0xea;
-        fma.rn.bf16x2 $1, d, up, none;
-        }""",
-        "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4,
-    )  # fmt: skip
+    asm: tl.constexpr = OPEN_INT8 if CODE == INT8 else OPEN_E4M3 if CODE == E4M3 else OPEN_E5M2
+    return tl.inline_asm_elementwise(asm, "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4)
 
 
 @triton.jit
@@ -143,32 +152,11 @@ def open_halves(x, WIDE: tl.constexpr):
     """[rows, P/2] of INT4 -> [rows, P]: 2 code - 15."""
     if WIDE:
         code = x.to(tl.int32)
-        even, odd = (
-            (2 * (code & 15) - 15).to(tl.float32),
-            (2 * (code >> 4 & 15) - 15).to(tl.float32),
-        )
-    else:  # (128 + 2 code) - 143
+        even = (2 * (code & 15) - 15).to(tl.float32)
+        odd = (2 * (code >> 4 & 15) - 15).to(tl.float32)
+    else:
         even, odd = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 a, b, c, one, off;
-            mov.b32 one, 0x3f803f80;
-            mov.b32 off, 0xc30fc30f;
-            prmt.b32 a, $4, 0, 0x4140;
-            prmt.b32 b, $4, 0, 0x4342;
-            shl.b32 c, a, 1;
-            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-            fma.rn.bf16x2 $0, c, one, off;
-            shl.b32 c, b, 1;
-            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-            fma.rn.bf16x2 $1, c, one, off;
-            shr.u32 c, a, 3;
-            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-            fma.rn.bf16x2 $2, c, one, off;
-            shr.u32 c, b, 3;
-            lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-            fma.rn.bf16x2 $3, c, one, off;
-            }""",
-            "=r,=r,=r,=r,r", [x], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4,
+            OPEN_INT4, "=r,=r,=r,=r,r", [x], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4,
         )  # fmt: skip
     return tl.reshape(tl.join(even, odd), (x.shape[0], 2 * x.shape[1]))
 
