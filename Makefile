@@ -41,6 +41,7 @@ $(VENV)-cuda/.installed: $(VENV)/.installed
 	@echo "installing torch and Triton"
 	@$(VENV)-cuda/bin/pip -q install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(wildcard $(VENV)/wheel/*.whl) \
 		'torch==2.13.0' 'triton==3.6.0' 'pytest>=8' 'hypothesis>=6.100'
+	@$(VENV)-cuda/bin/pip -q install --force-reinstall --no-deps $(wildcard $(VENV)/wheel/*.whl)
 	@touch $@
 
 $(VENV)/bin/python:
