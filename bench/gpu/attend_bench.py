@@ -201,37 +201,63 @@ def print_table(args: argparse.Namespace, ends: float) -> None:
         print(f"{name:6s} {dtype:8s} 128 decodes and a chunk of 512: {case.attend() * 1e6:9.1f} us")
 
 
-FEW = [Shape(64, 4, 2), Shape(64, 4, 3), Shape(64, 4, 3, 168), Shape(64, 4, 4, 168)]
-MANY = [Shape(128, 8, 2), Shape(128, 8, 3), Shape(64, 4, 3), Shape(64, 4, 3, 168)]
-SPLITS = ((32, 256, 1024), (64, 256, 1024), (32, 512, 512), (32, 256, 256))
+SPLITS = (  # keys, short, near, split
+    (32, 128, 1024, 512), (64, 128, 1024, 512), (32, 256, 1024, 512), (32, 128, 1024, 1024),
+)  # fmt: skip
+SHAPES = {
+    "few": [Shape(64, 4, 3, 168), Shape(64, 4, 4)],
+    "lone": [Shape(64, 4, 5), Shape(64, 4, 3)],
+    "many": [Shape(128, 8, 3), Shape(64, 4, 3, 168)],
+}
 
 
 def sweep(args: argparse.Namespace, ends: float) -> None:
-    """The best tiles for decoding and for a prompt; keys and splits must serve both."""
+    """The best tiles for many decodes, for one, and for a prompt; keys and splits serve all."""
     for name, dtype in itertools.product(args.models, args.dtypes):
-        decodes = [
-            Case(*MODELS[name], dtype, (s, c, 1)) for s, c in ((128, 1024), (1, 8192), (1, 1024))
-        ]
-        prompt = Case(*MODELS[name], dtype, (1, 4096, 4096))
-        for keys, short, split in SPLITS:
-            for cases, shapes, size in ((decodes, FEW, "few"), ([prompt], MANY, "many")):
-                found = []
+
+        def make(*shapes: tuple[int, int, int]) -> list[Case]:
+            return [Case(*MODELS[name], dtype, shape) for shape in shapes]  # noqa: B023
+
+        cases = {
+            "few": make((128, 1024, 1), (256, 1024, 1)),
+            "lone": make((1, 1024, 1), (1, 8192, 1)),
+            "many": make((1, 4096, 4096)),
+        }
+        compare_rows(cases["few"][0])
+        for splits in SPLITS:
+            for size, shapes in SHAPES.items():
                 for shape in shapes:
                     if time.monotonic() > ends:
-                        break
-                    tiles = Tiles(keys, short, split, shape, shape)
-                    found.append(([try_tiles(tiles, case) for case in cases], shape))
-                for took, shape in sorted(found, key=lambda f: f[0])[:3]:
-                    said = "  ".join(f"{t * 1e6:8.1f}" for t in took)
-                    print(f"{name} {dtype} {keys, short, split} {size} {shape}: {said} us")
-                sys.stdout.flush()
+                        print("out of time")
+                        return
+                    tiles = Tiles(*splits, shape, shape, shape)
+                    took = [try_tiles(tiles, case) * 1e6 for case in cases[size]]
+                    said = "  ".join(f"{t:8.1f}" for t in took)
+                    print(f"{name} {dtype} {splits} {size} {shape}: {said} us", flush=True)
+        for programs in (512, 2048, 4096):
+            attention.MANY_PROGRAMS = programs
+            took = [case.attend() * 1e6 for case in cases["few"]]
+            print(f"{name} MANY_PROGRAMS={programs}: {took[0]:.1f}  {took[1]:.1f} us")
+        attention.MANY_PROGRAMS = 1024
+
+
+def compare_rows(case: Case) -> None:
+    """Whether a program of 16 rows, another instruction, gives the bits of 64; and its time."""
+    held, outs = dict(attention.CONFIG), []
+    for shape in (Shape(64, 4, 3, 168), Shape(16, 4, 3), Shape(16, 4, 4)):
+        tiles = Tiles(*SPLITS[0], shape, shape, shape)
+        attention.CONFIG.update(dict.fromkeys(held, tiles))
+        kv = case.layers[0]
+        outs.append(attention.attend(case.q, kv, case.batch, case.seen, torch.bfloat16))
+        same = bool((outs[0] == outs[-1]).all())
+        print(f"{shape}: the bits of 64 rows: {same}, {case.attend() * 1e6:.1f} us", flush=True)
+    attention.CONFIG.update(held)
 
 
 def try_tiles(tiles: Tiles, case: Case) -> float:
     """Seconds with these tiles; infinity where they do not fit the device."""
     held = dict(attention.CONFIG)
-    for key in held:
-        attention.CONFIG[key] = replace(tiles)
+    attention.CONFIG.update(dict.fromkeys(held, tiles))
     try:
         return case.attend()
     except Exception as e:  # out of resources of one kind or another

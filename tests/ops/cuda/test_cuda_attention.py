@@ -23,7 +23,7 @@ from flyweight.ops.reference_kv import FLOATS, encode, turn
 from flyweight.spec import KV_TYPES, KVGroup
 from flyweight.wire import F32
 
-SMALL = Tiles(16, 16, 32, Shape(16, 4, 1), Shape(32, 4, 1))  # splits of one tile, then of two
+SMALL = Tiles(16, 16, 32, 32, Shape(16, 4, 1), Shape(16, 4, 1), Shape(32, 4, 1))
 CONTEXTS = (1, 33, 70)
 CHUNKS = [(0, 1), (16, 17), (63, 7)]
 

@@ -27,7 +27,8 @@ LOG2E = 1.4426950408889634
 NO_END = 1 << 30  # a window or a chunk beyond every position
 STORE_HEADS = 8  # heads of a token that one program of `store_rows` takes
 FEW_PROGRAMS = 264  # with fewer programs than this the splits of a context run side by side
-MANY_PROGRAMS = 4096  # enough to keep the device busy: more splits share a program
+MANY_PROGRAMS = 1024  # enough to keep the device busy: more splits share a program
+MOST_POSITIONS = 4096  # of a program, where contexts may differ much
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +43,34 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Keys of a tile and positions of a split decide the bits; `few` and `many` rows do not.  The
-    first `split` positions are in splits of `short`, so that a short context has several.
+    """Keys of a tile and positions of a split decide the bits; the shapes do not: for `few` rows,
+    for few rows of few programs, which need deep pipelines (`lone`), for `many` rows.  The first
+    `near` positions are in splits of `short`, so that a short context has several.
     """
 
     keys: int
     short: int
+    near: int
     split: int
     few: Shape
+    lone: Shape
     many: Shape
 
     def count_splits(self, context: int) -> int:
-        beyond = max(0, context - self.split)
-        return -(-min(context, self.split) // self.short) + -(-beyond // self.split)
+        beyond = max(0, context - self.near)
+        return -(-min(context, self.near) // self.short) + -(-beyond // self.split)
 
 
 _counters: dict[torch.device, list[Tensor]] = {}
 
 # By what is multiplied: pairs of bf16 in heads of up to 128 or 256 elements or beyond; float32.
-# Both shapes of an entry must multiply with one instruction, for the order of its sums: with 64
+# All shapes of an entry must multiply with one instruction, for the order of its sums: with 64
 # rows of four warps, or twice that, it is the wgmma of 64 rows.
 CONFIG = {
-    "small": Tiles(32, 256, 1024, Shape(64, 4, 3, 168), Shape(128, 8, 3)),
-    "large": Tiles(32, 256, 1024, Shape(64, 8, 3), Shape(64, 8, 3)),
-    "huge": Tiles(32, 256, 1024, Shape(64, 8, 2), Shape(64, 8, 2)),
-    "float32": Tiles(32, 256, 1024, Shape(16, 4, 1), Shape(16, 4, 1)),
+    "small": Tiles(32, 128, 1024, 512, Shape(64, 4, 3, 168), Shape(64, 4, 5), Shape(128, 8, 3)),
+    "large": Tiles(32, 128, 1024, 512, Shape(64, 8, 3), Shape(64, 8, 5), Shape(64, 8, 3)),
+    "huge": Tiles(32, 128, 1024, 512, Shape(64, 8, 2), Shape(64, 8, 2), Shape(64, 8, 2)),
+    "float32": Tiles(32, 128, 1024, 512, Shape(16, 4, 1), Shape(16, 4, 1), Shape(16, 4, 1)),
 }
 
 
@@ -173,6 +177,43 @@ def split_columns(group: KVGroup) -> dict[str, int]:
     }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a call is launched: `each` tokens and `padded` heads a program, `head_tiles` programs
+    for the heads of a KV head; `programs` side by side, for each of `lanes` shares of the splits.
+    """
+
+    tiles: Tiles
+    shape: Shape
+    padded: int
+    head_tiles: int
+    each: int
+    programs: int
+    splits: int
+    lanes: int
+
+
+def plan_launch(kv: CudaKV, batch: DeviceBatch, tokens: int, share: int) -> Plan:
+    """From what is known on the host; `share` query heads of a KV head."""
+    tiles, wide = choose_tiles(kv), triton.next_power_of_2(share)
+    few = batch.most * wide <= tiles.few.rows
+    shape = tiles.few if few else tiles.many
+    padded = min(wide, shape.rows)
+    each = 1 if batch.most == 1 else shape.rows // padded
+    head_tiles = triton.cdiv(share, padded)
+    items = tokens if batch.decode else tokens // each + batch.tables.shape[0]  # see `find_tile`
+    programs, splits = items * head_tiles * kv.group.heads, tiles.count_splits(batch.longest)
+    lanes = 1
+    if batch.most == 1:
+        long = triton.cdiv(batch.longest, MOST_POSITIONS)
+        lanes = min(splits, max(triton.cdiv(MANY_PROGRAMS, programs), long))
+    elif programs < FEW_PROGRAMS:
+        lanes = min(splits, triton.cdiv(MANY_PROGRAMS, programs))
+    if few and programs * lanes < FEW_PROGRAMS:
+        shape = tiles.lone
+    return Plan(tiles, shape, padded, head_tiles, each, programs, splits, lanes)
+
+
 def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.dtype) -> Tensor:
     """[T,Hq,Dk] -> [T, Hq*Dv] in `dtype`."""
     assert isinstance(kv, CudaKV)
@@ -182,40 +223,29 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
         return out
     if kv.turns:
         q = _turn(q, kv.turns)
-    tiles, sequences = choose_tiles(kv), batch.tables.shape[0]
-    share = heads // group.heads
-    wide = triton.next_power_of_2(share)
-    shape = tiles.few if batch.most * wide <= tiles.few.rows else tiles.many
-    padded = min(wide, shape.rows)
-    head_tiles = triton.cdiv(share, padded)
-    each = 1 if batch.most == 1 else shape.rows // padded  # tokens of a program
-    items = tokens if batch.decode else tokens // each + sequences  # see `find_tile`
-    programs, splits = items * head_tiles * group.heads, tiles.count_splits(batch.longest)
-    apart = splits > 1 and (batch.most == 1 or programs < FEW_PROGRAMS)
+    plan = plan_launch(kv, batch, tokens, heads // group.heads)
+    tiles, shape = plan.tiles, plan.shape
     parts = marks = counters = out
-    lanes = 1
-    if apart:
-        lanes = min(splits, max(8, MANY_PROGRAMS // programs))
-        parts = out.new_empty((tokens, heads, splits, group.v_dim), dtype=torch.float32)
-        marks = parts.new_empty((tokens, heads, splits, 2))
-        counters = _find_counters(q.device, programs)
+    if plan.lanes > 1:
+        parts = out.new_empty((tokens, heads, plan.splits, group.v_dim), dtype=torch.float32)
+        marks = parts.new_empty((tokens, heads, plan.splits, 2))
+        counters = _find_counters(q.device, plan.programs)
     unit = (seen.softcap or seen.scale) * LOG2E
     shrink = seen.scale / seen.softcap if seen.softcap else 1.0
     sinks = out if seen.sinks is None else seen.sinks
-    launch: Any = tiled.attend_rows[(programs, lanes)]
+    launch: Any = tiled.attend_rows[(plan.programs, plan.lanes)]
     launch(
         q, kv.k, kv.k if kv.v is None else kv.v, *(kv.scales or (out, out)), batch.tables,
-        batch.starts, batch.positions, sinks, out, parts, marks, counters, batch.tables.shape[1],
-        sequences, splits, unit, shrink, seen.window or NO_END,
-        seen.chunk or NO_END, HK=group.heads, G=share, GP=padded,
-        HEAD_TILES=head_tiles, DK=group.k_dim, DV=group.v_dim, BLOCK=kv.block_size,
-        **split_columns(group), SUMS=2 * shape.rows if shape.rows <= 32 else 16, ROWS=shape.rows,
-        TOKENS=each, KEYS=tiles.keys, SHORT=tiles.short, SPLIT=tiles.split, IN_K=group.v_in_k,
+        batch.starts, batch.positions, sinks, out, parts, marks, counters,
+        *batch.tables.shape[::-1], plan.splits, unit, shrink, seen.window or NO_END, seen.chunk or NO_END, HK=group.heads,
+        G=heads // group.heads, GP=plan.padded, HEAD_TILES=plan.head_tiles, DK=group.k_dim,
+        DV=group.v_dim, BLOCK=kv.block_size, **split_columns(group),
+        SUMS=2 * shape.rows if shape.rows <= 32 else 16, ROWS=shape.rows, TOKENS=plan.each,
+        KEYS=tiles.keys, SHORT=tiles.short, NEAR=tiles.near, SPLIT=tiles.split, IN_K=group.v_in_k,
         CAP=seen.softcap > 0, SINKS=seen.sinks is not None,
-        BOUND=bool(seen.window or seen.chunk), PAIRS=kv.pairs, APART=apart,
-        DECODE=batch.decode, CODE=CODES.get(kv.dtype, 0), WIDE=not q.is_cuda,
-        PDL=PDL, num_warps=shape.warps,
-        num_stages=shape.stages, maxnreg=shape.registers, launch_pdl=PDL,
+        BOUND=bool(seen.window or seen.chunk), PAIRS=kv.pairs, APART=plan.lanes > 1,
+        DECODE=batch.decode, CODE=CODES.get(kv.dtype, 0), WIDE=not q.is_cuda, PDL=PDL,
+        num_warps=shape.warps, num_stages=shape.stages, maxnreg=shape.registers, launch_pdl=PDL,
     )  # fmt: skip
     return out
 

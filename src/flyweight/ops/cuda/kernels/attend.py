@@ -66,38 +66,69 @@ def find_tile(item, starts, sequences, TOKENS: tl.constexpr):
 
 
 @triton.jit
-def find_split(p, SHORT: tl.constexpr, SPLIT: tl.constexpr):
-    """The split of a position: the first SPLIT positions are in splits of SHORT."""
-    return tl.where(p < SPLIT, p // SHORT, p // SPLIT + (SPLIT // SHORT - 1))
+def find_split(p, SHORT: tl.constexpr, NEAR: tl.constexpr, SPLIT: tl.constexpr):
+    """The split of a position: the first NEAR positions are in splits of SHORT."""
+    return tl.where(p < NEAR, p // SHORT, NEAR // SHORT + (p - NEAR) // SPLIT)
 
 
 @triton.jit
-def find_begin(split, SHORT: tl.constexpr, SPLIT: tl.constexpr):
+def find_begin(split, SHORT: tl.constexpr, NEAR: tl.constexpr, SPLIT: tl.constexpr):
     """The first position of a split; of the next one, its end."""
-    few: tl.constexpr = SPLIT // SHORT
-    return tl.where(split < few, split * SHORT, (split - few + 1) * SPLIT)
+    near: tl.constexpr = NEAR // SHORT
+    return tl.where(split < near, split * SHORT, NEAR + (split - near) * SPLIT)
 
 
 @triton.jit
-def read_split(parts, marks, at, real, inside, columns, DV: tl.constexpr):
+def read_split(parts, marks, row, splits, split, last, real, DV: tl.constexpr, PV: tl.constexpr):
     """What another program stored; past L1, which may have the lines from before."""
-    m = tl.load(marks + at * 2, mask=real, other=float("-inf"), cache_modifier=".cg")
-    total = tl.load(marks + at * 2 + 1, mask=real, other=0.0, cache_modifier=".cg")
+    columns = tl.arange(0, PV)
+    live = real & (split <= last)
+    at = row * splits + split
+    m = tl.load(marks + at * 2, mask=live, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(marks + at * 2 + 1, mask=live, other=0.0, cache_modifier=".cg")
+    inside = live[:, None] & (columns < DV)[None, :]
     where = parts + at[:, None] * DV + columns[None, :]
     return m, total, tl.load(where, mask=inside, other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
+def merge_all(
+    parts, marks, row, splits, begun, last, real, ROWS: tl.constexpr, DV: tl.constexpr,
+    PV: tl.constexpr, FOUR: tl.constexpr,
+):  # fmt: skip
+    """All splits of some rows.  FOUR: loads of four are under way together."""
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, PV], tl.float32)
+    if FOUR:
+        for i in range(begun, last + 1, 4):
+            m0, total0, acc0 = read_split(parts, marks, row, splits, i, last, real, DV, PV)
+            m1, total1, acc1 = read_split(parts, marks, row, splits, i + 1, last, real, DV, PV)
+            m2, total2, acc2 = read_split(parts, marks, row, splits, i + 2, last, real, DV, PV)
+            m3, total3, acc3 = read_split(parts, marks, row, splits, i + 3, last, real, DV, PV)
+            m, total, acc = merge(m, total, acc, m0, total0, acc0)
+            m, total, acc = merge(m, total, acc, m1, total1, acc1)
+            m, total, acc = merge(m, total, acc, m2, total2, acc2)
+            m, total, acc = merge(m, total, acc, m3, total3, acc3)
+    else:
+        for i in range(begun, last + 1):
+            m0, total0, acc0 = read_split(parts, marks, row, splits, i, last, real, DV, PV)
+            m, total, acc = merge(m, total, acc, m0, total0, acc0)
+    return m, total, acc
+
+
+@triton.jit
 def write_rows(
-    out, sinks, row, h, real, inside, columns, m, total, acc, DV: tl.constexpr,
+    out, sinks, row, h, real, m, total, acc, DV: tl.constexpr, PV: tl.constexpr,
     SINKS: tl.constexpr,
 ):  # fmt: skip
     sink = tl.zeros_like(m)
     if SINKS:
         sink = tl.load(sinks + h, mask=real, other=0.0)
     mixed = divide(m, total, acc, sink, SINKS)
+    columns = tl.arange(0, PV)
     where = out + row[:, None] * DV + columns[None, :]
-    tl.store(where, mixed.to(out.dtype.element_ty), mask=inside)
+    tl.store(where, mixed.to(out.dtype.element_ty), mask=real[:, None] & (columns < DV)[None, :])
 
 
 # What differs from step to step must not make another kernel.
@@ -113,7 +144,7 @@ def attend_rows(
     F0: tl.constexpr, N0: tl.constexpr, P0: tl.constexpr,
     F1: tl.constexpr, N1: tl.constexpr, P1: tl.constexpr, PV: tl.constexpr,
     SUMS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, KEYS: tl.constexpr,
-    SHORT: tl.constexpr, SPLIT: tl.constexpr,
+    SHORT: tl.constexpr, NEAR: tl.constexpr, SPLIT: tl.constexpr,
     IN_K: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr,
     BOUND: tl.constexpr, PAIRS: tl.constexpr, APART: tl.constexpr, DECODE: tl.constexpr,
     CODE: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
@@ -163,9 +194,9 @@ def attend_rows(
     step = 1
     if APART:
         step = tl.num_programs(1)
-    own = find_split(lowest, SHORT, SPLIT) + tl.program_id(1)
-    last = find_split(highest, SHORT, SPLIT)
-    begin = tl.maximum(find_begin(own, SHORT, SPLIT), lowest // KEYS * KEYS)
+    own = find_split(lowest, SHORT, NEAR, SPLIT) + tl.program_id(1)
+    last = find_split(highest, SHORT, NEAR, SPLIT)
+    begin = tl.maximum(find_begin(own, SHORT, NEAR, SPLIT), lowest // KEYS * KEYS)
     block = find_blocks(table, begin, reach, KEYS, BLOCK)
     if own > last:  # what the first tile needs is on its way
         return
@@ -175,8 +206,8 @@ def attend_rows(
     columns = tl.arange(0, PV)
     inside = real[:, None] & (columns < DV)[None, :]
     for split in range(own, last + 1, step):
-        begin = tl.maximum(find_begin(split, SHORT, SPLIT), lowest // KEYS * KEYS)
-        end = tl.minimum(find_begin(split + 1, SHORT, SPLIT), highest + 1)
+        begin = tl.maximum(find_begin(split, SHORT, NEAR, SPLIT), lowest // KEYS * KEYS)
+        end = tl.minimum(find_begin(split + 1, SHORT, NEAR, SPLIT), highest + 1)
         m = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS, SUMS], tl.float32)
         acc = tl.zeros([ROWS, PV], tl.float32)
@@ -208,7 +239,7 @@ def attend_rows(
                 k_scales, v_scales, table, reach, head, unit, shrink, HK, DK, DV, BLOCK, F0,
                 N0, P0, F1, N1, P1, PV, KEYS, IN_K, CAP, PAIRS, CODE, True, False, WIDE,
             )  # fmt: skip
-        block = find_blocks(table, find_begin(split + step, SHORT, SPLIT), reach, KEYS, BLOCK)
+        block = find_blocks(table, find_begin(split + step, SHORT, NEAR, SPLIT), reach, KEYS, BLOCK)
         sums = tl.max(total, 1)  # its columns are equal
         if APART:
             to = row * splits + split
@@ -217,20 +248,26 @@ def attend_rows(
             tl.store(parts + to[:, None] * DV + columns[None, :], acc, mask=inside)
         else:
             all_m, all_total, all_acc = merge(all_m, all_total, all_acc, m, sums, acc)
-    h = head * G + g
     if APART:
         counter = counters + tl.program_id(0)
-        begun = find_split(lowest, SHORT, SPLIT)
+        begun = find_split(lowest, SHORT, NEAR, SPLIT)
         present = tl.minimum(last - begun + 1, step)
         tl.debug_barrier()  # all threads have stored
         if tl.atomic_add(counter, 1, sem="acq_rel") == present - 1:
             tl.store(counter, 0)  # for the next call
-            for split in range(begun, last + 1):
-                at = row * splits + split
-                m, sums, acc = read_split(parts, marks, at, real, inside, columns, DV)
-                all_m, all_total, all_acc = merge(all_m, all_total, all_acc, m, sums, acc)
+            # Of ROWS only these can be real.
+            some = tl.arange(0, GP * TOKENS)
+            its = tile * TOKENS + some // GP
+            g_its = tl.program_id(0) % HEAD_TILES * GP + some % GP
+            real_its = (its < count) & (g_its < G)
+            row_its = (first + its).to(tl.int64) * (HK * G) + head * G + g_its
+            m_its, total_its, acc_its = merge_all(
+                parts, marks, row_its, splits, begun, last, real_its, GP * TOKENS, DV, PV,
+                TOKENS == 1,
+            )  # fmt: skip
             write_rows(
-                out, sinks, row, h, real, inside, columns, all_m, all_total, all_acc, DV, SINKS
-            )
+                out, sinks, row_its, head * G + g_its, real_its, m_its, total_its, acc_its, DV, PV,
+                SINKS,
+            )  # fmt: skip
     else:
-        write_rows(out, sinks, row, h, real, inside, columns, all_m, all_total, all_acc, DV, SINKS)
+        write_rows(out, sinks, row, head * G + g, real, all_m, all_total, all_acc, DV, PV, SINKS)
