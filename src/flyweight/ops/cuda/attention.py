@@ -26,7 +26,7 @@ __all__ = ["CudaKV", "Seen", "attend", "make_kv_layer", "move_kv", "rope_store",
 LOG2E = 1.4426950408889634
 NO_END = 1 << 30  # a window or a chunk beyond every position
 STORE_HEADS = 8  # heads of a token that one program of `store_rows` takes
-FEW_PROGRAMS = 264  # with fewer programs than this the splits of a context run side by side
+PROCESSORS = 132  # of the device; only times depend on it
 MANY_PROGRAMS = 1024  # enough to keep the device busy: more splits share a program
 MOST_POSITIONS = 4096  # of a program, where contexts may differ much
 
@@ -207,9 +207,9 @@ def plan_launch(kv: CudaKV, batch: DeviceBatch, tokens: int, share: int) -> Plan
     if batch.most == 1:
         long = triton.cdiv(batch.longest, MOST_POSITIONS)
         lanes = min(splits, max(triton.cdiv(MANY_PROGRAMS, programs), long))
-    elif programs < FEW_PROGRAMS:
-        lanes = min(splits, triton.cdiv(MANY_PROGRAMS, programs))
-    if few and programs * lanes < FEW_PROGRAMS:
+    elif 2 * programs <= PROCESSORS:
+        lanes = min(splits, PROCESSORS // programs)
+    if few and programs * lanes <= 2 * PROCESSORS:
         shape = tiles.lone
     return Plan(tiles, shape, padded, head_tiles, each, programs, splits, lanes)
 
@@ -237,9 +237,9 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     launch(
         q, kv.k, kv.k if kv.v is None else kv.v, *(kv.scales or (out, out)), batch.tables,
         batch.starts, batch.positions, sinks, out, parts, marks, counters,
-        *batch.tables.shape[::-1], plan.splits, unit, shrink, seen.window or NO_END, seen.chunk or NO_END, HK=group.heads,
-        G=heads // group.heads, GP=plan.padded, HEAD_TILES=plan.head_tiles, DK=group.k_dim,
-        DV=group.v_dim, BLOCK=kv.block_size, **split_columns(group),
+        *batch.tables.shape[::-1], plan.splits, unit, shrink, seen.window or NO_END,
+        seen.chunk or NO_END, HK=group.heads, G=heads // group.heads, GP=plan.padded,
+        HEAD_TILES=plan.head_tiles, DK=group.k_dim, DV=group.v_dim, BLOCK=kv.block_size, **split_columns(group),
         SUMS=2 * shape.rows if shape.rows <= 32 else 16, ROWS=shape.rows, TOKENS=plan.each,
         KEYS=tiles.keys, SHORT=tiles.short, NEAR=tiles.near, SPLIT=tiles.split, IN_K=group.v_in_k,
         CAP=seen.softcap > 0, SINKS=seen.sinks is not None,
