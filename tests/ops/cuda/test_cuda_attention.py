@@ -165,6 +165,18 @@ def test_kinds(device: str, dtype: str, how: dict[str, Any]) -> None:
         assert (some.attend(mine, kv, alone, **how)[0] == got[last]).all()
 
 
+@pytest.mark.usefixtures("small")
+def test_splits_side_by_side_or_not(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    some, ops = case(KVGroup(1, 16, 16), 2), make(device)
+    kv, last = some.store(ops, "pairs"), [(0, 1), (32, 1), (69, 1)]
+    apart = [some.attend(ops, kv, chunks, window=w) for chunks in (CHUNKS, last) for w in (0, 40)]
+    monkeypatch.setattr(attention, "PROCESSORS", 0)
+    monkeypatch.setattr(attention, "MANY_PROGRAMS", 0)
+    whole = [some.attend(ops, kv, chunks, window=w) for chunks in (CHUNKS, last) for w in (0, 40)]
+    for one, other in zip(apart, whole, strict=True):
+        assert (one == other).all()
+
+
 SHAPES = [  # what is stored; KV heads, query heads of each, k_dim, v_dim, V in K
     ("pairs", 2, 4, 64, 64, False), ("f32", 1, 1, 80, 40, False), ("pairs", 1, 20, 96, 64, True),
     ("f32", 1, 5, 24, 7, True), ("pairs", 1, 2, 192, 128, False), ("pairs", 1, 2, 40, 40, True),
