@@ -34,13 +34,13 @@ test: $(VENV)/.installed-dev
 
 # In a venv of its own: the suite must pass without torch.
 test-cuda: $(VENV)-cuda/.installed
-	$(VENV)-cuda/bin/python -m pytest -q tests/ops/cuda
+	$(VENV)-cuda/bin/python -m pytest -q -n 2 --dist loadfile tests/ops/cuda
 
 $(VENV)-cuda/.installed: $(VENV)/.installed
 	@$(PYTHON) -m venv $(VENV)-cuda
 	@echo "installing torch and Triton"
 	@$(VENV)-cuda/bin/pip -q install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(wildcard $(VENV)/wheel/*.whl) \
-		'torch==2.13.0' 'triton==3.6.0' 'pytest>=8' 'hypothesis>=6.100'
+		'torch==2.13.0' 'triton==3.6.0' 'pytest>=8' 'pytest-xdist>=3.5' 'hypothesis>=6.100'
 	@$(VENV)-cuda/bin/pip -q install --force-reinstall --no-deps $(wildcard $(VENV)/wheel/*.whl)
 	@touch $@
 
