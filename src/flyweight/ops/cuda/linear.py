@@ -18,6 +18,16 @@ from flyweight.ops.cuda.forms import Form, pad
 from flyweight.ops.cuda.kernels import pdl
 from flyweight.ops.cuda.kernels.embed import embed_dense, embed_grouped
 from flyweight.ops.cuda.kernels.gemm import multiply
+from flyweight.ops.cuda.tiles import (
+    MOST,
+    PROGRAMS,
+    SHORTEST,
+    TILES,
+    Tile,
+    count_splits,
+    limit_registers,
+)
+from flyweight.ops.cuda.tiles import choose_tile as choose_tile
 from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import LowRank, Weight, Weights
 from flyweight.wire import Batch
@@ -27,55 +37,6 @@ ONE, WALK, PARTS = range(3)
 LOWS = {"": 0, "zeros": 1, "mins": 2, "float_zeros": 3}
 PAIRED = 4  # is added
 
-# By class: (most rows, BN, BT, BK, warps, stages); the last line is for any number of rows.  BK is
-# the same in a class: it is part of the order of a sum.  Weights are "small" where they occupy few
-# programs, dense ones "wide" where they have one split.
-Tile = tuple[int, int, int, int, int, int]
-TILES: dict[str, list[Tile]] = {
-    "dense": [
-        (16, 128, 16, 64, 8, 4),
-        (32, 128, 32, 64, 8, 4),
-        (64, 64, 64, 64, 4, 3),
-        (128, 128, 128, 64, 8, 3),
-        (0, 128, 128, 64, 8, 4),
-    ],
-    "small": [
-        (16, 64, 16, 64, 4, 5),
-        (32, 64, 32, 64, 4, 5),
-        (64, 64, 64, 64, 4, 3),
-        (128, 64, 128, 64, 4, 3),
-        (0, 128, 128, 64, 8, 4),
-    ],
-    "wide": [
-        (16, 128, 16, 64, 8, 4),
-        (32, 128, 32, 64, 8, 4),
-        (64, 64, 64, 64, 4, 3),
-        (0, 256, 128, 64, 8, 4),
-    ],
-    "small_codes": [
-        (16, 64, 16, 128, 4, 4),
-        (32, 64, 32, 128, 4, 4),
-        (64, 64, 64, 128, 4, 3),
-        (0, 128, 128, 128, 8, 3),
-    ],
-    "packed": [
-        (16, 128, 16, 128, 4, 4),
-        (32, 128, 32, 128, 4, 4),
-        (128, 128, 64, 128, 8, 3),
-        (0, 128, 128, 128, 8, 3),
-    ],
-    "bytes": [
-        (16, 128, 16, 128, 4, 3),
-        (32, 128, 32, 128, 4, 3),
-        (128, 128, 64, 128, 8, 3),
-        (0, 128, 128, 128, 8, 3),
-    ],
-    "exact_dense": [(16, 64, 16, 32, 4, 2), (0, 64, 32, 32, 4, 2)],
-    "exact_packed": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
-    "exact_bytes": [(16, 64, 16, 128, 4, 1), (0, 64, 32, 128, 4, 1)],
-}
-PROGRAMS = {"dense": 200, "packed": 528, "bytes": 528}  # at most, of all splits and few rows
-SHORTEST = {"dense": 256, "packed": 512, "bytes": 512}  # along K, of a split
 WALKING = 132  # tiles from which on a program walks all splits
 COUNTERS = 4096
 BAND = 16  # tiles along T that are next to each other in time
@@ -140,7 +101,7 @@ def multiply_into(x: Tensor, w: CudaWeight, out: Tensor, exact: bool) -> None:
     plan = find_plan(w, exact)
     if w.columns is not None:
         x = x.index_select(1, w.columns)
-    bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
+    tile = bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
     blocks, splits = -(-n // bn) * -(-count // bt), plan.splits
     mode = ONE if splits == 1 else WALK if blocks >= min(WALKING, COUNTERS) else PARTS
     parts = out
@@ -152,8 +113,9 @@ def multiply_into(x: Tensor, w: CudaWeight, out: Tensor, exact: bool) -> None:
         _or(w.super_lows, w), _or(w.row_scales, w), _or(w.bias, w), out, parts,
         find_counters(x.device), count, n, k, x.stride(0), w.data.stride(0), out.stride(0),
         0, 0, 0, 0, 0, plan.steps, plan.per, splits, *plan.form, bn, bt, bk, mode, plan.even, exact,
-        w.row_scales is not None, w.bias is not None, BAND, pdl.PDL, stages,
+        w.row_scales is not None, w.bias is not None, BAND, pdl.PDL,
         num_warps=warps, num_stages=stages, launch_pdl=pdl.PDL,
+        maxnreg=limit_registers(tile, count, w.form is None),
     )  # fmt: skip
 
 
@@ -181,27 +143,19 @@ def make_plan(w: CudaWeight, exact: bool) -> Plan:
     tiles = TILES[f"exact_{kind}" if exact else kind]
     (n, k), (_, bn, _, bk, _, _) = w.shape, tiles[0]
     steps = -(-k // bk)
-    most = max(1, steps * bk // SHORTEST[kind])
+    most = min(MOST, max(1, steps * bk // SHORTEST[kind]))
     splits = count_splits(-(-n // bn), most, PROGRAMS[kind])
     if not exact and -(-n // bn) * splits < 100:
         tiles = TILES["small" if w.form is None else "small_codes"]
         splits = count_splits(-(-n // 64), max(1, steps * bk // 256), PROGRAMS["dense"])
-    elif not exact and w.kind in ("bf16", "f16") and splits == 1:
-        tiles = TILES["wide"]
+    elif not exact and splits == 1 and w.kind != "f32":
+        tiles = TILES["wide" if w.form is None else "wide_codes"]
     per = -(-steps // splits)
     form = (-1, 0, 0, 0, 0, 0) if w.form is None else list_form(w.form)
     table = w.data
     if w.form is not None and w.form.read == "table":
         table = make_table(w.form.values, not exact and w.kind[:3] in ("nf4", "fp4"), w.data.device)
     return Plan(tiles, form, table, steps, per, -(-steps // per), k % bk == 0)
-
-
-def count_splits(tiles: int, most: int, programs: int) -> int:
-    """Enough splits to occupy the device with few rows of x."""
-    splits = 1
-    while 2 * splits * tiles <= programs and 2 * splits <= most:
-        splits *= 2
-    return splits
 
 
 def list_form(form: Form) -> tuple[int, int, int, int, int, int]:
@@ -220,10 +174,6 @@ def make_table(values: tuple[float, ...], rounds: bool, device: torch.device) ->
     halves = table.bfloat16().view(torch.uint8).view(-1, 2).t().contiguous()
     table = table.bfloat16().float() if rounds else table
     return torch.cat((table, halves.view(torch.float32).flatten())).to(device)
-
-
-def choose_tile(tiles: list[Tile], count: int) -> tuple[int, int, int, int, int]:
-    return next(tile for most, *tile in tiles if count <= most or not most)  # type: ignore[return-value]
 
 
 def embed(table: Weight, ids: Tensor) -> Tensor:
@@ -274,15 +224,15 @@ def linear_heads(x: Tensor, w: Sequence[Weights], activations: str, deterministi
 def multiply_stack(x: Tensor, w: Any, out: Tensor) -> None:
     """The same for heads that lie one behind the other in memory, in one kernel."""
     plan, count, (n, k) = w.plan, len(x), w.shape
-    bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
+    tile = bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
     blocks = -(-n // bn) * -(-count // bt)
     multiply[(blocks, len(w.data))](
         x, w.data, plan.table, w.scales, w.lows, w.supers, w.super_lows, w.row_scales, w.bias, out,
         out, find_counters(x.device), count, n, k, x.stride(0), w.stride, out.stride(0),
         x.stride(1), n * w.stride, w.groups, w.super_groups, out.stride(1), plan.steps, plan.per,
         plan.splits, *plan.form, bn, bt, bk, ONE if plan.splits == 1 else WALK, plan.even, w.exact,
-        w.row_scaled, w.biased, BAND, pdl.PDL, stages, num_warps=warps, num_stages=stages,
-        launch_pdl=pdl.PDL,
+        w.row_scaled, w.biased, BAND, pdl.PDL, num_warps=warps, num_stages=stages,
+        launch_pdl=pdl.PDL, maxnreg=limit_registers(tile, count, plan.form[0] < 0),
     )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from flyweight.ops.cuda.kernels.gemm_open import (
     E5M2,
     FLOAT_ZEROS,
     INTERPRETED,
-    MINS,
     dot,
     open_half,
     order_bytes,
@@ -26,11 +25,8 @@ from flyweight.ops.cuda.kernels.gemm_open import (
 )
 from flyweight.ops.cuda.kernels.gemm_words import (
     load_unit,
-    open_codes,
     open_words,
     order_pairs,
-    order_quarters,
-    take_half,
 )
 from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
 
@@ -61,6 +57,8 @@ def sum_dense(x, w, k_first, k_end, K, x_rows, w_rows, EVEN: tl.constexpr, EXACT
               BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """One split of a dense weight."""
     acc = tl.zeros((BN, BT), tl.float32)
+    # A way around the loop would define sums of products under way; ptxas then waits for each one.
+    tl.assume(k_first < k_end)
     for k0 in range(k_first, k_end, BK):
         k = k0 + tl.arange(0, BK)
         if EVEN:
@@ -86,28 +84,8 @@ def load_rows(x, x_rows, k, K, EVEN: tl.constexpr):
 def sum_grouped(x, w, table, scales, lows, supers, super_lows, k_first, k_end, K, N, x_rows,
                 w_rows, n, READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr,
                 LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr,
-                EXACT: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
-                STAGES: tl.constexpr = 3):  # fmt: skip
-    """One split of a weight of codes, 128 along K a step."""
-    AFTER: tl.constexpr = (
-        PACKED and READ <= E2M1 and GROUP >= 32 and LOWS % 4 < MINS
-        and not EXACT and not INTERPRETED
-    )  # fmt: skip
-    if AFTER:
-        return sum_scaled(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows,
-                          n, READ, ZERO, LOWS, GROUP, SUPER, EVEN, BN, BT, STAGES)  # fmt: skip
-    else:
-        return sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows,
-                          n, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN,
-                          BT)  # fmt: skip
-
-
-@triton.jit
-def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n,
-               READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr,
-                LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr,
                 EXACT: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr):  # fmt: skip
-    """The same in two halves a step, whose codes become numbers first."""
+    """One split of a weight of codes, 128 along K a step, in two halves."""
     # Codes less zero points are exact in bfloat16 where those are whole.
     PAIRS: tl.constexpr = (
         PACKED and READ <= E2M1 and GROUP > 0 and LOWS % 4 != FLOAT_ZEROS
@@ -122,7 +100,9 @@ def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, 
     WORDS: tl.constexpr = 16 if PACKED else 32
     acc = tl.zeros((BN, BT), tl.float32)
     half, sixteen = tl.arange(0, 64), tl.arange(0, 16)
-    for u in range(k_first // 128, k_end // 128):
+    first, end = k_first // 128, k_end // 128
+    tl.assume(first < end)  # as in sum_dense
+    for u in range(first, end):
         words = tl.load(w + w_rows[:, None] + (u * WORDS + sixteen)[None, :])
         more = words
         if not PACKED:
@@ -151,60 +131,10 @@ def sum_opened(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, 
 
 
 @triton.jit
-def sum_scaled(x, w, table, scales, lows, supers, k_first, k_end, K, N, x_rows, w_rows, n,
-               READ: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr, GROUP: tl.constexpr,
-               SUPER: tl.constexpr, EVEN: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
-               STAGES: tl.constexpr):  # fmt: skip
-    """The same for codes of 4 bits in bfloat16, which are exact: scales multiply the sum of each
-    group, in float32.
-    """
-    PER: tl.constexpr = 128 // GROUP
-    acc = tl.zeros((BN, BT), tl.float32)
-    width = tl.arange(0, 64 if GROUP > 32 else 32)
-    sixteen = tl.arange(0, 16)
-    # Named stages: scales are not what a product reads, and are copied ahead all the same.
-    for u in tl.range(k_first // 128, k_end // 128, num_stages=STAGES):
-        words = tl.load(w + w_rows[:, None] + (u * 16 + sixteen)[None, :])
-        by, low = load_unit(scales, lows, supers, n, u, N, LOWS, SUPER, PER)
-        first = open_codes(words, table, low, 0, READ, ZERO, LOWS, BN, PER)
-        second = open_codes(words, table, low, 1, READ, ZERO, LOWS, BN, PER)
-        none = tl.zeros((BN, BT), tl.float32)
-        if GROUP > 32:
-            seen = load_rows(x, x_rows, u * 128 + width, K, EVEN)
-            then = load_rows(x, x_rows, u * 128 + 64 + width, K, EVEN)
-            part = dot(order_pairs(first, BN), seen, none, False)
-            if GROUP == 64:
-                acc = add_scaled(acc, part, take_half(by, 0, BN, PER), BN, BT)
-                part = none
-            part = dot(order_pairs(second, BN), then, part, False)
-            acc = add_scaled(acc, part, take_half(by, 1, BN, PER), BN, BT)
-        else:
-            a = load_rows(x, x_rows, u * 128 + width, K, EVEN)
-            b = load_rows(x, x_rows, u * 128 + 32 + width, K, EVEN)
-            c = load_rows(x, x_rows, u * 128 + 64 + width, K, EVEN)
-            d = load_rows(x, x_rows, u * 128 + 96 + width, K, EVEN)
-            by_a, by_b = tl.split(take_half(by, 0, BN, PER))
-            by_c, by_d = tl.split(take_half(by, 1, BN, PER))
-            some, others = order_quarters(first, BN)
-            acc = add_scaled(acc, dot(some, a, none, False), by_a[:, None], BN, BT)
-            acc = add_scaled(acc, dot(others, b, none, False), by_b[:, None], BN, BT)
-            some, others = order_quarters(second, BN)
-            acc = add_scaled(acc, dot(some, c, none, False), by_c[:, None], BN, BT)
-            acc = add_scaled(acc, dot(others, d, none, False), by_d[:, None], BN, BT)
-    return acc
-
-
-@triton.jit
-def add_scaled(acc, part, by, BN: tl.constexpr, BT: tl.constexpr):
-    return tl.fma(part, tl.broadcast_to(by, (BN, BT)), acc)
-
-
-@triton.jit
 def sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_rows, n, steps, per,
               READ: tl.constexpr, PACKED: tl.constexpr, ZERO: tl.constexpr, LOWS: tl.constexpr,
               GROUP: tl.constexpr, SUPER: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
-              BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
-              STAGES: tl.constexpr):  # fmt: skip
+              BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """Split `s` of a weight; READ < 0: dense."""
     first, end = s * per * BK, tl.minimum((s + 1) * per, steps) * BK
     if READ < 0:
@@ -212,7 +142,7 @@ def sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_
     else:
         return sum_grouped(x, w, table, scales, lows, supers, super_lows, first, end, K, N, x_rows,
                            w_rows, n, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN,
-                           BT, STAGES)  # fmt: skip
+                           BT)  # fmt: skip
 
 
 @triton.jit
@@ -234,7 +164,7 @@ def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, ou
              LOWS: tl.constexpr, GROUP: tl.constexpr, SUPER: tl.constexpr, BN: tl.constexpr,
              BT: tl.constexpr, BK: tl.constexpr, MODE: tl.constexpr, EVEN: tl.constexpr,
              EXACT: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, BAND: tl.constexpr,
-             PDL: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+             PDL: tl.constexpr):  # fmt: skip
     """One tile of the result, or of one split of it.  PARTS: sums of splits go to parts
     [splits,T,N]; ended [tiles] counts them, and is 0 again afterwards.  The second axis of programs
     are heads: pointers move by `x_head`, `w_head`, ... numbers for each.
@@ -269,13 +199,13 @@ def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, ou
     wait_inputs(PDL)
     total = sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_rows, n_in,
                       steps, per, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN, BT,
-                      BK, STAGES)  # fmt: skip
+                      BK)  # fmt: skip
     inside = (t < T)[None, :] & (n < N)[:, None]
     if MODE == WALK:
         for i in range(1, splits):
             total += sum_split(i, x, w, table, scales, lows, supers, super_lows, K, N, x_rows,
                                w_rows, n_in, steps, per, READ, PACKED, ZERO, LOWS, GROUP, SUPER,
-                               EVEN, EXACT, BN, BT, BK, STAGES)  # fmt: skip
+                               EVEN, EXACT, BN, BT, BK)  # fmt: skip
     last = True
     if MODE == PARTS:
         at = parts + (t0.to(tl.int64) * N + n0) + ((t - t0)[None, :] * N + (n - n0)[:, None])

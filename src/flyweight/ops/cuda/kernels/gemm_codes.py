@@ -1,15 +1,13 @@
-"""Words of codes to words of two bfloat16.
+"""Words of codes to words of two bfloat16: those of a half of a unit, first h = 0, then h = 1.
 
-Invariant: values are exact: whole codes (with 128 added, or their zero point taken off), floats of
-4 and 8 bits, and what a table has in bfloat16.  The order of words is that of gemm_open.py.
+Invariant: values of codes are exact; a product with a scale, or that less a minimum, is rounded
+once.  The order of words is that of gemm_open.py.
 """
-
-# ruff: noqa: RET505 -- what follows a return is compiled too, unless it is in an else
 
 import triton
 import triton.language as tl
 
-from flyweight.ops.cuda.kernels.gemm_open import E2M1, E4M3, TABLE, WHOLE
+from flyweight.ops.cuda.kernels.gemm_open import E4M3
 
 
 @triton.jit
@@ -48,67 +46,82 @@ def look_up(words, table, HALF: tl.constexpr):
 
 
 @triton.jit
-def split_codes(words, table, HALF: tl.constexpr, READ: tl.constexpr):
-    """Words of eight codes of 4 bits -> of a half, [BN,16,2]: words of two bfloat16, by h.  Whole
-    codes get 128 added: their bits are the last ones of its mantissa.  Those of floats are moved to
-    their places in bfloat16 and multiplied by the difference of the two biases.
+def read_small(words, HALF: tl.constexpr):
+    """Floats of E2M1, doubled: moved to their places in bfloat16 and multiplied by the difference
+    of the two biases.
     """
-    if READ == TABLE:
-        a, b = look_up(words, table, HALF)
-    elif READ == E2M1:
-        moved = words & -0xF0F0F10 if HALF else (words << 4) & -0xF0F0F10
-        a, b = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 x, y, by, none;
-            mov.b32 by, 0x7F007F00;
-            mov.b32 none, 0x80008000;
-            prmt.b32 x, $2, 0, 0x1404;
-            shr.u32 y, x, 6;
-            and.b32 y, y, 0x01C001C0;
-            lop3.b32 x, x, 0x80008000, y, 0xEA;
-            fma.rn.bf16x2 $0, x, by, none;
-            prmt.b32 x, $2, 0, 0x3424;
-            shr.u32 y, x, 6;
-            and.b32 y, y, 0x01C001C0;
-            lop3.b32 x, x, 0x80008000, y, 0xEA;
-            fma.rn.bf16x2 $1, x, by, none;
-            }""",
-            "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
-        a, b = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 top;
-            mov.b32 top, 0x43434343;
-            prmt.b32 $0, $2, top, 0x4140;
-            prmt.b32 $1, $2, top, 0x4342;
-            }""",
-            "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    return tl.join(a, b)
+    moved = words & -0xF0F0F10 if HALF else (words << 4) & -0xF0F0F10
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 x, y, by, none;
+        mov.b32 by, 0x7F007F00;
+        mov.b32 none, 0x80008000;
+        prmt.b32 x, $2, 0, 0x1404;
+        shr.u32 y, x, 6;
+        and.b32 y, y, 0x01C001C0;
+        lop3.b32 x, x, 0x80008000, y, 0xEA;
+        fma.rn.bf16x2 $0, x, by, none;
+        prmt.b32 x, $2, 0, 0x3424;
+        shr.u32 y, x, 6;
+        and.b32 y, y, 0x01C001C0;
+        lop3.b32 x, x, 0x80008000, y, 0xEA;
+        fma.rn.bf16x2 $1, x, by, none;
+        }""",
+        "=&r,=&r,r", [moved], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
-def split_exact(words, table, offset, HALF: tl.constexpr, READ: tl.constexpr):
-    """As `split_codes`, with `offset` (-128 - zero point) added to whole codes: exact."""
-    if READ != WHOLE:
-        return split_codes(words, table, HALF, READ)
-    else:
-        moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
-        a, b = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 top, one, x, y;
-            mov.b32 top, 0x43434343;
-            mov.b32 one, 0x3F803F80;
-            prmt.b32 x, $2, top, 0x4140;
-            prmt.b32 y, $2, top, 0x4342;
-            fma.rn.bf16x2 $0, x, one, $3;
-            fma.rn.bf16x2 $1, y, one, $3;
-            }""",
-            "=&r,=&r,r,r", [moved, offset], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-        return tl.join(a, b)
+def scale_whole(words, offset, by, HALF: tl.constexpr):
+    """(code + offset) * by.  The bits of a code are the last ones of 128's mantissa, so that a
+    byte permutation makes 128 + code; `offset` (-128 - zero point) makes it exact.
+    """
+    moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 top, one, none, x, y;
+        mov.b32 top, 0x43434343;
+        mov.b32 one, 0x3F803F80;
+        mov.b32 none, 0x80008000;
+        prmt.b32 x, $2, top, 0x4140;
+        prmt.b32 y, $2, top, 0x4342;
+        fma.rn.bf16x2 x, x, one, $3;
+        fma.rn.bf16x2 y, y, one, $3;
+        fma.rn.bf16x2 $0, x, $4, none;
+        fma.rn.bf16x2 $1, y, $4, none;
+        }""",
+        "=&r,=&r,r,r,r", [moved, offset, by], dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def scale_above(words, offset, by, least, HALF: tl.constexpr):
+    """(code + offset) * by + least, rounded once."""
+    moved = (words >> 4) & 0x0F0F0F0F if HALF else words & 0x0F0F0F0F
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 top, one, x, y;
+        mov.b32 top, 0x43434343;
+        mov.b32 one, 0x3F803F80;
+        prmt.b32 x, $2, top, 0x4140;
+        prmt.b32 y, $2, top, 0x4342;
+        fma.rn.bf16x2 x, x, one, $3;
+        fma.rn.bf16x2 y, y, one, $3;
+        fma.rn.bf16x2 $0, x, $4, $5;
+        fma.rn.bf16x2 $1, y, $4, $5;
+        }""",
+        "=&r,=&r,r,r,r,r", [moved, offset, by, least], dtype=(tl.int32, tl.int32), is_pure=True,
+        pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def scale_pair(x, by):
+    """Two bfloat16 times two."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .b32 none; mov.b32 none, 0x80008000; fma.rn.bf16x2 $0, $1, $2, none; }",
+        "=r,r,r", [x, by], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
