@@ -146,10 +146,10 @@ def sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_
 
 
 @triton.jit
-def fetch_ahead(w, rows, first, stride):
-    """Has 256 bytes of each row of a tile of weights, from `first` on, brought to L2."""
+def fetch_ahead(w, rows, first, stride, LINES: tl.constexpr):
+    """Has LINES of 128 bytes of each row of a tile of weights, from `first` on, brought to L2."""
     LINE: tl.constexpr = 1024 // w.dtype.element_ty.primitive_bitwidth
-    at = tl.minimum(first + tl.arange(0, 2) * LINE, stride - 1)
+    at = tl.minimum(first + tl.arange(0, LINES) * LINE, stride - 1)
     lines = (w + rows[:, None] + at[None, :]).to(tl.int64)
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [lines], dtype=tl.int32, is_pure=False,
@@ -195,7 +195,7 @@ def multiply(x, w, table, scales, lows, supers, super_lows, row_scales, bias, ou
     x_rows, w_rows = (t_in - t0) * x_stride, (n_in - n0) * w_stride
     if PDL and BT <= 64:
         WIDE: tl.constexpr = 1 if READ < 0 else 8 if PACKED else 4  # codes an element of w
-        fetch_ahead(w, w_rows, s * per * (BK // WIDE), w_stride)
+        fetch_ahead(w, w_rows, s * per * (BK // WIDE), w_stride, 4 if READ < 0 else 2)
     wait_inputs(PDL)
     total = sum_split(s, x, w, table, scales, lows, supers, super_lows, K, N, x_rows, w_rows, n_in,
                       steps, per, READ, PACKED, ZERO, LOWS, GROUP, SUPER, EVEN, EXACT, BN, BT,
