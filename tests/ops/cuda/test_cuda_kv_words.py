@@ -26,7 +26,8 @@ def test_int8() -> None:
 
 
 def test_int4() -> None:
-    even, odd = open_words(store_codes.OPEN_INT4.value, 4)
+    (even,) = open_words(store_codes.OPEN_LOW.value, 2)
+    (odd,) = open_words(store_codes.OPEN_HIGH.value, 2)
     assert (even == 2.0 * (BYTES & 15) - 15).all()
     assert (odd == 2.0 * (BYTES >> 4) - 15).all()
 

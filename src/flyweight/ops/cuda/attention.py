@@ -64,10 +64,10 @@ class Tiles:
 _counters: dict[torch.device, list[Tensor]] = {}
 
 # By what is multiplied: pairs of bf16 in heads of up to 128 or 256 elements or beyond; float32.
-# All shapes of an entry must multiply with one instruction, for the order of its sums: with 64
-# rows of four warps, or twice that, it is the wgmma of 64 rows.
+# All shapes of an entry must give the same bits.  The tests ask for that on the GPU: a Hopper GPU
+# multiplies 16 rows (mma) and 64 (wgmma) in one order.
 CONFIG = {
-    "small": Tiles(32, 128, 1024, 512, Shape(64, 4, 3, 168), Shape(64, 4, 5), Shape(128, 8, 3)),
+    "small": Tiles(32, 128, 1024, 512, Shape(16, 4, 4), Shape(64, 4, 3), Shape(128, 8, 3)),
     "large": Tiles(32, 128, 1024, 512, Shape(64, 8, 3), Shape(64, 8, 5), Shape(64, 8, 3)),
     "huge": Tiles(32, 128, 1024, 512, Shape(64, 8, 2), Shape(64, 8, 2), Shape(64, 8, 2)),
     "float32": Tiles(32, 128, 1024, 512, Shape(16, 4, 1), Shape(16, 4, 1), Shape(16, 4, 1)),

@@ -56,25 +56,32 @@ OPEN_E5M2 = tl.constexpr("""{
     lop3.b32 d, b, 0x80008000, d, 0xea;
     fma.rn.bf16x2 $1, d, up, none;
 }""")  # the same, times 2**112
-OPEN_INT4 = tl.constexpr("""{
-    .reg .b32 a, b, c, one, off;
+OPEN_LOW = tl.constexpr("""{
+    .reg .b32 a, b, one, off;
     mov.b32 one, 0x3f803f80;
     mov.b32 off, 0xc30fc30f;
-    prmt.b32 a, $4, 0, 0x4140;
-    prmt.b32 b, $4, 0, 0x4342;
-    shl.b32 c, a, 1;
-    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-    fma.rn.bf16x2 $0, c, one, off;
-    shl.b32 c, b, 1;
-    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-    fma.rn.bf16x2 $1, c, one, off;
-    shr.u32 c, a, 3;
-    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-    fma.rn.bf16x2 $2, c, one, off;
-    shr.u32 c, b, 3;
-    lop3.b32 c, c, 0x001e001e, 0x43004300, 0xea;
-    fma.rn.bf16x2 $3, c, one, off;
+    prmt.b32 a, $2, 0, 0x4140;
+    prmt.b32 b, $2, 0, 0x4342;
+    shl.b32 a, a, 1;
+    lop3.b32 a, a, 0x001e001e, 0x43004300, 0xea;
+    shl.b32 b, b, 1;
+    lop3.b32 b, b, 0x001e001e, 0x43004300, 0xea;
+    fma.rn.bf16x2 $0, a, one, off;
+    fma.rn.bf16x2 $1, b, one, off;
 }""")  # (128 + 2 code) - 143
+OPEN_HIGH = tl.constexpr("""{
+    .reg .b32 a, b, one, off;
+    mov.b32 one, 0x3f803f80;
+    mov.b32 off, 0xc30fc30f;
+    prmt.b32 a, $2, 0, 0x4140;
+    prmt.b32 b, $2, 0, 0x4342;
+    shr.u32 a, a, 3;
+    lop3.b32 a, a, 0x001e001e, 0x43004300, 0xea;
+    shr.u32 b, b, 3;
+    lop3.b32 b, b, 0x001e001e, 0x43004300, 0xea;
+    fma.rn.bf16x2 $0, a, one, off;
+    fma.rn.bf16x2 $1, b, one, off;
+}""")  # of the high halves
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2**23: added and taken off it rounds to nearest even
 
 
@@ -155,9 +162,13 @@ def open_halves(x, WIDE: tl.constexpr):
         even = (2 * (code & 15) - 15).to(tl.float32)
         odd = (2 * (code >> 4 & 15) - 15).to(tl.float32)
     else:
-        even, odd = tl.inline_asm_elementwise(
-            OPEN_INT4, "=r,=r,=r,=r,r", [x], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=4,
-        )  # fmt: skip
+        # One result each: with two, small tiles came out wrong on a GPU (Triton 3.6).
+        even = tl.inline_asm_elementwise(
+            OPEN_LOW, "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4
+        )
+        odd = tl.inline_asm_elementwise(
+            OPEN_HIGH, "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4
+        )
     return tl.reshape(tl.join(even, odd), (x.shape[0], 2 * x.shape[1]))
 
 
