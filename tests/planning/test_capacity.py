@@ -6,10 +6,9 @@ from statistics import mean
 
 import pytest
 
-from flyweight.build import build
 from flyweight.config import Limits, Settings
 from flyweight.describe import SilentListener
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, EngineError
 from flyweight.plan.roofline import StepShape
 from flyweight.planning.calibration import LocalEngine
 from flyweight.planning.capacity import (
@@ -20,9 +19,17 @@ from flyweight.planning.capacity import (
     compute_p90,
     find_capacity,
 )
-from flyweight.planning.capacityplan import plan_limits
-from flyweight.planning.capacityreport import make_validation_table, report_capacity
-from flyweight.planning.liveload import LiveServer, ValidatedRate, find_knee
+from flyweight.planning.capacity_check import (
+    LADDER,
+    RateCheck,
+    ValidatedRate,
+    choose_count,
+    find_knee,
+    measure_around,
+)
+from flyweight.planning.capacity_plan import plan_limits
+from flyweight.planning.capacity_report import make_validation_table, report_capacity
+from flyweight.planning.local_server import start_server
 from flyweight.planning.loopcost import LoopCost
 from flyweight.planning.outline import outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes, ServerShape
@@ -175,31 +182,66 @@ def test_points_and_users(found: Capacity) -> None:
     assert "requests/s" in table.notes[0] and "TTFT fails first" in table.notes[0]
 
 
-def test_the_engine_serves_the_same_load() -> None:
+@pytest.mark.long
+def test_a_server_is_sent_the_simulated_load() -> None:
     """Functional: times are of this machine, and no test compares them."""
     settings = Settings.of(model="stories", threads=1, max_num_seqs=4, max_model_len=64)
-    loaded = build(settings)
-    live = LiveServer(loaded, ServerShape(loaded.limits, 0.2, 3.0))
-    for rate in (1e9, 200.0):
-        served = live.run(ArrivalLoad(prompt=8, output=4, count=6), rate)
-        assert len(served.e2el) == 6
-        pairs = zip(served.ttft, served.e2el, strict=True)
-        assert all(0 < first <= last for first, last in pairs)
-        assert served.seconds > 0 and min(served.itl) >= 0
-    assert loaded.engine.metrics.cached == 0, "prompts share nothing"
+    simulator, rounds = QueueSimulator(make_server(4), constant), list[tuple[str, int, int]]()
+    with start_server(settings) as server:
+        check = RateCheck(
+            server, simulator, TARGETS, pytest.fail, lambda *round: rounds.append(round)
+        )
+        for rate in (50.0, 200.0):
+            seen = check.measure(ArrivalLoad(prompt=8, output=4, count=6), rate)
+            assert (seen.predicted.rate, seen.measured.rate, seen.failed) == (rate, rate, 0)
+            assert seen.measured.ttft > 0 and seen.measured.output > 0 and seen.client > 0
+        with pytest.raises(EngineError, match="no request was answered"):
+            check.measure(ArrivalLoad(prompt=80, output=4, count=2), 1e3)
+    assert rounds[-1][1:] == (2, 2)
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    refused = pytest.raises(EngineError, match=r"did not start: .*nowhere")
+    with refused, start_server(Settings(model="/nowhere/model.gguf")):
+        pass
+
+
+POINT = RatePoint(1.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0)
 
 
 def test_the_knee_is_between_two_rates() -> None:
-    point = RatePoint(1.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0)
-    points = [replace(point, rate=rate, met=met) for rate, met in ((1, 1.0), (2, 0.95), (4, 0.7))]
+    points = [replace(POINT, rate=rate, met=met) for rate, met in ((1, 1.0), (2, 0.95), (4, 0.7))]
     assert find_knee(points) == pytest.approx(2 + 2 * 0.05 / 0.25)
     assert find_knee(points[:2]) is None
     slower = [replace(one, rate=one.rate / 2) for one in points]
     pairs = zip(points, slower, strict=True)
-    table = make_validation_table([ValidatedRate(*pair) for pair in pairs])
-    assert "simulated 2.4 requests/s, measured 1.2 requests/s" in table.notes[0]
-    assert "simulated ÷ measured 2.00" in table.notes[0]
-    assert "outside" in make_validation_table([ValidatedRate(point, point)]).notes[0]
+    table = make_validation_table([ValidatedRate(*pair) for pair in pairs], 3.0)
+    assert "predicted 3 requests/s (2.4 by these loads), measured 1.2;" in table.notes[0]
+    assert "predicted ÷ measured 2.50" in table.notes[0] and len(table.notes) == 2
+    beyond = ValidatedRate(POINT, POINT, failed=2, why="queue full")
+    lines = make_validation_table([beyond], 3.0).notes
+    assert "measured above 1." in lines[0] and "2 there, as in queue full" in lines[2]
+
+
+@pytest.mark.parametrize("knee, more", [(1.0, 0), (0.45, 1), (0.01, 3), (1.7, 1), (9.0, 3)])
+def test_rates_are_added_until_the_knee_is_among_them(knee: float, more: int) -> None:
+    """Of a capacity of 10; below half of it, and above 1.3 of it, by factors of 0.6 and 1.4."""
+
+    def measure(rate: float) -> ValidatedRate:
+        seen = replace(POINT, rate=rate, met=1.0 if rate <= 10 * knee else 0.5)
+        return ValidatedRate(seen, seen)
+
+    rates = [one.measured.rate for one in measure_around(10.0, measure)]
+    assert len(rates) == len(LADDER) + more and rates == sorted(rates)
+
+
+def test_loads_last_as_in_the_prediction(found: Capacity) -> None:
+    """One request alone takes 0.06 s, 20 times the target of 0.2 s is 4 s, and 5 s is the least; a
+    target of 1 s makes it 20 s.
+    """
+    assert choose_count(100.0, found, LOAD, TARGETS) == 500
+    assert choose_count(100.0, found, LOAD, LatencyTargets(1.0, 1.0)) == 2000
+    assert choose_count(0.1, found, LOAD, TARGETS) == 20
 
 
 def test_limits_are_those_of_a_server() -> None:

@@ -77,13 +77,16 @@ class QueueSimulator:
 
     def run(self, load: ArrivalLoad, rate: float) -> ServedTimes:
         """All requests of a load at a rate."""
+        return self.serve(load, load.draw_arrivals(rate))
+
+    def serve(self, load: ArrivalLoad, arrivals: Sequence[float]) -> ServedTimes:
+        """All requests of a load, which come at these times."""
         limits, now = self.server.limits, 0.0
         scheduler = Scheduler(
             limits, BlockPool(limits.blocks, limits.block_size), clock=lambda: now
         )
         most = limits.max_num_batched_tokens
         control = BudgetController(self.server.step_time, most, self.server.prefill_delay)
-        arrivals = load.draw_arrivals(rate)
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         sent, prompt = 0, tuple([1] * load.prompt)

@@ -13,7 +13,7 @@ from flyweight.cli.reports import PlotOutput
 from flyweight.config import Settings, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.planning.capacityplan import CapacityQuestion
+    from flyweight.planning.capacity_plan import CapacityQuestion
 
 MOST_TOKENS = 1 << 20
 
@@ -36,13 +36,13 @@ class CapacityOptions:
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the arrival times.")] = 0
     validate: Annotated[
         bool,
-        typer.Option("--validate", help="Serve such loads with the model too, for minutes."),
+        typer.Option("--validate", help="Start a server and load it over HTTP, for minutes."),
     ] = False
 
     def ask(self) -> CapacityQuestion:
         """Raises `ConfigError`."""
         from flyweight.planning.capacity import LatencyTargets
-        from flyweight.planning.capacityplan import CapacityQuestion
+        from flyweight.planning.capacity_plan import CapacityQuestion
         from flyweight.planning.queueing import ArrivalLoad
         from flyweight.tune.targets import parse_seconds
 
@@ -80,12 +80,12 @@ def capacity(
     Simulates the server's scheduler on a cost model of its steps, fitted here to part of the model
     with made-up weights. Arrivals are a Poisson process.
     """
-    from flyweight.cli.show import show_loading
-    from flyweight.planning.capacityplan import predict_capacity
+    from flyweight.cli.bench.progress import show_measuring
+    from flyweight.planning.capacity_plan import predict_capacity
 
     out.check()
     question = asked.ask()
     settings = Settings.of(model=model, **engine)
-    with show_loading(planned=False) as listener:
+    with show_measuring() as listener:
         report = predict_capacity(settings, question, listener, validate=asked.validate)
     out.show(report)

@@ -5,24 +5,27 @@ Invariant: limits are those that `flyweight serve` would start with under the sa
 
 from dataclasses import dataclass, replace
 
-from flyweight.build import build, make_memory_plan
+from flyweight.bench.kernels import RunListener
+from flyweight.build import make_memory_plan
 from flyweight.config import Limits, Settings
-from flyweight.describe import LoadListener
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import Needs
 from flyweight.planning.calibration import LocalEngine, calibrate_steps, require_files
-from flyweight.planning.capacity import LatencyTargets, RatePoint, find_capacity
-from flyweight.planning.capacityreport import make_validation_table, report_capacity
-from flyweight.planning.liveload import LiveServer, ValidatedRate
+from flyweight.planning.capacity import Capacity, LatencyTargets, find_capacity
+from flyweight.planning.capacity_check import (
+    WARM,
+    RateCheck,
+    ValidatedRate,
+    choose_count,
+    measure_around,
+)
+from flyweight.planning.capacity_report import make_validation_table, report_capacity
+from flyweight.planning.local_server import start_server
 from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServerShape
 from flyweight.planning.report import Report
 from flyweight.server.settings import ServerSettings
-
-LADDER = (0.5, 0.75, 1.0, 1.25, 1.5)  # of the capacity
-SECONDS, LEAST, MOST = 15, 20, 500  # of a measured load, and its requests
-WARM = 4  # requests before
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class CapacityQuestion:
 
 
 def predict_capacity(
-    settings: Settings, asked: CapacityQuestion, tell: LoadListener, *, validate: bool
+    settings: Settings, asked: CapacityQuestion, tell: RunListener, *, validate: bool
 ) -> Report:
     """On this machine.  Raises `ConfigError` for targets that nothing can meet."""
     outline = outline_model(settings, tell)
@@ -69,26 +72,29 @@ def predict_capacity(
     report = report_capacity(found, asked.load, asked.targets, asked.think, notes)
     if not validate:
         return report
-    rates = measure_rates(settings, simulator, asked, found.rate)
-    return replace(report, tables=[*report.tables, make_validation_table(rates)])
+    rates = measure_rates(settings, simulator, asked, found, tell)
+    return replace(report, tables=[*report.tables, make_validation_table(rates, found.rate)])
 
 
 def measure_rates(
-    settings: Settings, simulator: QueueSimulator, asked: CapacityQuestion, capacity: float
+    settings: Settings,
+    simulator: QueueSimulator,
+    asked: CapacityQuestion,
+    found: Capacity,
+    tell: RunListener,
 ) -> list[ValidatedRate]:
-    """Loads the model and serves rates around the capacity; each is simulated with the same
-    arrivals.
-    """
-    loaded, found = build(settings), []
-    loaded.moving.settle()
-    live = LiveServer(loaded, simulator.server)
-    live.run(replace(asked.load, count=WARM), 1e9)
-    for factor in LADDER:
-        rate = factor * capacity
-        load = replace(asked.load, count=min(max(LEAST, round(rate * SECONDS)), MOST))
-        pair = simulator.run(load, rate), live.run(load, rate)
-        found.append(ValidatedRate(*(RatePoint.of(rate, load, one, asked.targets) for one in pair)))
-    return found
+    """Starts a server and sends it loads around the capacity; each is simulated as well."""
+    load, targets = asked.load, asked.targets
+    tell.round("the server starts", 0, WARM)
+    with start_server(settings) as server:
+        check = RateCheck(server, simulator, targets, tell.note, tell.round)
+        check.play(replace(load, count=WARM), found.rate)
+
+        def measure(rate: float) -> ValidatedRate:
+            count = choose_count(rate, found, load, targets)
+            return check.measure(replace(load, count=count), rate)
+
+        return measure_around(found.rate, measure)
 
 
 def plan_limits(settings: Settings, outline: ModelOutline, engine: LocalEngine) -> Limits:

@@ -1,9 +1,10 @@
 """Capacity as a report: the rate that is served, and what requests see around it."""
 
 from collections.abc import Sequence
+from statistics import median
 
-from flyweight.planning.capacity import SHARE, Capacity, LatencyTargets, RatePoint
-from flyweight.planning.liveload import ValidatedRate, find_knee
+from flyweight.planning.capacity import SHARE, Capacity, LatencyTargets
+from flyweight.planning.capacity_check import ValidatedRate, find_knee
 from flyweight.planning.plots import Limit, LinePlot, Series
 from flyweight.planning.queueing import ArrivalLoad
 from flyweight.planning.report import Column, Report, ReportTable
@@ -68,8 +69,8 @@ def report_capacity(
     return Report("Capacity", [table], notes, plot_capacity(found, targets))
 
 
-def make_validation_table(rates: Sequence[ValidatedRate]) -> ReportTable:
-    """Simulated and measured, and the highest rate that is served by both."""
+def make_validation_table(rates: Sequence[ValidatedRate], capacity: float) -> ReportTable:
+    """Simulated and measured rates, and the highest that is served by either."""
     rows = [
         (
             one.predicted.rate,
@@ -82,23 +83,38 @@ def make_validation_table(rates: Sequence[ValidatedRate]) -> ReportTable:
         )
         for one in rates
     ]
-    notes = (
-        describe_knees([one.predicted for one in rates], [one.measured for one in rates]),
-        "The engine in this process, the same arrivals; these loads are shorter than those that "
-        "the capacity is found with.",
-    )
+    client, others = max(one.client for one in rates), median(one.others for one in rates)
+    notes = [
+        describe_knees(capacity, rates),
+        "Measured over HTTP as `flyweight bench serve` does, with the same arrivals as simulated; "
+        f"its client used up to {client:.2f} cores of this machine, other processes {others:.2f}.",
+    ]
+    failures = [one for one in rates if one.failed]
+    if failures:
+        first = failures[0]
+        notes.append(
+            f"From {write_ratio(first.measured.rate)} requests/s on, requests failed, and have "
+            f"missed the targets: {first.failed} there, as in {first.why}."
+        )
     title = "Simulated and measured (p90)"
     return ReportTable("validation", title, VALIDATION, rows, notes)
 
 
-def describe_knees(simulated: Sequence[RatePoint], measured: Sequence[RatePoint]) -> str:
-    """The highest rates of the same loads, where they are within those that were tried."""
-    rates = find_knee(simulated), find_knee(measured)
-    words = [f"{write_ratio(rate)} requests/s" if rate else "outside these rates" for rate in rates]
-    text = f"Served: simulated {words[0]}, measured {words[1]}"
-    if rates[0] and rates[1]:
-        text += f"; simulated ÷ measured {rates[0] / rates[1]:.2f}"
-    return f"{text}."
+def describe_knees(capacity: float, rates: Sequence[ValidatedRate]) -> str:
+    """The highest rate that is served, as it was predicted and as it was measured."""
+    simulated = find_knee([one.predicted for one in rates])
+    measured = find_knee([one.measured for one in rates])
+    text = f"Knee: predicted {write_ratio(capacity)} requests/s"
+    if simulated:
+        text += f" ({write_ratio(simulated)} by these loads)"
+    if measured is None:
+        most = rates[-1].measured
+        side = f"above {write_ratio(most.rate)}"
+        if most.met < SHARE:
+            side = f"below {write_ratio(rates[0].measured.rate)}"
+        return f"{text}, measured {side}."
+    ratio = capacity / measured
+    return f"{text}, measured {write_ratio(measured)}; predicted ÷ measured {ratio:.2f}."
 
 
 def plot_capacity(found: Capacity, targets: LatencyTargets) -> LinePlot:
