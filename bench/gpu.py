@@ -131,6 +131,20 @@ def measure_model(results: Results, name: str, kind: str, args: argparse.Namespa
         torch.cuda.empty_cache()
 
 
+def measure_workload(results: Results, requests: int, args: argparse.Namespace) -> None:
+    """Random requests for Qwen3-0.6B in bf16 through our engine."""
+
+    def run() -> dict[str, float]:
+        engine = make_engine("qwen3-0.6b", "bf16", 256, deterministic=not args.cublas)
+        other = make_workload(requests, seed=1)  # no prompt is in the prefix cache later
+        run_engine(engine, other, "warm")  # graphs are captured, kernels compiled
+        return run_engine(engine, make_workload(requests), "timed")
+
+    results.take(f"workload {requests}{' cublas' if args.cublas else ''}", run)
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def parse_arguments() -> argparse.Namespace:
     def split(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
         return lambda text: [convert(part) for part in text.split(",")]
@@ -143,6 +157,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=split(int), default=list(BATCHES))
     parser.add_argument("--prompts", type=split(int), default=list(PROMPTS))
     parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--peer-requests", type=int, default=64)
     parser.add_argument("--cublas", action="store_true", help="dense products by cuBLAS")
     parser.add_argument("--minutes", type=float, default=8)
     return parser.parse_args()
@@ -158,20 +173,13 @@ def main() -> None:
         for kind in args.kinds:
             if {"decode", "prefill"} & set(args.parts):
                 measure_model(results, name, kind, args)
-    work = make_workload(args.requests)
     if "workload" in args.parts:
-
-        def run_ours() -> dict[str, float]:
-            engine = make_engine("qwen3-0.6b", "bf16", 256, deterministic=not args.cublas)
-            other = make_workload(args.requests, seed=1)  # no prompt is in the prefix cache later
-            run_engine(engine, other, "warm")  # graphs are captured, kernels compiled
-            return run_engine(engine, work, "timed")
-
-        results.take(f"workload qwen3-0.6b bf16{' cublas' if args.cublas else ''}", run_ours)
-        gc.collect()
-        torch.cuda.empty_cache()
+        measure_workload(results, args.requests, args)
     if "peer" in args.parts:
-        results.take("workload transformers", lambda: run_transformers("qwen3-0.6b", work))
+        measure_workload(results, args.peer_requests, args)
+        work = make_workload(args.peer_requests)
+        key = f"workload {args.peer_requests} transformers"
+        results.take(key, lambda: run_transformers("qwen3-0.6b", work))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ BLOCK = 32
 GIB = 1 << 30
 
 
-def time_call(call: Callable[[], Any], least: float = 1.0, most: int = 200) -> float:
+def time_call(call: Callable[[], Any], least: float = 0.5, most: int = 200) -> float:
     """Median seconds of a call that is done when the device is."""
     for _ in range(3):
         call()

@@ -72,7 +72,7 @@ def run_transformers(name: str, work: list[tuple[list[int], int]]) -> dict[str, 
     mean = sum(wanted for _, wanted in work) // len(work)
     settings = GenerationConfig(
         max_new_tokens=mean, min_new_tokens=mean, do_sample=True, temperature=0.6, eos_token_id=-1,
-        pad_token_id=0, use_cuda_graph=False,
+        pad_token_id=0,
     )  # fmt: skip
     prompts = [prompt for prompt, _ in work]
     model.eval()

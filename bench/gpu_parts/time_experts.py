@@ -1,6 +1,6 @@
 """Speed of a mixture of experts on a GPU: one layer, replayed from a CUDA graph.
 
-    python bench/gpu_experts.py [--kinds bf16,q4_0] [--tokens 1,8,64,512,2048] [--shape 2048,768]
+    python bench/gpu_parts/time_experts.py [--kinds bf16,q4_0] [--tokens 1,8,64,512,2048] [--shape 2048,768]
                                 [--experts 128] [--top 8]
 
 The default shape is Qwen3-30B-A3B's.  `us` is for routing and the experts together, a step; every
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from flyweight.ops.cuda import CudaOps
 from flyweight.ops.cuda.weights import CudaWeight, allocate

@@ -1,6 +1,6 @@
 """What drawing the tokens of a step costs on a GPU, by what is cut from the candidates.
 
-    python bench/gpu/sample_bench.py [--rounds 50] [--rows 1 64 256] [--vocab 151936 128256]
+    python bench/gpu_parts/time_sampling.py [--rounds 50] [--rows 1 64 256] [--vocab 151936 128256]
 
 Two kinds of logits: `peaked`, as of a trained model (a few ids hold most of the mass), and `flat`
 (normal numbers of spread 2: thousands of ids share it).  `device` is the time between events around
