@@ -1,6 +1,6 @@
 """Times attention and what stores K and V on a GPU, for the heads of Llama-3.1-8B and Qwen3-0.6B.
 
-    python bench/gpu_parts/time_attention.py [--models llama,qwen] [--dtypes bf16] [--sweep] [--seconds 120]
+    python bench/gpu_parts/time_attention.py --help
 
 GB/s counts K and V of the contexts once, TFLOP/s the products a causal prompt needs.  Layers are
 rotated so that none stays in L2.  --sweep tries other tiles and prints the best ones: keys and

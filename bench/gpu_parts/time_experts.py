@@ -1,7 +1,6 @@
 """Speed of a mixture of experts on a GPU: one layer, replayed from a CUDA graph.
 
-    python bench/gpu_parts/time_experts.py [--kinds bf16,q4_0] [--tokens 1,8,64,512,2048] [--shape 2048,768]
-                                [--experts 128] [--top 8]
+    python bench/gpu_parts/time_experts.py --help
 
 The default shape is Qwen3-30B-A3B's.  `us` is for routing and the experts together, a step; every
 step of a graph routes anew, so that the caches hold little of the weights.  GB/s counts the bytes

@@ -1,7 +1,6 @@
 """Times `linear` of the CUDA backend on a GPU, for the matrices of Llama-3.1-8B and Qwen3-0.6B.
 
-    python bench/gpu_parts/time_linear.py [--kinds bf16,q4_0] [--rows 1,16] [--shapes up,out] [--sweep]
-                                     [--seconds 120]
+    python bench/gpu_parts/time_linear.py --help
 
 GB/s counts the weight once; the shares are of a measured copy and of a measured cuBLAS product.
 Weights are rotated so that none stays in L2.  --sweep tries other tiles and prints the best ones.
