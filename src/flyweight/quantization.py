@@ -29,6 +29,7 @@ from flyweight.quantize.calibration import CalibrationText
 from flyweight.quantize.ggml.imatrix import ImportanceFile
 from flyweight.quantize.importance import measure_importance
 from flyweight.quantize.job import Report
+from flyweight.quantize.journal import find_work
 from flyweight.quantize.make import (
     PreparedJob,
     cut_windows,
@@ -109,10 +110,10 @@ def prepare_model(
     listener: EvalListener | None = None,
     report: Report | None = None,
 ) -> PreparedJob:
-    """The job and what it needs, before anything is written.  `report` gets the progress of a
-    choice of mixed precision.
+    """The job and what it needs, before anything is written but measurements of a choice of mixed
+    precision, whose progress `report` gets.
     """
-    check_out(out)
+    work = find_work(check_out(out))
     if out.endswith(".gguf") and options.format is None:
         options = replace(options, format="gguf")
     if options.container == "gguf" and calibration is not None:
@@ -122,7 +123,7 @@ def prepare_model(
         raise ConfigError(f"is not used {by}; leave it out", "calibration")
     settings = Settings.of(model=model, **(engine or {}))
     text = read_calibration(calibration) if options.needs else None
-    prepared = prepare_job(settings, options, text, listener, report)
+    prepared = prepare_job(settings, options, text, listener, report, work)
     return replace(prepared, calibration=name_calibration(calibration))
 
 

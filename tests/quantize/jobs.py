@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from flyweight.config import Settings
+from flyweight.describe import LoadListener
 from flyweight.quantize.calibration import CalibrationText
-from flyweight.quantize.job import QuantizeJob
+from flyweight.quantize.job import QuantizeJob, Report
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.make import PreparedJob, make_backends, prepare_job
 from flyweight.quantize.options import QuantizeOptions
@@ -23,11 +24,19 @@ def make_words() -> CalibrationText:
     return CalibrationText.of("cat", ["".join(f"{i}: {WORDS}" for i in range(60))])
 
 
-def prepare(model: Path, words: CalibrationText, **options: Any) -> PreparedJob:
+def prepare(
+    model: Path,
+    words: CalibrationText,
+    work: Path | None = None,
+    listener: LoadListener | None = None,
+    report: Report | None = None,
+    **options: Any,
+) -> PreparedJob:
     given = {"samples": 4, "length": 64} | options
     if QuantizeOptions(**given).container != "gguf":  # whose types have groups of their own
         given = {"group_size": 32} | given
-    return prepare_job(Settings.of(model=str(model), threads=1), QuantizeOptions(**given), words)
+    settings = Settings.of(model=str(model), threads=1)
+    return prepare_job(settings, QuantizeOptions(**given), words, listener, report, work)
 
 
 def run_job(prepared: PreparedJob, out: Path, report: Any = None) -> Path:

@@ -237,9 +237,9 @@ run_job(prepared, Path(sys.argv[2]))
 over.set()
 print(most[0], prepared.needs.peak)
 """,
-    """import flyweight.quantize.make as make
-planned, real = [], make.estimate_choice
-make.estimate_choice = lambda *given: planned.append(real(*given)) or planned[0]
+    """import flyweight.quantize.mixed as mixed
+planned, real = [], mixed.estimate_choice
+mixed.estimate_choice = lambda *given: planned.append(real(*given)) or planned[0]
 prepare(Path(sys.argv[1]), make_words(), method="rtn", target_size=int(sys.argv[2]), length=64)
 over.set()
 print(most[0], planned[0])

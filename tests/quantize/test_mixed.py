@@ -16,12 +16,13 @@ from flyweight.describe import describe
 from flyweight.ops.cpu import CpuOps
 from flyweight.quantize.allocation import allocate, allocate_cost
 from flyweight.quantize.calibration import CalibrationText
+from flyweight.quantize.costs import CostMeter, TypeCost
 from flyweight.quantize.ggml.encode import BlockEncoder
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
 from flyweight.quantize.make import make_reading
 from flyweight.quantize.options import QuantizeOptions
-from flyweight.quantize.sensitivity import SensitivityRun, TypeCost
+from flyweight.quantize.sensitivity import SensitivityRun
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.load import load
 
@@ -107,7 +108,8 @@ def test_a_matrix_costs_what_the_model_loses_with_it(full: Path, words: Calibrat
     run = SensitivityRun(found, windows, target.assignment.rows, ops)
     run.importance.clear()
     names = ["blk.0.attn_v.weight", "blk.1.ffn_down.weight", "token_embd.weight"]
-    costs = run.measure(dict.fromkeys(names, ("q4_0",)), lambda *_: None)
+    meter = CostMeter(lambda: run, target.assignment.rows, {})
+    costs = meter.measure(dict.fromkeys(names, ("q4_0",)), lambda *_: None)
     weights = load(found.checkpoint, found.plan, ops)
     batch = make_batch(windows)
 
@@ -143,11 +145,12 @@ def test_costs_are_measured_around_applied_types(full: Path, words: CalibrationT
     target = make_target(found, find_recipe("Q4_0"), False)
     windows = words.cut(make_reading(found), (), 4, 32)
     run = SensitivityRun(found, windows, target.assignment.rows, CpuOps(1, None, "f32"))
+    meter = CostMeter(lambda: run, target.assignment.rows, {})
     names = [p.tensor for each in target.assignment.rows.values() for p in each]
-    whole = run.apply(dict.fromkeys(names, "q4_0"))
+    whole = meter.apply(dict.fromkeys(names, "q4_0"))
     assert whole > 0
     near = {"token_embd.weight": ("q4_0", "q8_0"), "blk.1.attn_k.weight": ("q4_0", "q8_0")}
-    for same, finer in run.measure(near, lambda *_: None).values():
+    for same, finer in meter.measure(near, lambda *_: None).values():
         assert same.divergence == pytest.approx(whole, rel=1e-5)
         assert finer.divergence < whole
 

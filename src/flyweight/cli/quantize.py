@@ -142,7 +142,13 @@ EvalTokens = Annotated[
         metavar="N", help="Tokens to measure the quality on; 0: write no quality passport."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the job needs, and stop.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print what the job needs, and stop.  Measurements for a budget are kept.",
+    ),
+]
 
 
 @expand

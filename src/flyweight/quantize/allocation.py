@@ -14,7 +14,7 @@ from math import gcd
 import numpy as np
 
 from flyweight.errors import ConfigError
-from flyweight.quantize.sensitivity import TypeCost
+from flyweight.quantize.costs import TypeCost
 
 MOST_UNITS = 1 << 14  # of the budget: tables stay small
 Costs = Mapping[str, Sequence[TypeCost]]

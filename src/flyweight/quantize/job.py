@@ -16,7 +16,7 @@ from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.quantize.folds import find_folds
-from flyweight.quantize.journal import MODEL, NAME, Journal
+from flyweight.quantize.journal import MEASURED, MODEL, NAME, Journal, find_work
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.method import Inputs, Method
 from flyweight.quantize.options import QuantizeOptions
@@ -77,11 +77,13 @@ class QuantizeJob:
         """Writes the model; continues where a killed run stopped.  Raises `ConfigError` where it
         cannot be written.
         """
-        work = out.with_name(f"{out.name}.partial")
+        work = find_work(out)
         try:
             self._write(work, backends, report)
             self.target.publish(work / MODEL, out)
             (work / NAME).unlink()
+            if (work / MEASURED).exists():
+                (work / MEASURED).unlink()
             work.rmdir()
         except OSError as error:
             raise ConfigError(

@@ -12,6 +12,27 @@ from flyweight.validation.untrusted import read_json
 
 NAME = "journal.json"
 MODEL = "model"  # folder of the unfinished model, next to the journal
+MEASURED = "measurements.jsonl"  # of a choice of types, next to the journal
+
+
+def find_work(out: Path) -> Path:
+    """The folder of a job until its output has its final name."""
+    return out.with_name(f"{out.name}.partial")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises `ConfigError` where a folder has files of others."""
+    known = {NAME, find_draft(folder / NAME).name, MODEL, MEASURED}
+    if any(entry.name not in known for entry in folder.iterdir()):
+        raise ConfigError("has files that no job here wrote; remove it", "out", value=str(folder))
+
+
+def refuse_other(folder: Path) -> ConfigError:
+    """The folder is that of another job."""
+    return ConfigError(
+        "has an unfinished job with other options or another input; remove it, or give the same "
+        "options to resume it", "out", value=str(folder),
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -32,20 +53,11 @@ class Journal:
         """
         path = folder / NAME
         if not path.is_file():
-            known = {MODEL, find_draft(path).name}
-            if any(entry.name not in known for entry in folder.iterdir()):
-                raise ConfigError(
-                    "has files that no job here wrote; remove it", "out", value=str(folder)
-                )
+            check_folder(folder)
             return cls(path, job)
         found = read_json(path)
         if found.get("job") != job:
-            raise ConfigError(
-                "has an unfinished job with other options or another input; remove it, or give "
-                "the same options to resume it",
-                "out",
-                value=str(folder),
-            )
+            raise refuse_other(folder)
         if not weights.is_file():
             return cls(path, job)
         return cls(path, job, bool(found.get("top")), int(found.get("layers", 0)))

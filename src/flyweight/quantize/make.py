@@ -1,7 +1,7 @@
 """Sets up a job of `flyweight quantize`: finds the model, reads the calibration, assigns tensors,
 and says what the job will need before it starts.
 
-Invariant: nothing is written here, and no weight is read.
+Invariant: nothing is written here and no weight is read, but for a choice under a budget.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,14 @@ from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu.calibration import CalibrationKernels
 from flyweight.plan.machine import read_machine
-from flyweight.plan.memory import format_size
 from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
 from flyweight.quantize.calibration import CalibrationText, Reading
-from flyweight.quantize.estimate import JobNeeds, estimate, estimate_choice
+from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.ggml.recipes import find_recipe
 from flyweight.quantize.gguf_job import make_target
 from flyweight.quantize.importance import ColumnImportance
 from flyweight.quantize.job import Backends, QuantizeJob, Report
-from flyweight.quantize.mixed import MixedBudget, choose_mixed, cut_sample
+from flyweight.quantize.mixed import ChoiceTools, MixedBudget, choose_mixed
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
 from flyweight.quantize.output.bitsandbytes import BitsandbytesLayout
@@ -61,9 +60,10 @@ def prepare_job(
     calibration: CalibrationText | None,
     listener: LoadListener | None = None,
     report: Report | None = None,
+    work: Path | None = None,
 ) -> PreparedJob:
-    """`report` gets the progress of choosing a mixed precision.  Raises `ConfigError` and
-    `CheckpointError`.
+    """`report` gets the progress of choosing a mixed precision, whose measurements are kept in the
+    folder `work`.  Raises `ConfigError` and `CheckpointError`.
     """
     found = describe(find(settings, listener))
     check_input(found, options)
@@ -73,11 +73,13 @@ def prepare_job(
         target = make_target(found, recipe, options.knows_importance)
         notes: list[str] = []
         if options.mixed and windows is not None:
-            tell = listener or SilentListener()
-            tools = make_floats(settings, found), report or (lambda stage, done, total: None)
-            size = 4 if are_floats(found) else 2
-            peak = estimate_choice(found, cut_sample(found, windows), size)
-            tell.note(f"choosing types needs {format_size(peak)} of memory at the peak")
+            tools = ChoiceTools(
+                make_floats(settings, found),
+                4 if are_floats(found) else 2,
+                report or (lambda stage, done, total: None),
+                (listener or SilentListener()).note,
+                work,
+            )
             budget = MixedBudget(options.target_size, options.max_kld)
             chosen = choose_mixed(found, target, windows, budget, tools)
             target = make_target(found, recipe, True, chosen.types)

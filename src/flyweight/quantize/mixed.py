@@ -4,17 +4,25 @@ Invariant: the file with its header is at most as large as the budget; a limit o
 met by the choice as a whole, measured on the calibration's windows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import prod
+from pathlib import Path
 
+from flyweight import __version__
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
+from flyweight.plan.memory import format_size
 from flyweight.quantize.allocation import Allocation, Costs, allocate, allocate_cost
+from flyweight.quantize.costs import CostMeter, Report, TypeCost
+from flyweight.quantize.estimate import estimate_choice
 from flyweight.quantize.ggml.container import make_value
+from flyweight.quantize.measurements import Key, open_measurements
 from flyweight.quantize.output.gguf import GgufTarget
-from flyweight.quantize.sensitivity import Report, SensitivityRun, TypeCost
+from flyweight.quantize.sensitivity import SensitivityRun
 from flyweight.quantize.tensors import TensorRows
 from flyweight.weights.formats import FORMATS
 from flyweight.wire import I32
@@ -57,31 +65,68 @@ class MixedChoice:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceTools:
+    """What a choice is made with: measurements are kept in the folder `work`, if any; `note` gets
+    what users should know before it starts, `report` its progress.
+    """
+
+    ops: Ops
+    size: int  # bytes of a weight in memory
+    report: Report
+    note: Callable[[str], None]
+    work: Path | None = None
+
+
 def choose_mixed(
     found: ModelDescription,
     target: GgufTarget,
     windows: I32,
     budget: MixedBudget,
-    tools: tuple[Ops, Report],
+    tools: ChoiceTools,
 ) -> MixedChoice:
     """Measures every matrix in every type, and chooses.  `target` has the file's layout, whose
     types do not matter.  Raises `ConfigError` for a budget that nothing meets.
     """
-    ops, report = tools
     tensors = list_matrices(target)
     overhead = count_overhead(target, tensors)
     if budget.size is not None:
         check_size(budget.size, overhead + count_least(tensors))
-    run = SensitivityRun(found, cut_sample(found, windows), target.assignment.rows, ops)
-    costs = run.measure({name: list_types(p.shape[-1]) for name, p in tensors.items()}, report)
     room = None if budget.size is None else budget.size - overhead
-    if room is not None:
-        chosen = allocate(costs, room)
-        first = MixedChoice(chosen.types, run.apply(chosen.types), chosen)
+    inner = MixedBudget(room, budget.divergence)
+    sample, rows = cut_sample(found, windows), target.assignment.rows
+    none: dict[Key, float] = {}
+    job = identify_sample(found, target, sample)
+    with open_measurements(tools.work, job) if tools.work else nullcontext(none) as known:
+        if len(known):
+            tools.note(f"found {len(known)} measurements of an interrupted choice of types")
+
+        def start() -> SensitivityRun:
+            peak = estimate_choice(found, sample, tools.size)
+            tools.note(f"choosing types needs {format_size(peak)} of memory at the peak")
+            return SensitivityRun(found, sample, rows, tools.ops)
+
+        return choose_within(CostMeter(start, rows, known), tensors, inner, tools.report)
+
+
+def choose_within(
+    meter: CostMeter, tensors: Mapping[str, TensorRows], budget: MixedBudget, report: Report
+) -> MixedChoice:
+    """The choice for `budget`, that of the matrices."""
+    costs = meter.measure({name: list_types(p.shape[-1]) for name, p in tensors.items()}, report)
+    if budget.size is not None:
+        chosen = allocate(costs, budget.size)
+        first = MixedChoice(chosen.types, meter.apply(chosen.types), chosen)
     else:
         assert budget.divergence is not None
-        first = find_smallest(run, costs, budget.divergence)
-    return improve(run, first, MixedBudget(room, budget.divergence), costs, report)
+        first = find_smallest(meter, costs, budget.divergence)
+    return improve(meter, first, budget, costs, report)
+
+
+def identify_sample(found: ModelDescription, target: GgufTarget, sample: I32) -> str:
+    """A hash of all that decides what is measured: neither the budget nor the method is."""
+    words = (__version__, found.checkpoint.fingerprint, target.assignment.rows)
+    return sha256(repr(words).encode() + sample.tobytes()).hexdigest()[:32]
 
 
 def check_size(size: int, least: int) -> None:
@@ -101,12 +146,12 @@ def count_least(tensors: Mapping[str, TensorRows]) -> int:
     )
 
 
-def find_smallest(run: SensitivityRun, costs: Costs, limit: float) -> MixedChoice:
+def find_smallest(meter: CostMeter, costs: Costs, limit: float) -> MixedChoice:
     """A small choice whose divergence is at most `limit`.  Raises `ConfigError`."""
     wanted = limit
     for _ in range(TRIES):
         chosen = allocate_cost(costs, wanted)
-        measured = run.apply(chosen.types)
+        measured = meter.apply(chosen.types)
         if measured <= limit:
             return MixedChoice(chosen.types, measured, chosen)
         wanted *= 0.98 * limit / measured
@@ -117,14 +162,14 @@ def find_smallest(run: SensitivityRun, costs: Costs, limit: float) -> MixedChoic
 
 
 def improve(
-    run: SensitivityRun, chosen: MixedChoice, budget: MixedBudget, costs: Costs, report: Report
+    meter: CostMeter, chosen: MixedChoice, budget: MixedBudget, costs: Costs, report: Report
 ) -> MixedChoice:
     """Costs of single matrices do not add up: those of the types next to the chosen ones are
     measured again, with all others quantised, and a better choice by them is taken as often as it
     is measured to be one.  `budget` is that of the matrices; the model has the types of `chosen`.
     """
     for _ in range(PASSES):
-        near = measure_near(run, chosen, costs, report)
+        near = measure_near(meter, chosen, costs, report)
         if budget.size is not None:
             new = allocate(near, budget.size)
         else:
@@ -132,7 +177,7 @@ def improve(
             new = allocate_cost(near, budget.divergence - chosen.divergence)
         if new.types == chosen.types:
             break
-        measured = run.apply(new.types)
+        measured = meter.apply(new.types)
         if budget.size is not None:
             better = measured < chosen.divergence
         else:
@@ -145,7 +190,7 @@ def improve(
 
 
 def measure_near(
-    run: SensitivityRun, chosen: MixedChoice, costs: Costs, report: Report
+    meter: CostMeter, chosen: MixedChoice, costs: Costs, report: Report
 ) -> dict[str, list[TypeCost]]:
     """What each matrix adds to the divergence of the choice in the next smaller and the next larger
     type.
@@ -159,7 +204,7 @@ def measure_near(
     return {
         name: [replace(own[name], divergence=0.0)]
         + [replace(one, divergence=one.divergence - chosen.divergence) for one in found]
-        for name, found in run.measure(near, report).items()
+        for name, found in meter.measure(near, report).items()
     }
 
 

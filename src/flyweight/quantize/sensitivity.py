@@ -5,8 +5,8 @@ Invariant: both models run over the same windows with the same backend; a layer'
 once, and a candidate runs from its own layer on.  The model is in memory as a whole.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,6 @@ from flyweight.spec import SlotPlan
 from flyweight.weights.formats import FORMATS
 from flyweight.weights.load import load_slots, read_bias, read_matrix
 from flyweight.wire import F32, I32
-
-Report = Callable[[str, int, int], None]
-Candidates = Mapping[str, Sequence[str]]  # types by tensor
-
-
-@dataclass(frozen=True, slots=True)
-class TypeCost:
-    """A tensor in one type: bytes, and the mean divergence in nats a token with it alone."""
-
-    kind: str
-    nbytes: int
-    divergence: float
 
 
 class SensitivityRun:
@@ -70,20 +58,6 @@ class SensitivityRun:
         self._scored = np.arange(step - 1, windows.size, step)
         self._full = [*self._predict(self._top)]
 
-    def measure(self, candidates: Candidates, report: Report) -> dict[str, list[TypeCost]]:
-        """The costs of every tensor in each of its types."""
-        found: dict[str, list[TypeCost]] = {name: [] for name in candidates}
-        total, done = sum(map(len, candidates.values())), 0
-        for slot, pieces in self.rows.items():
-            for piece in pieces:
-                for kind in candidates.get(piece.tensor, ()):
-                    report(f"sensitivity of {piece.tensor}", done, total)
-                    divergence = self._measure_one(slot, piece.tensor, kind)
-                    nbytes = FORMATS[kind].count_bytes(piece.shape)
-                    found[piece.tensor].append(TypeCost(kind, nbytes, divergence))
-                    done += 1
-        return found
-
     def apply(self, types: Mapping[str, str]) -> float:
         """Quantises the model: its divergence with all these types at once.  What is measured from
         then on has them too.
@@ -101,7 +75,8 @@ class SensitivityRun:
             self._run.advance(i, self.ops, weights)
         return self._compare(self._top)
 
-    def _measure_one(self, slot: str, tensor: str, kind: str) -> float:
+    def measure(self, slot: str, tensor: str, kind: str) -> float:
+        """The divergence with this tensor of a slot in this type."""
         packed = self._pack(slot, self._round_slot(slot, self._base | {tensor: kind}))
         if not slot.startswith("layers."):
             top = {**self._top, slot: packed}
