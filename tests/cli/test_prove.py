@@ -17,6 +17,8 @@ def test_a_technique_is_measured_in_a_process_for_each_side(capsys: Captured) ->
     sides = tables["sides"]["rows"]
     assert [one["side"] for one in sides] == ["off", "on"]
     assert all(one["peak_bytes"] > 30 << 20 for one in sides)
+    (work,) = tables["work"]["rows"]
+    assert (work["requests"], work["share"], work["pairs"]) == (10, 1 / 8, 2)
 
 
 def test_the_list_names_every_technique(capsys: Captured) -> None:

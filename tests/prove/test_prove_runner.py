@@ -60,6 +60,17 @@ def test_no_fewer_requests_are_made_than_show_the_effect() -> None:
     assert (found.share, len(found.pairs)) == (0.5, 2)
 
 
+def test_all_requests_are_made_where_the_planned_pairs_fit() -> None:
+    """As above, where two pairs are enough: 5.4 s are left, and two of 3 s do not fit; of 6.4 s
+    they do.
+    """
+    technique = replace(make_technique(), planned=2)
+    for seconds, share in ((5.7, 0.5), (6.7, 1.0)):
+        bench = Bench(2.0)
+        found = prove(technique, JOB, ProvePlan(seconds=seconds), bench.open, clock=bench.clock)
+        assert found.share == share
+
+
 def test_a_share_may_be_given() -> None:
     assert Bench(2.0).prove(ProvePlan(seconds=6, share=0.5)).share == 0.5
 

@@ -41,6 +41,10 @@ def show_equal(share: float) -> str:
     return "yes" if share == 1 else f"{100 * share:.1f} %"
 
 
+def show_share(share: float) -> str:
+    return "all" if share == 1 else f"1/{1 / share:g}"
+
+
 VERDICT_COLUMNS = (
     Column("technique", "technique"),
     Column("metric", "metric", show_metric),
@@ -61,6 +65,14 @@ SIDE_COLUMNS = (
     Column("peak_bytes", "MiB", show_mib, UNAVAILABLE),
     Column("joules", "joules", unknown=UNAVAILABLE),
 )
+WORK_COLUMNS = (
+    Column("technique", "technique"),
+    Column("requests", "requests"),
+    Column("share", "of all", show_share),
+    Column("prompt_tokens", "prompt tokens"),
+    Column("output_tokens", "output tokens"),
+    Column("pairs", "pairs"),
+)
 CHANGE_COLUMNS = (
     Column("technique", "technique"),
     Column("before_speedup", "speed-up then", show_times),
@@ -75,8 +87,8 @@ TECHNIQUE_COLUMNS = (Column("technique", "technique"), Column("what", "what it i
 
 
 def report_suite(suite: ProvedSuite, changes: Sequence[ComparedOutcome] = ()) -> Report:
-    """Both tables, what changed since a baseline, and in words how each off was made and what was
-    scaled.
+    """Verdicts, both sides and their work, what changed since a baseline, and in words how each
+    off was made and what was scaled.
     """
     found = suite.outcomes
     tables = [
@@ -87,6 +99,10 @@ def report_suite(suite: ProvedSuite, changes: Sequence[ComparedOutcome] = ()) ->
         ReportTable(
             "sides", "Medians, off and on", SIDE_COLUMNS,
             [row for one in found for row in make_side_rows(one)],
+        ),
+        ReportTable(
+            "work", "Work of a run that is on", WORK_COLUMNS,
+            [make_work_row(one) for one in found],
         ),
     ]  # fmt: skip
     if changes:
@@ -126,6 +142,13 @@ def make_verdict_row(outcome: ProveOutcome) -> list[Value]:
         outcome.technique.name, outcome.metric, speed.median, speed.low, speed.high,
         outcome.equal, outcome.verdict, outcome.seed or None,
     ]  # fmt: skip
+
+
+def make_work_row(outcome: ProveOutcome) -> list[Value]:
+    """The first run that is on: a technique may be to save tokens."""
+    run = outcome.pairs[0][1]
+    return [outcome.technique.name, run.requests, outcome.share, run.prompt_tokens,
+            run.output_tokens, len(outcome.pairs)]  # fmt: skip
 
 
 def make_side_rows(outcome: ProveOutcome) -> list[list[Value]]:

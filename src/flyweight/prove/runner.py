@@ -24,7 +24,6 @@ from flyweight.prove.technique import SIDES, Measurement, ProveJob, Side, Techni
 
 OpenSide = Callable[[Technique, ProveJob, str], Side]
 WARM_SHARE = 0.1  # of the requests, in the runs that warm up and tell how long all would take
-PLANNED_PAIRS = ENOUGH_PAIRS  # that should fit the time; fewer requests are made where they do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,8 @@ class PairRunner:
         if self.plan.share is not None:
             return self.plan.share
         left = max(0.0, self.plan.seconds - self.spent)
-        share = 1.0
-        while share / 2 >= self.technique.least_share and share * PLANNED_PAIRS * whole > left:
+        share, planned = 1.0, self.technique.planned
+        while share / 2 >= self.technique.least_share and share * planned * whole > left:
             share /= 2  # so that runs that are compared later likely have the same
         return share
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+from flyweight.prove.figures import ENOUGH_PAIRS
+
 SIDES = ("off", "on")
 METRICS = {
     "throughput": "seconds of the whole workload",
@@ -86,7 +88,8 @@ class Technique:
     `metric` is what is compared where the user chooses none.  `exact` techniques promise the same
     tokens.  `seed` is the speed-up that a founding document reports.  `stand_in` names the model
     that the workload needs where the user gives none ("": the one inside the package).  At least
-    `least_share` of the requests show what it does.  `same` is the work that both sides must do:
+    `least_share` of the requests show what it does; fewer than all are made where `planned` pairs
+    would not fit the time.  `same` is the work that both sides must do:
     less than all of it where a technique is to save tokens.
     """
 
@@ -101,4 +104,5 @@ class Technique:
     exact: bool = True
     stand_in: str = ""
     least_share: float = 1 / 16
+    planned: int = ENOUGH_PAIRS
     same: tuple[str, ...] = WORK
