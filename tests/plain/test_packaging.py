@@ -20,7 +20,10 @@ PROJECT = PYPROJECT["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\]\(([^)]+)\)")
 CODE = {".py", ".pyi", ".so", ".typed"}  # the project's own, under LICENSE
-OWN_TABLES = {"src/flyweight/planning/devices.json"}  # data of ours, under our own licence
+OWN_TABLES = {  # data of ours, under our own licence
+    "src/flyweight/planning/devices.json",
+    "src/flyweight/prove/reviews.jsonl",
+}
 LICENCES = {  # each licence of the expression, and a file that carries it
     "Apache-2.0": "LICENSE",
     "CDLA-Sharing-1.0": "src/flyweight/assets/LICENSE",

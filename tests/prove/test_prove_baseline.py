@@ -24,7 +24,7 @@ from flyweight.prove.proved import ProvedSuite, ProveFailure
 from flyweight.prove.report import report_suite
 from flyweight.prove.runner import ProvePlan, prove
 from flyweight.prove.suite import Suite, SuiteRequest
-from flyweight.prove.technique import LIMIT, ProveJob, Side, Technique
+from flyweight.prove.technique import CHANCE, LIMIT, ProveJob, Side, Technique
 
 HERE = Surroundings("a processor", 2, 8 << 30, "1.0", "")
 
@@ -169,6 +169,28 @@ def test_a_ceiling_is_the_ratio_of_what_both_take_at_the_limits() -> None:
     )
     report = report_suite(make_suite(replace(outcome, pairs=pairs)))
     assert "  at the machine's limits the pair's speed-up would be 1.50x" in report.notes
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "verdict"), [(9, 1, "keep"), (1, 9, "harmful"), (5, 5, "no effect")]
+)
+def test_what_is_right_decides_before_time(gained: int, lost: int, verdict: str) -> None:
+    """Of 20 texts.  Nine gained and one lost: 8 / 22 ± 1.96 √((12/22 - (8/22)²) / 22), so 9.5 to
+    63.2 points.
+    """
+    rest = 20 - gained - lost
+    off = (False,) * gained + (True,) * (lost + rest)
+    on = (True,) * gained + (False,) * lost + (True,) * rest
+    outcome = measure(2.0)
+    pairs = tuple(
+        (replace(a, right=off, figures={CHANCE: 0.5}), replace(b, right=on, figures={CHANCE: 0.5}))
+        for a, b in outcome.pairs
+    )
+    outcome = replace(outcome, pairs=pairs)
+    assert outcome.verdict == verdict
+    if verdict == "keep":
+        words = "the same 20 texts: +40.0 points [+9.5, +63.2]"
+        assert words in "".join(report_suite(make_suite(outcome)).notes)
 
 
 def test_ctrl_c_keeps_what_was_found() -> None:

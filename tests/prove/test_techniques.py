@@ -15,7 +15,15 @@ from flyweight.prove import registry, techniques
 from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
 from flyweight.prove.stand_in import write_long, write_wide
-from flyweight.prove.technique import LIMIT, METRICS, SIDES, Measurement, ProveJob, Technique
+from flyweight.prove.technique import (
+    CHANCE,
+    LIMIT,
+    METRICS,
+    SIDES,
+    Measurement,
+    ProveJob,
+    Technique,
+)
 
 STORIES = find(Settings.of())
 
@@ -136,3 +144,18 @@ def test_a_rag_template_saves_tokens_of_the_same_requests(tmp_path: Path) -> Non
         check_work(rag, (off, replace(on, requests=2)))
     with pytest.raises(UnequalWork, match="off did 1250 prompt tokens"):
         check_work(find_technique("apc"), (off, on))
+
+
+def test_few_shot_classifies_the_same_texts_with_and_without_examples(tmp_path: Path) -> None:
+    """Each of the 20 prompts has four other texts and their labels before its own."""
+    technique, runs = find_technique("few-shot"), []
+    for name in SIDES:
+        side = technique.open(ProveJob(STORIES, tmp_path, 2), name)
+        runs.append([side.run(round, 1.0) for round in range(2)])
+        side.close()
+    (off, again), (on, _) = runs
+    check_work(technique, (off, on))
+    assert off.requests == len(off.right) == len(on.right) == len(on.ttfts) == 20
+    assert off.right == again.right and off.figures == again.figures
+    assert on.prompt_tokens > 2 * off.prompt_tokens
+    assert on.figures[CHANCE] == 0.5 and on.figures["prompt tokens found in the cache"] > 0

@@ -111,7 +111,7 @@ def classify(llm: LLM, plan: ClassifyPlan, method: Method, tell: EvalListener) -
         side: [plan.make_prompt(i, examples=side) for i in range(len(plan.samples))]
         for side in sides
     }
-    tokens = {side: _count(llm, plan, prompts[side], side) for side in sides}
+    tokens = {side: count_prompt_tokens(llm, plan, prompts[side], side) for side in sides}
     run = make_classifier(llm, plan.labels, method)
     for side in sides:
         run(prompts[side][0])  # the first pass over the weights is no text's own
@@ -137,7 +137,9 @@ def classify(llm: LLM, plan: ClassifyPlan, method: Method, tell: EvalListener) -
     return Classification(results[0], results[1] if len(results) > 1 else None)
 
 
-def _count(llm: LLM, plan: ClassifyPlan, prompts: list[str], examples: bool) -> tuple[int, ...]:
+def count_prompt_tokens(
+    llm: LLM, plan: ClassifyPlan, prompts: list[str], examples: bool
+) -> tuple[int, ...]:
     """The tokens of each prompt, which leave room for every label."""
     encode = llm.tokenizer.encode
     most = llm.loaded.limits.max_model_len - 1

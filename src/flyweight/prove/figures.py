@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from flyweight.errors import ConfigError
+from flyweight.eval.proportions import ShareInterval
 
 DRAWS, CONFIDENCE, SEED = 2000, 0.95, 20
 NEGLIGIBLE = 0.01  # a change of speed that is none
@@ -86,3 +87,12 @@ def judge(speed: SpeedInterval, *, broken: bool = False) -> str:
     if broken or speed.high < 1 - NEGLIGIBLE:
         return HARMFUL
     return KEEP if speed.low > 1 + NEGLIGIBLE else NOTHING
+
+
+def judge_accuracy(difference: ShareInterval) -> str:
+    """By shares of right answers, on's less off's: keep or harmful where the whole interval is on
+    one side of none.
+    """
+    if difference.high < 0:
+        return HARMFUL
+    return KEEP if difference.low > 0 else NOTHING

@@ -4,13 +4,20 @@ Invariant: pairs did the same work, else there is no outcome; all that is shown 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from statistics import median
 from typing import Any
 
 from flyweight.errors import EngineError
-from flyweight.prove.figures import SpeedInterval, bootstrap, compute_ratios, judge
+from flyweight.eval.proportions import ShareInterval, compare_paired, make_wilson
+from flyweight.prove.figures import (
+    SpeedInterval,
+    bootstrap,
+    compute_ratios,
+    judge,
+    judge_accuracy,
+)
 from flyweight.prove.technique import SIDES, WORK, Measurement, Technique
 
 Pair = tuple[Measurement, Measurement]  # off, on
@@ -63,6 +70,25 @@ class SideFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PairedAccuracy:
+    """Shares of right answers, off and on, and their difference on the same texts."""
+
+    count: int
+    off: ShareInterval
+    on: ShareInterval
+    difference: ShareInterval
+
+    @classmethod
+    def of(cls, off: Sequence[bool], on: Sequence[bool]) -> "PairedAccuracy":
+        count, pairs = len(on), list(zip(off, on, strict=True))
+        gained, lost = pairs.count((False, True)), pairs.count((True, False))
+        return cls(
+            count, make_wilson(sum(off), count), make_wilson(sum(on), count),
+            compare_paired(gained, lost, count),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class ProveOutcome:
     """A technique's pairs, on a model, with what of the workload was scaled; `share` of its
     requests were made.
@@ -106,7 +132,15 @@ class ProveOutcome:
         return median(known) if known else None
 
     @property
+    def accuracy(self) -> "PairedAccuracy | None":
+        """Of the first pair, as rounds repeat its texts; None where nothing is right or wrong."""
+        off, on = self.pairs[0]
+        return PairedAccuracy.of(off.right, on.right) if on.right else None
+
+    @property
     def verdict(self) -> str:
+        if self.accuracy is not None:
+            return judge_accuracy(self.accuracy.difference)
         broken = self.technique.exact and self.equal is not None and self.equal < 1
         return judge(self.speed, broken=broken)
 
@@ -145,6 +179,7 @@ def to_document(outcome: ProveOutcome) -> dict[str, Any]:
         "other_cores": outcome.others,
         "equal_tokens": outcome.equal,
         "exact": technique.exact,
+        "accuracy": None if outcome.accuracy is None else asdict(outcome.accuracy),
         "work": dict(zip(WORK, outcome.pairs[0][0].work, strict=True)),
         **{
             side: {

@@ -22,6 +22,7 @@ NAMES = (  # those that take little time leave it to those that come later
     "packed",
     "attention",
     "rag",
+    "few-shot",
     "weights",
     "kv-types",
     "threads",

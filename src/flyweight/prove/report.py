@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from flyweight.planning.report import Column, Report, ReportTable, Value
 from flyweight.prove.baseline import ComparedOutcome
 from flyweight.prove.figures import ENOUGH_PAIRS, find_most_confidence
-from flyweight.prove.outcome import ProveOutcome
+from flyweight.prove.outcome import PairedAccuracy, ProveOutcome
 from flyweight.prove.proved import ProvedSuite
-from flyweight.prove.technique import LIMIT, SIDES, Technique
+from flyweight.prove.technique import CHANCE, LIMIT, SIDES, Technique
 
 UNAVAILABLE = "unavailable"
 
@@ -183,12 +183,34 @@ def describe_outcome(outcome: ProveOutcome) -> list[str]:
             f"  {pairs} pairs fit the time: the interval holds with {most} at most; give more "
             "--minutes"
         )
+    if outcome.accuracy is not None:
+        lines += describe_accuracy(outcome.accuracy, on[CHANCE])
     if LIMIT in off:
         ceiling = off[LIMIT] / on[LIMIT]
         lines.append(f"  at the machine's limits the pair's speed-up would be {ceiling:.2f}x")
     if outcome.others is not None:
         lines.append(f"  other processes used {outcome.others:.2f} cores meanwhile")
     return [*lines, *(f"  {note}" for note in outcome.notes)]
+
+
+def describe_accuracy(found: PairedAccuracy, chance: float) -> list[str]:
+    """What the verdict is by, and whether the model can do the task at all."""
+    off, on = (
+        f"{100 * one.value:.1f} % [{100 * one.low:.1f}, {100 * one.high:.1f}]"
+        for one in (found.off, found.on)
+    )
+    change = found.difference
+    lines = [
+        f"  accuracy: {off} off, {on} on",
+        f"  the verdict is by the difference on the same {found.count} texts: "
+        f"{100 * change.value:+.1f} points [{100 * change.low:+.1f}, {100 * change.high:+.1f}]",
+    ]
+    if found.on.low <= chance:
+        lines.append(
+            f"  on is not better than chance ({100 * chance:.0f} %): the model is too small for "
+            "the task, or the texts are too few"
+        )
+    return lines
 
 
 def report_techniques(techniques: Sequence[Technique]) -> Report:

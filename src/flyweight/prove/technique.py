@@ -20,6 +20,7 @@ METRICS = {
 }
 WORK = ("requests", "prompt tokens", "output tokens")
 LIMIT = "seconds at the limits"  # a figure of sides that know it
+CHANCE = "share right by chance"  # a figure of sides that are judged by what is right
 Answer = tuple[int, ...]
 
 
@@ -41,7 +42,8 @@ class Measurement:
     `ttfts` and `itls` are seconds, of the requests that are judged.  `answers` are token ids
     (none: not known).  `peak` is the most bytes that the side's process held (0: not known),
     `joules` what the processor used meanwhile, `others` the cores that other processes used
-    (None: not known).  `figures` are a technique's own, by their names.
+    (None: not known).  `right` says of each answer whether it is, where that is what is judged
+    (none: it is not).  `figures` are a technique's own, by their names.
     """
 
     seconds: float
@@ -54,6 +56,7 @@ class Measurement:
     peak: int = 0
     joules: float | None = None
     others: float | None = None
+    right: tuple[bool, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
