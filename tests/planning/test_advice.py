@@ -11,7 +11,7 @@ from flyweight.plan.machine import Machine
 from flyweight.plan.roofline import MachineLimits, StepShape
 from flyweight.planning import rules
 from flyweight.planning.advice import MATRIX, check_use_case, report_advice
-from flyweight.planning.advicefacts import (
+from flyweight.planning.advice_facts import (
     BATCHES,
     DOCUMENTS,
     AdviceFacts,

@@ -30,11 +30,11 @@ from flyweight.planning.capacity_check import (
 from flyweight.planning.capacity_plan import plan_limits
 from flyweight.planning.capacity_report import make_validation_table, report_capacity
 from flyweight.planning.local_server import start_server
-from flyweight.planning.loopcost import LoopCost
+from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.outline import outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes, ServerShape
 from flyweight.planning.speed import make_decode
-from flyweight.planning.stepcost import CostLine, StepCostModel, fit_steps, make_line
+from flyweight.planning.step_cost import CostLine, StepCostModel, fit_steps, make_line
 
 STEP = 0.01
 NO_LOOP = LoopCost(0.0, 0.0)

@@ -6,7 +6,7 @@ import pytest
 
 from flyweight.planning.plots import Limit, LinePlot, Series, make_axis
 from flyweight.planning.svg import draw_lines
-from flyweight.planning.textplot import draw_text
+from flyweight.planning.text_plot import draw_text
 
 PLOT = LinePlot(
     title="A <title> & more",

@@ -13,7 +13,7 @@ from flyweight.plan.machine import Machine
 from flyweight.plan.roofline import MachineLimits, StepShape, make_shape
 from flyweight.planning import partial
 from flyweight.planning.calibration import check_positions
-from flyweight.planning.loopcost import LoopCost, measure_loop
+from flyweight.planning.loop_cost import LoopCost, measure_loop
 from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.partial import ModelShape, PartialModel
 from flyweight.planning.predict import list_checks, list_steps
@@ -25,7 +25,7 @@ from flyweight.planning.speed import (
     make_planned_shape,
     time_prompt,
 )
-from flyweight.planning.speedreport import CheckedSpeed, make_check_table, report_speed
+from flyweight.planning.speed_report import CheckedSpeed, make_check_table, report_speed
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 QUANTIZED = MODELS.with_name("models-quantized")

@@ -15,8 +15,8 @@ from flyweight.describe import describe
 from flyweight.errors import FlyweightError
 from flyweight.lowlevel import KVCacheModel
 from flyweight.plan.roofline import OpCost
-from flyweight.planning import opcosts
-from flyweight.planning.walkreport import report_walkthrough
+from flyweight.planning import op_costs
+from flyweight.planning.walk_report import report_walkthrough
 from flyweight.planning.walkthrough import OpTotal, StepWalker, Walkthrough, walk
 from flyweight.text.absent import load_any_tokenizer
 
@@ -138,9 +138,9 @@ def test_a_long_prompt_is_refused() -> None:
 
 
 def test_costs_of_ops_that_the_model_inside_lacks() -> None:
-    assert opcosts.count_add(3, 10) == OpCost(30, 360, "f32")
-    assert opcosts.count_activation(3, 10, gated=False) == OpCost(120, 240, "f32")
-    assert opcosts.count_product([], 3) == OpCost(0, 0, "f32")
+    assert op_costs.count_add(3, 10) == OpCost(30, 360, "f32")
+    assert op_costs.count_activation(3, 10, gated=False) == OpCost(120, 240, "f32")
+    assert op_costs.count_product([], 3) == OpCost(0, 0, "f32")
 
 
 def test_the_report_has_sums_and_says_where_limits_come_from(walked: Walkthrough) -> None:

@@ -12,27 +12,10 @@ from flyweight.tune.evidence import Evidence
 from flyweight.tune.load import make_load
 from flyweight.tune.measure import make_figures
 from flyweight.tune.space import AXES, LoadShape, list_single_changes
-from flyweight.tune.targets import Targets, parse_seconds
+from flyweight.tune.targets import Targets
 from flyweight.tune.trial import LoadFigures, SettingsTrial
 
 FIGURES = LoadFigures(throughput=100.0, ttft=0.5, itl=0.02, latency=2.0, tokens=10)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("1s", 1.0), ("60ms", 0.06), ("0.25", 0.25), ("2 min", 120.0)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_seconds("ttft", text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [("fast", "not a duration"), ("0s", "nearest valid: 1ms"), ("2h", "not a duration"),
-     ("7200s", "nearest valid: 3600s")],
-)  # fmt: skip
-def test_bad_durations(text: str, word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        parse_seconds("ttft", text)
 
 
 def test_a_missed_target_outweighs_the_objective() -> None:

@@ -35,7 +35,7 @@ def advise(
     """
     from flyweight.cli.show import show_loading
     from flyweight.planning.advice import check_use_case, report_advice
-    from flyweight.planning.advicefacts import gather_facts
+    from flyweight.planning.advice_facts import gather_facts
 
     check_use_case(use_case)
     settings = Settings.of(model=model, **engine)

@@ -40,7 +40,7 @@ def explain(
     of one prefill step and one decode step, which limit binds each op, its least time and the time
     it took.
     """
-    from flyweight.planning.walkreport import report_walkthrough
+    from flyweight.planning.walk_report import report_walkthrough
     from flyweight.planning.walkthrough import walk
 
     out.show(report_walkthrough(walk(model, prompt, engine)))

@@ -100,7 +100,7 @@ def is_numeric(values: list[Value]) -> bool:
 
 def print_plot(report: Report) -> None:
     from flyweight.cli.show import make_console
-    from flyweight.planning.textplot import draw_text
+    from flyweight.planning.text_plot import draw_text
 
     if report.plot is None:
         print("There is no plot of these values.")

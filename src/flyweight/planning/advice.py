@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.plan.roofline import sum_work
-from flyweight.planning.advicefacts import AdviceFacts
+from flyweight.planning.advice_facts import AdviceFacts
 from flyweight.planning.estimate import estimate_memory
 from flyweight.planning.quantities import write_gb
 from flyweight.planning.report import Column, Report, ReportTable

@@ -12,11 +12,11 @@ from flyweight.errors import ConfigError
 from flyweight.ops.cpu import CpuOps
 from flyweight.plan.machine import read_machine
 from flyweight.plan.roofline import Shape, StepShape
-from flyweight.planning.loopcost import LoopCost, measure_loop
+from flyweight.planning.loop_cost import LoopCost, measure_loop
 from flyweight.planning.outline import ModelOutline
 from flyweight.planning.partial import ModelShape, PartialModel
 from flyweight.planning.speed import Timer, make_planned_shape
-from flyweight.planning.stepcost import StepCostModel, fit_steps
+from flyweight.planning.step_cost import StepCostModel, fit_steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from flyweight.ops.cpu import CpuOps
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import SlotKinds, format_size
 from flyweight.plan.roofline import LAYER, StepShape
-from flyweight.planning.madeup import PartialSlot, fill_weights, strip_order
+from flyweight.planning.made_up import PartialSlot, fill_weights, strip_order
 from flyweight.planning.speed import is_head
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions

@@ -1,7 +1,7 @@
 """Line plots as data: named series over two axes, and where values are on an axis.
 
 Invariant: an axis covers every point of its series; a logarithmic one takes only values above 0.
-Draws nothing: `svg.py` and `textplot.py` do.
+Draws nothing: `svg.py` and `text_plot.py` do.
 """
 
 from collections.abc import Sequence

@@ -39,7 +39,7 @@ from flyweight.planning.speed import (
     make_planned_shape,
     time_prompt,
 )
-from flyweight.planning.speedreport import CheckedSpeed, make_check_table, report_speed
+from flyweight.planning.speed_report import CheckedSpeed, make_check_table, report_speed
 
 TERA, GIGA = 1e12, 1e9
 ROUNDS, CHECK_GEN = 5, 32

@@ -8,7 +8,7 @@ Invariant: a rule says what the document says; `agrees` is None where this machi
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flyweight.planning.advicefacts import BATCHES, DRAFTS, FEW_SHOT, ZERO_SHOT, AdviceFacts
+from flyweight.planning.advice_facts import BATCHES, DRAFTS, FEW_SHOT, ZERO_SHOT, AdviceFacts
 from flyweight.planning.estimate import count_weight_bytes, estimate_memory
 from flyweight.planning.quantities import write_gb
 from flyweight.planning.units import write_ratio, write_seconds

@@ -23,8 +23,8 @@ from flyweight.lowlevel import KVCacheModel
 from flyweight.models.decoder import Decoder
 from flyweight.ops.base import Ops
 from flyweight.plan.roofline import MachineLimits, OpCost, list_slot_matrices
-from flyweight.planning.opcosts import StepCosts
-from flyweight.planning.opmeter import OpCall, OpMeter
+from flyweight.planning.op_costs import StepCosts
+from flyweight.planning.op_meter import OpCall, OpMeter
 from flyweight.requests.prompts import PromptReader, RequestContext
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions

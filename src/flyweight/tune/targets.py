@@ -5,31 +5,16 @@ a penalty for every target missed, so that gains of single settings add up.
 """
 
 import math
-import re
 from dataclasses import dataclass
 
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError, nearest
 from flyweight.planning.units import write_seconds
 from flyweight.tune.trial import LoadFigures
+from flyweight.validation.durations import parse_seconds
 
 OBJECTIVES = ("throughput", "latency")
-UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
 PENALTY = 20.0  # of a missed target, in logarithms of the objective: a target comes first
-
-
-def parse_seconds(name: str, text: str) -> float:
-    """`1s`, `60ms` or plain seconds, above 0 to an hour.  Raises `ConfigError`."""
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]{0,3})\s*", text, re.ASCII)
-    if match is None or match[2] not in UNITS:
-        raise ConfigError("is not a duration; write 60ms or 1.5s", name, value=text)
-    found = float(match[1]) * UNITS[match[2]]
-    if not 0 < found <= 3600:
-        hint = f"nearest valid: {'1ms' if found <= 0 else '3600s'}"
-        raise ConfigError(
-            "is out of range", name, value=text, allowed="above 0 to 3600s", hint=hint
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True)

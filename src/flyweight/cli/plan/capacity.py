@@ -44,7 +44,7 @@ class CapacityOptions:
         from flyweight.planning.capacity import LatencyTargets
         from flyweight.planning.capacity_plan import CapacityQuestion
         from flyweight.planning.queueing import ArrivalLoad
-        from flyweight.tune.targets import parse_seconds
+        from flyweight.validation.durations import parse_seconds
 
         whole("prompt_tokens", self.prompt_tokens, 1, MOST_TOKENS)
         whole("output_tokens", self.output_tokens, 2, MOST_TOKENS)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flyweight.plan.roofline import StepShape, count_pairs
-from flyweight.planning.loopcost import LoopCost
+from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.speed import make_decode
 
 SHORT = 32  # positions: what attention over them takes is part of `layers`

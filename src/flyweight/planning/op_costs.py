@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 
 from flyweight.plan.roofline import Matrix, OpCost, StepShape, make_attention_cost
-from flyweight.planning.opmeter import OpCall
+from flyweight.planning.op_meter import OpCall
 from flyweight.spec import KVType, ModelSpec
 
 EXPERT = re.compile(r"\.\d+$")
