@@ -57,6 +57,7 @@ def test_a_name_of_the_hub_becomes_a_server(client, hub, wider, tmp_path) -> Non
         ("Qwen/Qwen3-0.6B", {"method": "gptq", "type": "Q4_0"}, "Qwen3-0.6B-gptq-Q4_0.gguf"),
         ("org/name-GGUF:F16", {"format": "gguf", "bits": 8}, "name-Q8_0.gguf"),
         (None, {"method": "hqq", "bits": 2}, "stories-hqq-2bit"),
+        ("org/name", {"format": "gguf", "layer_precision": "0-1=q6_k"}, "name-layers.gguf"),
     ],
 )
 def test_names_of_what_is_made(model, options, name) -> None:
@@ -111,7 +112,7 @@ REFUSED = [
 
 
 UNUSED = [
-    (("--layer-precision", "0-1=int8"), "out.gguf", "layer_precision = '0-1=int8' does not apply"),
+    (("--layer-precision", "0-1=int4"), "out.gguf", "layer_precision = 'int4' is no type of gguf"),
     (("--group-size", 64), "out.gguf", "group_size = 64 does not apply to format gguf"),
     (("--asym",), "out.gguf", "symmetric = False does not apply to format gguf"),
     (("--type", "Q8_0", "--bits", 4), "out.gguf", "bits = 4 cannot be combined with type"),

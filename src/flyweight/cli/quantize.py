@@ -88,7 +88,8 @@ LayerPrecisionText = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Precision by layer, such as 0-23=int8,24-29=fp16,lm_head=fp32.",
+        help="Precision by layer, such as 0-23=int8,24-29=fp16,lm_head=fp32; of a GGUF file also "
+        "its types, such as 0-1=q6_k,2-29=q4_0.",
     ),
 ]
 Calibration = Annotated[

@@ -22,6 +22,7 @@ from flyweight.quantize.ggml.convert import (
 )
 from flyweight.quantize.ggml.recipes import TypeRecipe, choose_kind
 from flyweight.quantize.ggml.vocabulary import make_vocabulary
+from flyweight.quantize.layer_types import LayerTypes
 from flyweight.quantize.output.gguf import GgufLayout, GgufTarget, TypeChoice
 from flyweight.quantize.precision import Precision
 from flyweight.weights.gguf import read_gguf
@@ -45,6 +46,22 @@ def make_target(
     usual = Precision(type=recipe.base)
     assignment = assigner.assign((usual,) * len(found.spec.layers))
     return GgufTarget(assignment, list_metadata(found, model, recipe), model.constants)
+
+
+def list_layer_types(
+    found: ModelDescription, recipe: TypeRecipe, named: LayerTypes
+) -> dict[str, str]:
+    """The types of the tensors that are named, without those that no recipe quantises.  Raises
+    `ConfigError`.
+    """
+    model = convert_model(found.checkpoint.config, found.spec, found.plan)
+    described = describe_for_recipes(model.spec, False)
+    shapes = {
+        name: shape
+        for name, shape in list_shapes(model.plan).items()
+        if choose_kind(recipe, name, shape, described)
+    }
+    return named.list_types(shapes, described.tied)
 
 
 def choose_types(model: GgufModel, recipe: TypeRecipe, weighed: bool) -> dict[str, str]:

@@ -20,9 +20,10 @@ from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised,
 from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.ggml.recipes import find_recipe
-from flyweight.quantize.gguf_job import make_target
+from flyweight.quantize.gguf_job import list_layer_types, make_target
 from flyweight.quantize.importance import ColumnImportance
 from flyweight.quantize.job import Backends, QuantizeJob, Report
+from flyweight.quantize.layer_types import LayerTypes
 from flyweight.quantize.mixed import ChoiceTools, MixedBudget, choose_mixed
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
@@ -69,28 +70,14 @@ def prepare_job(
     check_input(found, options)
     windows = cut_windows(found, options, calibration)
     if options.container == "gguf":
-        recipe = find_recipe(options.recipe)
-        target = make_target(found, recipe, options.knows_importance)
-        notes: list[str] = []
-        if options.mixed and windows is not None:
-            tools = ChoiceTools(
-                make_floats(settings, found),
-                4 if are_floats(found) else 2,
-                report or (lambda stage, done, total: None),
-                (listener or SilentListener()).note,
-                work,
-            )
-            budget = MixedBudget(options.target_size, options.max_kld)
-            chosen = choose_mixed(found, target, windows, budget, tools)
-            target = make_target(found, recipe, True, chosen.types)
-            notes.append(chosen.describe())
-        importance = None
-        if options.imatrix is not None:
-            path = Path(options.imatrix).expanduser()
-            importance = ColumnImportance.read(path, target.assignment.rows)
-        job = QuantizeJob(found, options, target, windows, importance)
-        job.notes += notes
-        return PreparedJob(job, estimate(found, target.assignment, windows, options.needs))
+        tools = ChoiceTools(
+            lambda: make_floats(settings, found),
+            4 if are_floats(found) else 2,
+            report or (lambda stage, done, total: None),
+            (listener or SilentListener()).note,
+            work,
+        )
+        return prepare_gguf(found, options, windows, tools)
     layout = LAYOUTS[options.container](options)
     count = len(found.spec.layers)
     precision = make_uniform(count, options.precision)
@@ -107,6 +94,31 @@ def prepare_job(
         )
     job = QuantizeJob(found, options, FolderTarget(found, assignment, layout), windows)
     return PreparedJob(job, estimate(found, assignment, windows, options.needs))
+
+
+def prepare_gguf(
+    found: ModelDescription, options: QuantizeOptions, windows: I32 | None, tools: ChoiceTools
+) -> PreparedJob:
+    """A job that writes a GGUF file.  Raises `ConfigError`."""
+    recipe, types, notes = find_recipe(options.recipe), dict[str, str](), list[str]()
+    if options.layer_precision:
+        named = LayerTypes.parse(options.layer_precision, len(found.spec.layers))
+        if options.type is None and options.bits is None:
+            recipe = find_recipe(named.find_recipe())
+        types = list_layer_types(found, recipe, named)
+    target = make_target(found, recipe, options.knows_importance, types)
+    if options.mixed and windows is not None:
+        budget = MixedBudget(options.target_size, options.max_kld)
+        chosen = choose_mixed(found, target, windows, budget, tools)
+        target = make_target(found, recipe, True, chosen.types)
+        notes.append(chosen.describe())
+    importance = None
+    if options.imatrix is not None:
+        path = Path(options.imatrix).expanduser()
+        importance = ColumnImportance.read(path, target.assignment.rows)
+    job = QuantizeJob(found, options, target, windows, importance)
+    job.notes += notes
+    return PreparedJob(job, estimate(found, target.assignment, windows, options.needs))
 
 
 def cut_windows(

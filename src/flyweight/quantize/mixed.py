@@ -71,7 +71,7 @@ class ChoiceTools:
     what users should know before it starts, `report` its progress.
     """
 
-    ops: Ops
+    make_ops: Callable[[], Ops]
     size: int  # bytes of a weight in memory
     report: Report
     note: Callable[[str], None]
@@ -104,7 +104,7 @@ def choose_mixed(
         def start() -> SensitivityRun:
             peak = estimate_choice(found, sample, tools.size)
             tools.note(f"choosing types needs {format_size(peak)} of memory at the peak")
-            return SensitivityRun(found, sample, rows, tools.ops)
+            return SensitivityRun(found, sample, rows, tools.make_ops())
 
         return choose_within(CostMeter(start, rows, known), tensors, inner, tools.report)
 

@@ -28,7 +28,7 @@ def name_output(model: str | None, options: QuantizeOptions) -> str:
     if options.max_kld is not None:
         return f"{name}-kld{options.max_kld:g}.gguf"
     made = "" if options.method == "rtn" else f"{options.method}-"
-    return f"{name}-{made}{options.recipe}.gguf"
+    return f"{name}-{made}{'layers' if options.layer_precision else options.recipe}.gguf"
 
 
 def name_model(model: str | None) -> str:

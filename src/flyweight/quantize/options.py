@@ -106,7 +106,7 @@ class QuantizeOptions:
                 )  # fmt: skip
         if self.container != "gguf":
             return
-        for name in ("group_size", "symmetric", "layer_precision"):
+        for name in ("group_size", "symmetric"):
             if self._is_given(name):
                 raise ConfigError(
                     "does not apply to format gguf, whose types have grids of their own", name,
@@ -142,6 +142,12 @@ class QuantizeOptions:
                 raise ConfigError("is not valid", name, value=given[name], allowed="above 0")
         if len(named) == 2:
             raise ConfigError("cannot be combined with max_kld", "target_size")
+        if named and self.layer_precision is not None:
+            raise ConfigError(
+                f"cannot be combined with {named[0]}, which chooses the types of all layers",
+                "layer_precision", value=self.layer_precision,
+                hint=f"leave out layer_precision or {named[0]}",
+            )  # fmt: skip
 
     @property
     def mixed(self) -> bool:

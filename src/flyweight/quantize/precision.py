@@ -5,10 +5,11 @@ Invariant: every layer has exactly one precision.  Knows no file format and no m
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flyweight.errors import ConfigError, nearest
+from flyweight.weights.formats import FORMATS
 
 DENSE = {
     "fp32": "f32", "f32": "f32", "float32": "f32", "fp16": "f16", "f16": "f16", "float16": "f16",
@@ -60,13 +61,56 @@ def parse_precision(word: str, base: Precision) -> Precision:
         return Precision(dense=DENSE[word])
     if word in WHOLE:
         return replace(base, bits=WHOLE[word], dense="", type="")
-    known = [*WHOLE, "fp32", "fp16", "bf16"]
+    known, gguf = [*WHOLE, "fp32", "fp16", "bf16"], word in set(FORMATS)
     raise ConfigError(
         "is not valid",
         "layer_precision",
         value=word,
-        allowed=", ".join(known) + nearest(word, known),
+        allowed=", ".join(known) + ("" if gguf else nearest(word, known)),
+        hint="types of GGUF need --format gguf" if gguf else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPrecision:
+    """What `--layer-precision` says: of some layers by number, and of matrices outside of layers
+    by name (`NAMED`).
+    """
+
+    layers: Mapping[int, Precision]
+    tops: Mapping[str, Precision]
+
+    @classmethod
+    def parse(cls, text: str, layers: int, read: Callable[[str], Precision]) -> "NamedPrecision":
+        """Raises `ConfigError` for a layer that is named twice or is none of so many."""
+        found: dict[int, Precision] = {}
+        named: dict[str, Precision] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            where, equals, word = (side.strip() for side in part.partition("="))
+            if not equals:
+                raise ConfigError(
+                    f"has {part!r}; LAYERS=PRECISION expected, such as 0-3=int8", "layer_precision"
+                )
+            precision = read(word)
+            if where in NAMED:
+                if where in named:
+                    raise ConfigError(f"names {where} twice", "layer_precision")
+                named[where] = precision
+                continue
+            for i in _list_layers(where, layers):
+                if i in found:
+                    raise ConfigError(f"names layer {i} twice", "layer_precision")
+                found[i] = precision
+        return cls(found, named)
+
+    def check_whole(self, layers: int, hint: str = "") -> None:
+        """Raises `ConfigError` where one of so many layers is missing."""
+        missing = [i for i in range(layers) if i not in self.layers]
+        if missing:
+            raise ConfigError(
+                f"leaves out {_word_ranges(missing)} of {layers} layers", "layer_precision",
+                hint=f"name every layer from 0 to {layers - 1}{hint}",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +125,9 @@ class LayerPrecision:
         """`0-23=int8,24-29=fp16,lm_head=fp32`.  Raises `ConfigError` for a layer that is missing
         or named twice.
         """
-        found: dict[int, Precision] = {}
-        named: dict[str, Precision] = {}
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            where, equals, word = (side.strip() for side in part.partition("="))
-            if not equals:
-                raise ConfigError(
-                    f"has {part!r}; LAYERS=PRECISION expected, such as 0-3=int8", "layer_precision"
-                )
-            precision = parse_precision(word, base)
-            if where in NAMED:
-                if where in named:
-                    raise ConfigError(f"names {where} twice", "layer_precision")
-                named[where] = precision
-                continue
-            for i in _list_layers(where, layers):
-                if i in found:
-                    raise ConfigError(f"names layer {i} twice", "layer_precision")
-                found[i] = precision
-        missing = [i for i in range(layers) if i not in found]
-        if missing:
-            raise ConfigError(
-                f"leaves out {_word_ranges(missing)} of {layers} layers",
-                "layer_precision",
-                hint=f"name every layer from 0 to {layers - 1}",
-            )
-        return cls(tuple(found[i] for i in range(layers)), named)
+        named = NamedPrecision.parse(text, layers, lambda word: parse_precision(word, base))
+        named.check_whole(layers)
+        return cls(tuple(named.layers[i] for i in range(layers)), named.tops)
 
 
 def _list_layers(where: str, layers: int) -> range:
