@@ -10,6 +10,7 @@ from fake_sides import JOB, FakeClock, FakeSide, cycle_times, make_technique
 
 from flyweight.bench.facts import Surroundings
 from flyweight.errors import ConfigError
+from flyweight.plan.roofline import MachineLimits
 from flyweight.prove.baseline import (
     Baseline,
     ComparedOutcome,
@@ -17,6 +18,7 @@ from flyweight.prove.baseline import (
     read_baseline,
     save_baseline,
 )
+from flyweight.prove.bounded_side import find_best
 from flyweight.prove.figures import SpeedInterval
 from flyweight.prove.outcome import ProveOutcome
 from flyweight.prove.page import write_page
@@ -161,14 +163,32 @@ def test_a_technique_that_fails_does_not_end_the_others() -> None:
         Suite(SuiteRequest([bad], 1000), None, open_side, clock).run(strict=True)
 
 
-def test_a_ceiling_is_the_ratio_of_what_both_take_at_the_limits() -> None:
+def test_a_ceiling_is_off_as_measured_over_on_at_the_limits() -> None:
+    """Off takes 2 s and on 1 s.  At the limits on takes 0.8 s: no more than 2.5x can be measured.
+    That both limits are 1.25 apart bounds nothing, as off took twice its own least.
+    """
     outcome = measure(2.0)
     pairs = tuple(
-        (replace(a, figures={LIMIT: 0.3}), replace(b, figures={LIMIT: 0.2}))
+        (replace(a, figures={LIMIT: 1.0}), replace(b, figures={LIMIT: 0.8}))
         for a, b in outcome.pairs
     )
-    report = report_suite(make_suite(replace(outcome, pairs=pairs)))
-    assert "  at the machine's limits the pair's speed-up would be 1.50x" in report.notes
+    outcome = replace(outcome, pairs=pairs)
+    assert outcome.ceiling == pytest.approx(2.5) and outcome.speed.median == 2.0
+    notes = report_suite(make_suite(outcome)).notes
+    assert "  at most 2.50x: at the machine's limits, on takes 0.8 s; off took 2.00 times" in (
+        "".join(notes)
+    )
+    assert not any("more than that" in line for line in notes)
+    slow = tuple((a, replace(b, figures={LIMIT: 1.25})) for a, b in pairs)
+    beaten = replace(outcome, pairs=slow)  # 2 / 1.25
+    assert beaten.ceiling == pytest.approx(1.6)
+    assert any("more than that was" in line for line in report_suite(make_suite(beaten)).notes)
+    assert replace(outcome, metric="ttft").ceiling is None and measure(2.0).ceiling is None
+
+
+def test_the_best_of_samples_is_the_limit() -> None:
+    samples = [MachineLimits(1.0, 20.0, 3.0, 4.0), MachineLimits(2.0, 10.0, 3.5, 1.0)]
+    assert find_best(samples) == MachineLimits(2.0, 20.0, 3.5, 4.0)
 
 
 @pytest.mark.parametrize(

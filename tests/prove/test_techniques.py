@@ -108,6 +108,23 @@ def test_a_technique_differs_in_what_it_names(tmp_path: Path) -> None:
     assert found["ngram", "off"]["draft tokens"] == 0 < found["ngram", "on"]["draft tokens"]
 
 
+@pytest.mark.parametrize("side", SIDES)
+def test_the_limit_of_concurrency_counts_every_product_once(side: str, tmp_path: Path) -> None:
+    """By hand, where reading is free and every unit has 1e9 operations a second.  Two requests of
+    16 tokens in and 16 out compute 31 tokens each and 16 rows of logits; a token sees itself and
+    all before it, so 31 · 32 / 2 pairs of a query and a key.  The model inside the package has
+    six layers of 192, with six heads of 32, two of them in K and V, and 512 inside.
+    """
+    free = {"read": 1e18, "int8": 1e9, "bf16": 1e9, "f32": 1e9}
+    (tmp_path / "limits.json").write_text(json.dumps(free))
+    found = run_once(find_technique("stress"), side, tmp_path)
+    assert found.work == (2, 32, 32)
+    layer = 2 * 192 * 192 + 2 * 64 * 192 + 3 * 512 * 192
+    products = 2 * (6 * layer * 62 + 2048 * 192 * 32)
+    attention = 6 * 2 * (2 * 31 * 32 // 2) * 6 * (32 + 32)  # layers, pairs, heads, their widths
+    assert found.figures[LIMIT] == pytest.approx((products + attention) / 1e9, rel=1e-6)
+
+
 def test_the_wide_stand_in_is_a_model_of_random_weights(tmp_path: Path) -> None:
     made = describe(write_wide(tmp_path).path)
     assert made.spec.context == 8192 and len(made.spec.layers) == 8

@@ -18,7 +18,7 @@ from flyweight.prove.figures import (
     judge,
     judge_accuracy,
 )
-from flyweight.prove.technique import SIDES, WORK, Measurement, Technique
+from flyweight.prove.technique import LIMIT, SIDES, WORK, Measurement, Technique
 
 Pair = tuple[Measurement, Measurement]  # off, on
 
@@ -116,6 +116,16 @@ class ProveOutcome:
         return compute_ratios(self.list_times("off"), self.list_times("on"))
 
     @property
+    def ceiling(self) -> float | None:
+        """The most that the speed-up could be: off's time over the least that on's steps take at
+        the machine's limits, the median of all pairs.  None where that is not known, or where not
+        the time of all steps is compared.
+        """
+        if self.metric != "throughput" or any(LIMIT not in on.figures for _, on in self.pairs):
+            return None
+        return median(off.seconds / on.figures[LIMIT] for off, on in self.pairs)
+
+    @property
     def equal(self) -> float | None:
         """The share of tokens that are the same; None where no answers are known."""
         return compare_answers(self.pairs)
@@ -175,6 +185,7 @@ def to_document(outcome: ProveOutcome) -> dict[str, Any]:
         "metric": outcome.metric,
         "pairs": len(outcome.pairs),
         "speedup": {"median": speed.median, "low": speed.low, "high": speed.high},
+        "ceiling": outcome.ceiling,
         "verdict": outcome.verdict,
         "other_cores": outcome.others,
         "equal_tokens": outcome.equal,

@@ -185,12 +185,26 @@ def describe_outcome(outcome: ProveOutcome) -> list[str]:
         )
     if outcome.accuracy is not None:
         lines += describe_accuracy(outcome.accuracy, on[CHANCE])
-    if LIMIT in off:
-        ceiling = off[LIMIT] / on[LIMIT]
-        lines.append(f"  at the machine's limits the pair's speed-up would be {ceiling:.2f}x")
+    if outcome.ceiling is not None:
+        lines += describe_ceiling(outcome, outcome.ceiling)
     if outcome.others is not None:
         lines.append(f"  other processes used {outcome.others:.2f} cores meanwhile")
     return [*lines, *(f"  {note}" for note in outcome.notes)]
+
+
+def describe_ceiling(outcome: ProveOutcome, ceiling: float) -> list[str]:
+    """What the roofline allows, and how far off is from its own limit: that is part of it."""
+    off, on = (outcome.summarize(side) for side in SIDES)
+    lines = [
+        f"  at most {ceiling:.2f}x: at the machine's limits, on takes {on.figures[LIMIT]:.3g} s; "
+        f"off took {off.seconds / off.figures[LIMIT]:.2f} times its own least"
+    ]
+    if outcome.speed.median > ceiling:
+        lines.append(
+            "  more than that was measured: weights in caches are read faster than from memory, or "
+            "the limits were sampled while other processes ran"
+        )
+    return lines
 
 
 def describe_accuracy(found: PairedAccuracy, chance: float) -> list[str]:
