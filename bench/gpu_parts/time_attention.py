@@ -21,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from flyweight.ops.cuda import attention
-from flyweight.ops.cuda.attention import CudaKV, Seen, Shape, Tiles
+from flyweight.ops.cuda.attention import CudaKV, Seen, Tiles, TileShape
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import Rotation
 from flyweight.spec import KVGroup
@@ -205,9 +205,9 @@ SPLITS = (  # keys, short, near, split
     (32, 128, 1024, 512), (64, 128, 1024, 512), (32, 256, 1024, 512), (32, 128, 1024, 1024),
 )  # fmt: skip
 SHAPES = {
-    "few": [Shape(64, 4, 3, 168), Shape(64, 4, 4)],
-    "lone": [Shape(64, 4, 5), Shape(64, 4, 3)],
-    "many": [Shape(128, 8, 3), Shape(64, 4, 3, 168)],
+    "few": [TileShape(64, 4, 3, 168), TileShape(64, 4, 4)],
+    "lone": [TileShape(64, 4, 5), TileShape(64, 4, 3)],
+    "many": [TileShape(128, 8, 3), TileShape(64, 4, 3, 168)],
 }
 
 
@@ -244,7 +244,7 @@ def sweep(args: argparse.Namespace, ends: float) -> None:
 def compare_rows(case: Case) -> None:
     """Whether a program of 16 rows, another instruction, gives the bits of 64; and its time."""
     held, outs = dict(attention.CONFIG), []
-    for shape in (Shape(64, 4, 3, 168), Shape(16, 4, 3), Shape(16, 4, 4)):
+    for shape in (TileShape(64, 4, 3, 168), TileShape(16, 4, 3), TileShape(16, 4, 4)):
         tiles = Tiles(*SPLITS[0], shape, shape, shape)
         attention.CONFIG.update(dict.fromkeys(held, tiles))
         kv = case.layers[0]

@@ -111,7 +111,10 @@ def _make_cuda(settings: Settings) -> Ops:
         ) from missing
     precision = "bf16" if settings.activations == "int8" else settings.activations
     return CudaOps(
-        str(find_device()), precision, settings.deterministic, graphs=not settings.enforce_eager
+        str(find_device()),
+        precision,
+        deterministic=settings.deterministic is True,
+        graphs=not settings.enforce_eager,
     )
 
 

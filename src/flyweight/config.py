@@ -265,8 +265,9 @@ class Settings:
         choices=("cpu", "cuda", "reference"),
     )
     enforce_eager: bool = setting(False, "", "Run a GPU's decode steps without CUDA graphs.")
-    deterministic: bool = setting(
-        True, "", "Bits of an answer do not depend on its batch; off: cuBLAS on a GPU."
+    deterministic: bool | None = setting(
+        None, "", "On a GPU, no answer's bits depend on its batch; off: cuBLAS for many rows.",
+        words="always on a CPU, off on a GPU",
     )
     isa: str | None = setting(
         None, "", "Instruction set of the kernels; else FLYWEIGHT_ISA, else the best."

@@ -22,6 +22,7 @@ FACTS = {
 PORTRAIT = ModelSummary("llama", 1_500_000_000, ("Q4_K",), 1024, "gguf")
 KINDS = {"whole": ["64"], "count": ["2k"], "size": ["2KiB"], "number": ["0.5"], "switch": []}
 VALUES = {  # of options that a number is no value of
+    "device": ["cpu"],
     "dtype": ["auto"], "quantization": ["gguf"], "load-format": ["gguf"],
     "chat-template": ["{{ messages }}"], "tool-call-parser": ["hermes"],
     "reasoning-parser": ["qwen3"], "generation-config": ["vllm"], "enable-lora": [],

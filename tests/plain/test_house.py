@@ -20,7 +20,7 @@ NATIVE = sorted(p for p in (ROOT / "native").rglob("*") if p.suffix in (".cpp", 
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TOOLS = sorted(p for folder in ("tools", "bench", "fuzz") for p in (ROOT / folder).rglob("*.py"))
 
-MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION = 400, 500, 60
+MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION, MOST_TRITON = 400, 500, 60, 160
 DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}
 STANDARD_ONLY = (
     "engine/scheduler", "engine/sequence", "engine/step", "engine/metrics", "kv/blocks",
@@ -108,7 +108,7 @@ def test_functions_are_short() -> None:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.body[0].lineno + 1
-                if length > MOST_FUNCTION:
+                if length > (MOST_TRITON if "cuda/kernels/" in name(path) else MOST_FUNCTION):
                     found[f"{name(path)}:{node.name}"] = length
     assert found == {}
 

@@ -72,6 +72,7 @@ def apply_device(draft: DraftArguments) -> None:
             f"--device {requested} and --backend {draft.options['backend']} contradict each other"
         )
     draft.engine["backend"] = backend
+    draft.note("device", backend, "an NVIDIA GPU" if backend == "cuda" else "the CPU")
 
 
 def apply_gpu_switch(name: str, draft: DraftArguments) -> None:

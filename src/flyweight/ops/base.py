@@ -269,7 +269,7 @@ class Ops(Protocol):
         self, batch: Batch, kv: Sequence[KVLayer], body: Callable[[Batch], Tensor]
     ) -> Tensor:
         """body(batch), [T,H] of a step.  A backend may capture what it does and replay that in
-        later steps of this size with this `kv`: what the body reads beside them never moves.
+        later steps of this size with this `kv`: what else the body reads never moves.
         """
         ...
 

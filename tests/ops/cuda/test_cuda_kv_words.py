@@ -25,13 +25,6 @@ def test_int8() -> None:
     assert (numbers == BYTES.view(np.int8)).all()
 
 
-def test_int4() -> None:
-    (even,) = open_words(store_codes.OPEN_LOW.value, 2)
-    (odd,) = open_words(store_codes.OPEN_HIGH.value, 2)
-    assert (even == 2.0 * (BYTES & 15) - 15).all()
-    assert (odd == 2.0 * (BYTES >> 4) - 15).all()
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_floats(dtype: str) -> None:
     mantissa, bias = FLOATS[dtype]

@@ -28,5 +28,6 @@ def test_greedy_tokens_are_the_cpu_s(device: str) -> None:
 def test_tokens_do_not_depend_on_company(device: str) -> None:
     """In bfloat16, drawn with a seed: alone, and in one batch."""
     params = SamplingParams(temperature=1, seed=5, max_tokens=4)
-    together = generate(PROMPTS, params, backend="cuda")
-    assert [generate([prompt], params, backend="cuda")[0] for prompt in PROMPTS[:2]] == together[:2]
+    on_gpu = {"device": "cuda", "deterministic": True}
+    together = generate(PROMPTS, params, **on_gpu)
+    assert [generate([prompt], params, **on_gpu)[0] for prompt in PROMPTS[:2]] == together[:2]

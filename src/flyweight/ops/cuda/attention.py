@@ -32,7 +32,7 @@ MOST_POSITIONS = 4096  # of a program, where contexts may differ much
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TileShape:
     """How many query rows a program has, and how it is launched."""
 
     rows: int
@@ -52,9 +52,9 @@ class Tiles:
     short: int
     near: int
     split: int
-    few: Shape
-    lone: Shape
-    many: Shape
+    few: TileShape
+    lone: TileShape
+    many: TileShape
 
     def count_splits(self, context: int) -> int:
         beyond = max(0, context - self.near)
@@ -64,13 +64,16 @@ class Tiles:
 _counters: dict[torch.device, list[Tensor]] = {}
 
 # By what is multiplied: pairs of bf16 in heads of up to 128 or 256 elements or beyond; float32.
-# All shapes of an entry must give the same bits.  The tests ask for that on the GPU: a Hopper GPU
+# All shapes of an entry must give the same bits.  The tests check it on the GPU: a Hopper GPU
 # multiplies 16 rows (mma) and 64 (wgmma) in one order.
 CONFIG = {
-    "small": Tiles(32, 128, 1024, 512, Shape(16, 4, 4), Shape(64, 4, 3), Shape(128, 8, 3)),
-    "large": Tiles(32, 128, 1024, 512, Shape(64, 8, 3), Shape(64, 8, 5), Shape(64, 8, 3)),
-    "huge": Tiles(32, 128, 1024, 512, Shape(64, 8, 2), Shape(64, 8, 2), Shape(64, 8, 2)),
-    "float32": Tiles(32, 128, 1024, 512, Shape(16, 4, 1), Shape(16, 4, 1), Shape(16, 4, 1)),
+    name: Tiles(32, 128, 1024, 512, *(TileShape(*shape) for shape in shapes))
+    for name, shapes in {
+        "small": ((16, 4, 4), (64, 4, 3), (128, 8, 3)),
+        "large": ((64, 8, 3), (64, 8, 5), (64, 8, 3)),
+        "huge": ((64, 8, 2), (64, 8, 2), (64, 8, 2)),
+        "float32": ((16, 4, 1), (16, 4, 1), (16, 4, 1)),
+    }.items()
 }
 
 
@@ -178,13 +181,13 @@ def split_columns(group: KVGroup) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AttendPlan:
     """How a call is launched: `each` tokens and `padded` heads a program, `head_tiles` programs
     for the heads of a KV head; `programs` side by side, for each of `lanes` shares of the splits.
     """
 
     tiles: Tiles
-    shape: Shape
+    shape: TileShape
     padded: int
     head_tiles: int
     each: int
@@ -193,7 +196,7 @@ class Plan:
     lanes: int
 
 
-def plan_launch(kv: CudaKV, batch: DeviceBatch, tokens: int, share: int) -> Plan:
+def plan_launch(kv: CudaKV, batch: DeviceBatch, tokens: int, share: int) -> AttendPlan:
     """From what is known on the host; `share` query heads of a KV head."""
     tiles, wide = choose_tiles(kv), triton.next_power_of_2(share)
     few = batch.most * wide <= tiles.few.rows
@@ -211,7 +214,7 @@ def plan_launch(kv: CudaKV, batch: DeviceBatch, tokens: int, share: int) -> Plan
         lanes = min(splits, PROCESSORS // programs)
     if few and programs * lanes <= 2 * PROCESSORS:
         shape = tiles.lone
-    return Plan(tiles, shape, padded, head_tiles, each, programs, splits, lanes)
+    return AttendPlan(tiles, shape, padded, head_tiles, each, programs, splits, lanes)
 
 
 def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.dtype) -> Tensor:

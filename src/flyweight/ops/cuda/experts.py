@@ -15,6 +15,7 @@ from flyweight.ops.cuda import linear, rows
 from flyweight.ops.cuda.kernels import experts as kernels
 from flyweight.ops.cuda.kernels import route as routing
 from flyweight.ops.cuda.stacked import Stacked, find_stacked
+from flyweight.ops.cuda.tiles import choose_tile
 from flyweight.ops.operands import Weights
 from flyweight.spec import RouteSpec
 
@@ -109,7 +110,7 @@ def _ask_chosen(
     """The answers [T*k,H] of the chosen experts, in grouped products."""
     (tokens, top), count = ids.shape, len(up[0].data)
     pairs, mean = tokens * top, tokens * top // count
-    bt = linear.choose_tile(TILES[up[0].tiles], mean)[1]
+    bt = choose_tile(TILES[up[0].tiles], mean)[1]
     tiles = min(count, pairs) + pairs // bt
     if tokens == 1:
         tables = Tables(ids, 0, pairs, bt, mean, True)
@@ -142,7 +143,7 @@ def _multiply(x: Tensor, w: Stacked, tables: Tables, pairs: int, top: int, act: 
     float32, or [pairs,N/2] for the next product where there is an activation.
     """
     (n, k), plan = w.shape, w.plan
-    bn, _, bk, warps, stages = linear.choose_tile(TILES[w.tiles], tables.mean)
+    bn, _, bk, warps, stages = choose_tile(TILES[w.tiles], tables.mean)
     wide, each = (n // 2, bn // 2) if act else (n, bn)
     out = torch.empty((pairs, wide), dtype=x.dtype if act else torch.float32, device=x.device)
     kernels.multiply_pairs[(-(-wide // each), tables.tiles)](

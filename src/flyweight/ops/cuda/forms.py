@@ -21,13 +21,13 @@ VALUES = {name: values for values, name in TABLES.items()}
 @dataclass(frozen=True, slots=True)
 class Form:
     """`packed`: two codes a byte.  `read`: how a code becomes a number, "whole", "table", "e2m1",
-    "e4m3" or "e5m2".  `group` 0: no scales a group.  `lows`: "" or what is there beside scales,
+    "e4m3" or "e5m2".  `group` 0: no scales a group.  `lows`: "" or what there is with scales,
     "zeros" (whole), "float_zeros" or "mins".  `scale_type`, `low_type`, `super_type`: types of
     elements, "" for none.
 
     Numbers of less than 4 bytes a row and unit cannot be copied ahead in shared memory.  So whole
-    zero points may have the type of scales; a scale a unit lies beside its low number (`paired`;
-    the zero point of all, where there is no other), a super-scale beside its super-minimum or 0.
+    zero points may have the type of scales; a scale a unit is next to its low number (`paired`;
+    the zero point of all, where there is no other), a super-scale next to its super-minimum or 0.
     """
 
     packed: bool
@@ -47,7 +47,7 @@ class Form:
 
     @property
     def paired(self) -> bool:
-        """Scales and low numbers lie in pairs, in `scales`."""
+        """Scales and low numbers are in pairs, in `scales`."""
         return self.group == UNIT and TYPE_BYTES[self.scale_type] < 4
 
 

@@ -1,7 +1,7 @@
 """The KV cache on the device: its memory, and moves within it.
 
-Invariant: K and V lie by [block, head, position in the block, element], with one spare block at
-the end for the padding of captured steps.  Memory begins as it was found.  Knows no attention.
+Invariant: K and V are [block, head, position in the block, element], with one spare block at the
+end for the padding of captured steps.  Memory begins as it was found.  Knows no attention.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from flyweight.ops.operands import KVLayer
 from flyweight.spec import KV_TYPES, KVGroup
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-CODES = {"int8": 1, "fp8_e4m3": 2, "fp8_e5m2": 3, "int4": 4}  # as kernels/store_codes.py has them
+CODES = {"int8": 1, "fp8_e4m3": 2, "fp8_e5m2": 3}  # as kernels/store_codes.py has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,18 @@ def make_kv_layer(
             f"KV group with V of {group.v_dim} elements in K of {group.k_dim}; "
             f"allowed: at most {group.k_dim}"
         )
+    if dtype not in TYPES and dtype not in CODES:
+        known = ", ".join((*TYPES, *CODES))
+        raise ConfigError(
+            f"is not stored on a GPU; allowed: {known}",
+            "kv_cache_dtype",
+            value=dtype,
+            hint="nearest valid: int8",
+        )
     check_codes(group, block_size, dtype)
     shape = blocks + 1, group.heads, block_size
-    halves = 2 if dtype == "int4" else 1  # codes of a byte
-    k_wide, v_wide = (-(-dim // halves) for dim in (group.k_dim, group.v_dim))
-    k = torch.empty((*shape, k_wide), dtype=TYPES.get(dtype, torch.int8), device=device)
-    v = None if group.v_in_k else k.new_empty((*shape, v_wide))
+    k = torch.empty((*shape, group.k_dim), dtype=TYPES.get(dtype, torch.int8), device=device)
+    v = None if group.v_in_k else k.new_empty((*shape, group.v_dim))
     pairs = uses_pairs(group, block_size, dtype, activations)
     if dtype in TYPES:
         return CudaKV(group, blocks, block_size, dtype, k, v, pairs)

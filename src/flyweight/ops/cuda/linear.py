@@ -2,11 +2,10 @@
 
 Invariant: a row's bits depend on that row and the weight alone: how K is split belongs to the
 weight, and a tile's shape does not change the order of a sum (kernels/gemm.py).  Dense bfloat16
-weights of many rows go to cuBLAS where the caller does not ask for that.  Not known here: layers.
+weights of many rows go to cuBLAS where the caller allows it.  Not known here: layers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,46 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flyweight.ops.cuda.forms import Form, pad
+from flyweight.ops.cuda.forms import pad
 from flyweight.ops.cuda.kernels import pdl
 from flyweight.ops.cuda.kernels.embed import embed_dense, embed_grouped
 from flyweight.ops.cuda.kernels.gemm import multiply
-from flyweight.ops.cuda.tiles import (
-    MOST,
-    PROGRAMS,
-    SHORTEST,
-    TILES,
-    Tile,
-    count_splits,
-    limit_registers,
-)
-from flyweight.ops.cuda.tiles import choose_tile as choose_tile
+from flyweight.ops.cuda.product_plans import find_plan, list_form, make_table
+from flyweight.ops.cuda.stacked import find_stacked
+from flyweight.ops.cuda.tiles import choose_tile, limit_registers
 from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import LowRank, Weight, Weights
 from flyweight.wire import Batch
 
-READS = {"whole": 0, "table": 1, "e2m1": 2, "e4m3": 3, "e5m2": 4, "signed": 5}
 ONE, WALK, PARTS = range(3)
-LOWS = {"": 0, "zeros": 1, "mins": 2, "float_zeros": 3}
-PAIRED = 4  # is added
 
 WALKING = 132  # tiles from which on a program walks all splits
 COUNTERS = 4096
 BAND = 16  # tiles along T that are next to each other in time
 CUBLAS = 64  # rows from which on cuBLAS multiplies, where it may
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a weight is multiplied: `steps` of BK along K, `per` of them a split."""
-
-    tiles: list[Tile]
-    form: tuple[int, int, int, int, int, int]
-    table: Tensor
-    steps: int
-    per: int
-    splits: int
-    even: bool
 
 
 def linear(x: Tensor, w: Weights, activations: str, deterministic: bool) -> Tensor:
@@ -130,52 +106,6 @@ def _or(x: Tensor | None, w: CudaWeight) -> Tensor:
     return w.data if x is None else x
 
 
-def find_plan(w: CudaWeight, exact: bool) -> Plan:
-    """The plan of a weight, made once."""
-    held: Plan | None = w.cache.get(exact)
-    if held is None:
-        held = w.cache[exact] = make_plan(w, exact)
-    return held
-
-
-def make_plan(w: CudaWeight, exact: bool) -> Plan:
-    kind = "dense" if w.form is None else "packed" if w.form.packed else "bytes"
-    tiles = TILES[f"exact_{kind}" if exact else kind]
-    (n, k), (_, bn, _, bk, _, _) = w.shape, tiles[0]
-    steps = -(-k // bk)
-    most = min(MOST, max(1, steps * bk // SHORTEST[kind]))
-    splits = count_splits(-(-n // bn), most, PROGRAMS[kind])
-    if not exact and -(-n // bn) * splits < 100:
-        tiles = TILES["small" if w.form is None else "small_codes"]
-        splits = count_splits(-(-n // 64), max(1, steps * bk // 256), PROGRAMS["dense"])
-    elif not exact and splits == 1 and w.kind != "f32":
-        tiles = TILES["wide" if w.form is None else "wide_codes"]
-    per = -(-steps // splits)
-    form = (-1, 0, 0, 0, 0, 0) if w.form is None else list_form(w.form)
-    table = w.data
-    if w.form is not None and w.form.read == "table":
-        table = make_table(w.form.values, not exact and w.kind[:3] in ("nf4", "fp4"), w.data.device)
-    return Plan(tiles, form, table, steps, per, -(-steps // per), k % bk == 0)
-
-
-def list_form(form: Form) -> tuple[int, int, int, int, int, int]:
-    """What kernels are compiled for."""
-    read = READS["signed" if form.signed else form.read]
-    lows = LOWS[form.lows] + PAIRED * form.paired
-    return read, form.packed, form.zero, lows, form.group, form.super_group
-
-
-@cache
-def make_table(values: tuple[float, ...], rounds: bool, device: torch.device) -> Tensor:
-    """Values of codes, float32; `rounds`: as bf16 products see them.  Behind a table of 16 are the
-    low bytes of its bfloat16, then the high ones.
-    """
-    table = torch.tensor(values, dtype=torch.float32)
-    halves = table.bfloat16().view(torch.uint8).view(-1, 2).t().contiguous()
-    table = table.bfloat16().float() if rounds else table
-    return torch.cat((table, halves.view(torch.float32).flatten())).to(device)
-
-
 def embed(table: Weight, ids: Tensor) -> Tensor:
     """[T] -> [T,K] float32: rows as their format defines them; no product is fused with a sum."""
     assert isinstance(table, CudaWeight)
@@ -199,8 +129,6 @@ def embed(table: Weight, ids: Tensor) -> Tensor:
 
 def linear_heads(x: Tensor, w: Sequence[Weights], activations: str, deterministic: bool) -> Tensor:
     """[T,Hq,K] x Hq of (N,K) -> [T,Hq,N]."""
-    from flyweight.ops.cuda.stacked import find_stacked  # which plans as this module does
-
     exact = activations == "f32"
     x = round_rows(x, exact)
     sizes = [sum(p.shape[0] for p in h) if isinstance(h, tuple) else h.shape[0] for h in w]
@@ -222,7 +150,7 @@ def linear_heads(x: Tensor, w: Sequence[Weights], activations: str, deterministi
 
 
 def multiply_stack(x: Tensor, w: Any, out: Tensor) -> None:
-    """The same for heads that lie one behind the other in memory, in one kernel."""
+    """The same for heads that follow each other in memory, in one kernel."""
     plan, count, (n, k) = w.plan, len(x), w.shape
     tile = bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
     blocks = -(-n // bn) * -(-count // bt)

@@ -23,7 +23,7 @@ from flyweight.ops.cuda.kernels.sample_list import list_head
 from flyweight.ops.cuda.sample_best import list_best
 from flyweight.ops.cuda.sample_edit import edit, edit_columns, is_edited
 from flyweight.ops.cuda.sample_launch import launch
-from flyweight.ops.cuda.sample_options import Plan
+from flyweight.ops.cuda.sample_options import DrawPlan
 from flyweight.ops.cuda.sample_report import report
 from flyweight.ops.reference_sample import adjust, choose, find_cuts
 from flyweight.wire import F64, I32, SampleBatch, Sampled
@@ -51,7 +51,7 @@ def sample(logits: Tensor, s: SampleBatch) -> Sampled:
 class Pending:
     """Results under way to the host."""
 
-    plan: Plan
+    plan: DrawPlan
     results: Tensor  # see `split_results`
     listed: Tensor | None  # raw logits of the rows with listed ids
     done: Any = None  # an event, on a GPU
@@ -122,11 +122,11 @@ def _fetch(x: Tensor) -> Tensor:
     return host.copy_(x, non_blocking=True)
 
 
-def _plan(logits: Tensor, s: SampleBatch) -> Plan:
+def _plan(logits: Tensor, s: SampleBatch) -> DrawPlan:
     given, mu = s.given, None
     if s.cuts is not None:
         given, mu = _draw_rare(logits, s)
-    return Plan(
+    return DrawPlan(
         s=s,
         vocab=logits.shape[1],
         given=given,
@@ -153,7 +153,7 @@ def _count_segments(vocab: int) -> int:
     return -(-vocab // BLOCK)
 
 
-def _make_options(plan: Plan) -> dict[str, NDArray[Any]]:
+def _make_options(plan: DrawPlan) -> dict[str, NDArray[Any]]:
     """All that the device must know besides the logits."""
     arrays: dict[str, NDArray[Any]] = {}
     if plan.draws:
@@ -169,7 +169,7 @@ def _make_options(plan: Plan) -> dict[str, NDArray[Any]]:
 
 
 def _launch_draws(
-    logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]
+    logits: Tensor, plan: DrawPlan, there: dict[str, Tensor], found: dict[str, Tensor]
 ) -> None:
     """Fills `best`, and `tokens` where any are drawn."""
     vocab, segments = plan.vocab, _count_segments(plan.vocab)
@@ -193,7 +193,9 @@ def _number_rows(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, dtype=torch.int32, device=device)
 
 
-def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+def _draw(
+    logits: Tensor, plan: DrawPlan, there: dict[str, Tensor], found: dict[str, Tensor]
+) -> None:
     vocab, count = plan.vocab, len(plan.drawn)
     assert vocab < 1 << 19, "a bucket's word counts no more candidates"
     groups, segments = found["tops"].shape[1], _count_segments(vocab)
@@ -218,7 +220,7 @@ def _draw(logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str,
 
 
 def _launch_scores(
-    logits: Tensor, plan: Plan, there: dict[str, Tensor], found: dict[str, Tensor]
+    logits: Tensor, plan: DrawPlan, there: dict[str, Tensor], found: dict[str, Tensor]
 ) -> None:
     """Fills what log-probabilities are made of, from the caller's logits."""
     vocab, count, segments = plan.vocab, len(plan.wanted), _count_segments(plan.vocab)

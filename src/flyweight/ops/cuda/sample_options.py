@@ -24,7 +24,7 @@ DTYPES = {
 
 
 @dataclass(slots=True)
-class Plan:
+class DrawPlan:
     """Which rows need what, known on the host."""
 
     s: SampleBatch

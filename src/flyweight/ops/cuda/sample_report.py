@@ -9,12 +9,12 @@ from dataclasses import fields, replace
 import numpy as np
 from torch import Tensor
 
-from flyweight.ops.cuda.sample_options import Plan
+from flyweight.ops.cuda.sample_options import DrawPlan
 from flyweight.ops.reference_sample import add_listed
 from flyweight.wire import F32, I32, I64, SampleBatch, Sampled
 
 
-def report(plan: Plan, found: dict[str, I64], listed: Tensor | None) -> Sampled:
+def report(plan: DrawPlan, found: dict[str, I64], listed: Tensor | None) -> Sampled:
     """What the device found, as tokens and log-probabilities."""
     count, wanted = len(plan.given), plan.wanted
     tokens = split_places(found["best"])[0] if count else np.zeros(0, np.int32)

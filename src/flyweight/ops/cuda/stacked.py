@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flyweight.ops.cuda.linear import Plan, find_plan
+from flyweight.ops.cuda.product_plans import ProductPlan, find_plan
 from flyweight.ops.cuda.weights import CudaWeight
 from flyweight.ops.operands import Weights
 
@@ -22,7 +22,7 @@ FIELDS = ("data", "bias", "scales", "lows", "supers", "super_lows", "row_scales"
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """E matrices [N,K] of one kind: the fields of `CudaWeight`, [E,...]; `data` stands for those a
+    """E matrices [N,K] of one kind: the fields of `CudaWeight`, [E,...]; `data` is of those a
     kind has not.  `last`: where the last expert's data is; `stride`: elements of a row of `data`;
     `groups`: numbers along K of `scales`.
     """
@@ -35,7 +35,7 @@ class Stacked:
     supers: Tensor
     super_lows: Tensor
     row_scales: Tensor
-    plan: Plan
+    plan: ProductPlan
     exact: bool
     tiles: str
     last: int

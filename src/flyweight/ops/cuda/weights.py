@@ -167,14 +167,14 @@ def store_supers(weight: CudaWeight, row: int, scales: Tensor | None, mins: Tens
         store_numbers(weight.supers, row, both.view(len(both), -1), 2)
 
 
-def store_numbers(to: Tensor, row: int, numbers: Tensor, beside: int) -> None:
-    """Numbers [n,G] of the rows from `row` on, `beside` of a row side by side."""
+def store_numbers(to: Tensor, row: int, numbers: Tensor, others: int) -> None:
+    """Numbers [n,G] of the rows from `row` on, `others` of a row side by side."""
     n, held = numbers.shape
-    units = to.shape[0] // beside
+    units = to.shape[0] // others
     if held != to.shape[0]:
         numbers = torch.nn.functional.pad(numbers, (0, to.shape[0] - held))
-    there = to.view(units, to.shape[1], beside)[:, row : row + n]
-    there.copy_(numbers.view(n, units, beside).permute(1, 0, 2))
+    there = to.view(units, to.shape[1], others)[:, row : row + n]
+    there.copy_(numbers.view(n, units, others).permute(1, 0, 2))
 
 
 def to_device(array: Any, device: torch.device) -> Tensor | None:

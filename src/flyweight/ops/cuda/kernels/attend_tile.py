@@ -8,7 +8,7 @@ has nothing to choose.
 import triton
 import triton.language as tl
 
-from flyweight.ops.cuda.kernels.store_codes import INT4, open_codes, open_halves
+from flyweight.ops.cuda.kernels.store_codes import open_codes
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -55,12 +55,7 @@ def read_columns(
     MASKED: tl.constexpr, PAIRS: tl.constexpr, CODE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The same as what is multiplied: bfloat16, or float32 without PAIRS."""
-    if CODE == INT4:
-        halves = load_columns(
-            base, at, live, first // 2, (count + 1) // 2, P // 2, (WIDTH + 1) // 2, MASKED
-        )
-        x = open_halves(halves, WIDE)
-    elif CODE:
+    if CODE:
         codes = load_columns(base, at, live, first, count, P, WIDTH, MASKED)
         x = open_codes(codes, CODE, WIDE)
     else:

@@ -12,7 +12,7 @@ from flyweight.ops.cuda.kernels.gemm_open import E4M3
 
 @triton.jit
 def look_up(words, table, HALF: tl.constexpr):
-    """Values of a table of 16, whose bfloat16 lie behind it: the low bytes of all, then the high
+    """Values of a table of 16, whose bfloat16 follow it: the low bytes of all, then the high
     ones, 16 each.  A byte permutation looks up 4 codes at once, in 8 bytes.
     """
     bytes = table.to(tl.pointer_type(tl.int32)) + 16

@@ -5,7 +5,7 @@ as formats define.  Scales a row are not applied here.  Not known here: where pr
 
 A row's codes of 64 columns are 16 words, or those of 128 columns where two codes share a byte, the
 second 64 in the high halves.  Word 4 q + j has columns 16 j + 8 h + 2 q + e in byte 2 h + e: what
-one thread of a product of 64 x 16 multiplies lies side by side in memory.
+one thread of a product of 64 x 16 multiplies is side by side in memory.
 """
 
 # ruff: noqa: RET505 -- what follows a return is compiled too, unless it is in an else

@@ -59,7 +59,7 @@ def route_kernel(
     KEPT: tl.constexpr, JUDGES: tl.constexpr, GP: tl.constexpr, PP: tl.constexpr,
     BIASED: tl.constexpr,
 ):  # fmt: skip
-    """A token's experts, best first.  Each group of E / GROUPS lies at a multiple of PP."""
+    """A token's experts, best first.  Each group of E / GROUPS is at a multiple of PP."""
     row = tl.program_id(0).to(tl.int64)
     PER: tl.constexpr = E // GROUPS
     SPAN: tl.constexpr = GP * PP

@@ -1,7 +1,7 @@
 """Kernels for one row at a time: norms, activations, caps and gates.
 
 Invariant: the block a row is summed in depends on the width of the row alone, so its bits do not
-depend on the rows beside it.  Sums and products are float32; results are rounded when they are
+depend on other rows.  Sums and products are float32; results are rounded when they are
 stored.  Callers give contiguous tensors that begin at multiples of 16 bytes: Triton orders a sum by
 the alignment it is promised.
 """

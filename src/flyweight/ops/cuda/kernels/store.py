@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
-from flyweight.ops.cuda.kernels.store_codes import INT4, encode, turn
+from flyweight.ops.cuda.kernels.store_codes import encode, turn
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions", "cos", "sin"])
@@ -70,15 +70,6 @@ def turn_heads(
     return tl.where((i < 2 * half)[None, :], turned, a)
 
 
-@triton.jit
-def put_halves(base, at, inside, codes, D: tl.constexpr):
-    """Rows of two codes a byte."""
-    width: tl.constexpr = (D + 1) // 2
-    i = tl.arange(0, codes.shape[1])
-    mask = inside[:, None] & (i < width)[None, :]
-    tl.store(base + at[:, None] * width + i[None, :], codes, mask=mask)
-
-
 @triton.jit(do_not_specialize_on_alignment=["cos", "sin", "slots", "sizes"])
 def store_rows(
     qkv, cos, sin, q_weights, k_weights, sizes, slots, q, k, v, k_scales, v_scales,
@@ -115,10 +106,7 @@ def store_rows(
         of_k = (head < HK)[:, None] & (i < DK)[None, :]
         if CODE:
             k_codes, k_scale = encode(turn(key, HEADS, PK, TURNS), CODE)
-            if CODE == INT4:
-                put_halves(k, at, head < HK, k_codes, DK)
-            else:
-                tl.store(k + at[:, None] * DK + i[None, :], k_codes, mask=of_k)
+            tl.store(k + at[:, None] * DK + i[None, :], k_codes, mask=of_k)
             tl.store(k_scales + at, k_scale * (1.0 / (1 << TURNS)), mask=head < HK)
         else:
             tl.store(k + at[:, None] * DK + i[None, :], key.to(k.dtype.element_ty), mask=of_k)
@@ -130,10 +118,7 @@ def store_rows(
             to_v = v + at[:, None] * DV + j[None, :]
             if CODE:
                 v_codes, v_scale = encode(value, CODE)
-                if CODE == INT4:
-                    put_halves(v, at, head < HK, v_codes, DV)
-                else:
-                    tl.store(to_v, v_codes, mask=of_v)
+                tl.store(to_v, v_codes, mask=of_v)
                 tl.store(v_scales + at, v_scale, mask=head < HK)
             else:
                 tl.store(to_v, value.to(v.dtype.element_ty), mask=of_v)

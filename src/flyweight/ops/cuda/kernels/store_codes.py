@@ -1,7 +1,7 @@
 """K and V as codes with a scale: how they are made, and opened again.
 
 Invariant: codes and scales are those of ops/reference_kv.py, bit for bit: one float32 operation
-after the other.  Opened codes are the bfloat16 numbers they stand for, exactly.
+after the other.  Opened codes are the bfloat16 numbers they represent, exactly.
 """
 
 import triton
@@ -13,7 +13,6 @@ from flyweight.ops.cuda.kernels.pdl import start_next, wait_inputs
 INT8 = tl.constexpr(1)
 E4M3 = tl.constexpr(2)
 E5M2 = tl.constexpr(3)
-INT4 = tl.constexpr(4)  # element 2 i in the low half of byte i, 2 i + 1 in the high one
 OPEN_INT8 = tl.constexpr("""{
     .reg .b32 a, b, c, d, one;
     mov.b32 one, 0x3f803f80;
@@ -56,32 +55,6 @@ OPEN_E5M2 = tl.constexpr("""{
     lop3.b32 d, b, 0x80008000, d, 0xea;
     fma.rn.bf16x2 $1, d, up, none;
 }""")  # the same, times 2**112
-OPEN_LOW = tl.constexpr("""{
-    .reg .b32 a, b, one, off;
-    mov.b32 one, 0x3f803f80;
-    mov.b32 off, 0xc30fc30f;
-    prmt.b32 a, $2, 0, 0x4140;
-    prmt.b32 b, $2, 0, 0x4342;
-    shl.b32 a, a, 1;
-    lop3.b32 a, a, 0x001e001e, 0x43004300, 0xea;
-    shl.b32 b, b, 1;
-    lop3.b32 b, b, 0x001e001e, 0x43004300, 0xea;
-    fma.rn.bf16x2 $0, a, one, off;
-    fma.rn.bf16x2 $1, b, one, off;
-}""")  # (128 + 2 code) - 143
-OPEN_HIGH = tl.constexpr("""{
-    .reg .b32 a, b, one, off;
-    mov.b32 one, 0x3f803f80;
-    mov.b32 off, 0xc30fc30f;
-    prmt.b32 a, $2, 0, 0x4140;
-    prmt.b32 b, $2, 0, 0x4342;
-    shr.u32 a, a, 3;
-    lop3.b32 a, a, 0x001e001e, 0x43004300, 0xea;
-    shr.u32 b, b, 3;
-    lop3.b32 b, b, 0x001e001e, 0x43004300, 0xea;
-    fma.rn.bf16x2 $0, a, one, off;
-    fma.rn.bf16x2 $1, b, one, off;
-}""")  # of the high halves
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2**23: added and taken off it rounds to nearest even
 
 
@@ -98,12 +71,8 @@ def turn(x, ROWS: tl.constexpr, P: tl.constexpr, TURNS: tl.constexpr):
 
 @triton.jit
 def encode(x, CODE: tl.constexpr):
-    """[rows, P] -> codes as int8 [rows, P] and scales [rows]; elements beyond a row are zero.  Of
-    INT4 [rows, P/2].
-    """
-    top: tl.constexpr = (
-        127.0 if CODE == INT8 else 15.0 if CODE == INT4 else 448.0 if CODE == E4M3 else 57344.0
-    )
+    """[rows, P] -> codes as int8 [rows, P] and scales [rows]; elements beyond a row are zero."""
+    top: tl.constexpr = 127.0 if CODE == INT8 else 448.0 if CODE == E4M3 else 57344.0
     amax = tl.max(tl.abs(x), 1)
     finite = (tl.max(((x - x) != 0).to(tl.int32), 1) == 0) & (amax < float("inf"))
     factor = tl.div_rn(top + tl.zeros_like(amax), amax)
@@ -113,10 +82,6 @@ def encode(x, CODE: tl.constexpr):
     y = tl.where(usable[:, None], x, 0.0) * tl.where(usable, factor, 0.0)[:, None]
     if CODE == INT8:
         codes = ((y + WHOLE) - WHOLE).to(tl.int32)
-    elif CODE == INT4:
-        half = ((tl.minimum(y * 0.5 + 7.5, 15.0) + WHOLE) - WHOLE).to(tl.int32)
-        even, odd = tl.split(tl.reshape(half, (x.shape[0], x.shape[1] // 2, 2)))
-        codes = even | (odd << 4)
     else:
         codes = round_float(y, CODE)
     return codes.to(tl.int8), scale
@@ -152,24 +117,6 @@ def open_codes(x, CODE: tl.constexpr, WIDE: tl.constexpr):
         return tl.where(code < 0, -number, number)
     asm: tl.constexpr = OPEN_INT8 if CODE == INT8 else OPEN_E4M3 if CODE == E4M3 else OPEN_E5M2
     return tl.inline_asm_elementwise(asm, "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4)
-
-
-@triton.jit
-def open_halves(x, WIDE: tl.constexpr):
-    """[rows, P/2] of INT4 -> [rows, P]: 2 code - 15."""
-    if WIDE:
-        code = x.to(tl.int32)
-        even = (2 * (code & 15) - 15).to(tl.float32)
-        odd = (2 * (code >> 4 & 15) - 15).to(tl.float32)
-    else:
-        # One result each: with two, small tiles came out wrong on a GPU (Triton 3.6).
-        even = tl.inline_asm_elementwise(
-            OPEN_LOW, "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4
-        )
-        odd = tl.inline_asm_elementwise(
-            OPEN_HIGH, "=r,=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=4
-        )
-    return tl.reshape(tl.join(even, odd), (x.shape[0], 2 * x.shape[1]))
 
 
 @triton.jit(do_not_specialize=["count"])
