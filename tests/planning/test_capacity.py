@@ -34,7 +34,7 @@ from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.outline import outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes, ServerShape
 from flyweight.planning.speed import make_decode
-from flyweight.planning.step_cost import CostLine, StepCostModel, fit_steps, make_line
+from flyweight.planning.step_cost import CostLine, StepCostModel, fit_steps, make_line, make_prompts
 
 STEP = 0.01
 NO_LOOP = LoopCost(0.0, 0.0)
@@ -73,6 +73,13 @@ def test_a_step_adds_up() -> None:
     assert model.compute_seconds(seen) == pytest.approx(1.4 + 0.1 + 18e-4 + 0.6 + 0.5)
 
 
+def test_drift_is_the_median_of_what_was_timed() -> None:
+    line = CostLine((1.0, 2.0, 4.0), (1.0, 2.0, 4.0))
+    then = StepCostModel(line, line, 0.0, 0.0, NO_LOOP)
+    now = replace(then, layers=CostLine(line.at, (2.0, 3.0, 40.0)))
+    assert now.measure_drift(then) == 2.0
+
+
 def test_a_linear_model_is_found_again() -> None:
     def layers(seen: StepShape) -> float:
         far = sum(max(0, context - 32) for count, context in seen.chunks if count == 1)
@@ -86,6 +93,23 @@ def test_a_linear_model_is_found_again() -> None:
     for seen in (make_decode(24, 500), StepShape(((512, 1024),), 1, 1024), mixed):
         expected = layers(seen) + 1e-3 + 5e-5 * seen.rows
         assert found.compute_seconds(seen) == pytest.approx(expected, rel=1e-6)
+
+
+def test_steps_of_many_short_prompts_are_timed() -> None:
+    """Prompts of 80 tokens and steps of 512: six whole ones and 32 tokens of another.  A timing
+    that is wrong by a tenth at 64 tokens does not move what 512 take.
+    """
+    assert make_prompts(512, 80) == StepShape(((80, 80),) * 6 + ((32, 32),), 0, 512)
+    assert make_prompts(160, 80) == StepShape(((80, 80),) * 2, 0, 160)
+
+    def layers(seen: StepShape) -> float:
+        return 1e-4 * seen.tokens * (1.1 if seen.tokens == 64 else 1.0)
+
+    found = fit_steps(layers, lambda rows: 0.0, NO_LOOP, (64, 512, 80))
+    assert found.layers.at[-3:] == (128.0, 256.0, 512.0)
+    assert found.layers.compute_seconds(512) == pytest.approx(0.0512)
+    few = fit_steps(layers, lambda rows: 0.0, NO_LOOP, (2, 512, 80))
+    assert few.layers.at[-1] == 160, "two sequences have no more"
 
 
 # --- queues ---
@@ -215,12 +239,13 @@ def test_the_knee_is_between_two_rates() -> None:
     assert find_knee(points[:2]) is None
     slower = [replace(one, rate=one.rate / 2) for one in points]
     pairs = zip(points, slower, strict=True)
-    table = make_validation_table([ValidatedRate(*pair) for pair in pairs], 3.0)
+    table = make_validation_table([ValidatedRate(*pair) for pair in pairs], 3.0, 1.5)
     assert "predicted 3 requests/s (2.4 by these loads), measured 1.2;" in table.notes[0]
-    assert "predicted ÷ measured 2.50" in table.notes[0] and len(table.notes) == 2
+    assert "predicted ÷ measured 2.50" in table.notes[0] and len(table.notes) == 3
+    assert "were 1.50 times" in table.notes[2]
     beyond = ValidatedRate(POINT, POINT, failed=2, why="queue full")
-    lines = make_validation_table([beyond], 3.0).notes
-    assert "measured above 1." in lines[0] and "2 there, as in queue full" in lines[2]
+    lines = make_validation_table([beyond], 3.0, 1.0).notes
+    assert "measured above 1." in lines[0] and "2 there, as in queue full" in lines[3]
 
 
 @pytest.mark.parametrize("knee, more", [(1.0, 0), (0.45, 1), (0.01, 3), (1.7, 1), (9.0, 3)])

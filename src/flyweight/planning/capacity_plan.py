@@ -73,7 +73,10 @@ def predict_capacity(
     if not validate:
         return report
     rates = measure_rates(settings, simulator, asked, found, tell)
-    return replace(report, tables=[*report.tables, make_validation_table(rates, found.rate)])
+    again, _ = calibrate_steps(outline, engine, sizes)
+    drift = again.measure_drift(costs)
+    table = make_validation_table(rates, found.rate, drift)
+    return replace(report, tables=[*report.tables, table])
 
 
 def measure_rates(

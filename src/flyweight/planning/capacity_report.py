@@ -69,8 +69,12 @@ def report_capacity(
     return Report("Capacity", [table], notes, plot_capacity(found, targets))
 
 
-def make_validation_table(rates: Sequence[ValidatedRate], capacity: float) -> ReportTable:
-    """Simulated and measured rates, and the highest that is served by either."""
+def make_validation_table(
+    rates: Sequence[ValidatedRate], capacity: float, drift: float
+) -> ReportTable:
+    """Simulated and measured rates, and the highest that is served by either; after them steps took
+    `drift` times as long as predicted with.
+    """
     rows = [
         (
             one.predicted.rate,
@@ -88,6 +92,7 @@ def make_validation_table(rates: Sequence[ValidatedRate], capacity: float) -> Re
         describe_knees(capacity, rates),
         "Measured over HTTP as `flyweight bench serve` does, with the same arrivals as simulated; "
         f"its client used up to {client:.2f} cores of this machine, other processes {others:.2f}.",
+        f"Costs of steps, timed again after the loads, were {drift:.2f} times those before.",
     ]
     failures = [one for one in rates if one.failed]
     if failures:

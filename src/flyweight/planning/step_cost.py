@@ -11,6 +11,7 @@ Invariant: a cost depends on the step's shape alone, so a simulation on it repea
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from flyweight.plan.roofline import StepShape, count_pairs
 from flyweight.planning.loop_cost import LoopCost
@@ -60,12 +61,20 @@ class StepCostModel:
             seconds += self.head.compute_seconds(seen.rows)
         return seconds + self.loop.compute_seconds(len(seen.chunks))
 
+    def measure_drift(self, earlier: "StepCostModel") -> float:
+        """How many times as long as `earlier` the layers take, the median of what was timed."""
+        return median(
+            self.layers.compute_seconds(n) / earlier.layers.compute_seconds(n)
+            for n in self.layers.at
+        )
+
 
 def fit_steps(
     layers: Measure, head: Callable[[int], float], loop: LoopCost, sizes: tuple[int, int, int]
 ) -> StepCostModel:
     """Times steps with `layers` and rows of logits with `head`; `sizes` are the most sequences and
-    tokens of a step, and the longest context.
+    tokens of a step, and the longest context.  Steps of prompts are timed up to the most tokens,
+    however short one prompt is: a line that goes on from a few tokens multiplies their noise.
     """
     seqs, tokens, longest = sizes
     many = [n for n in DECODES if n < seqs] + [seqs]
@@ -76,12 +85,21 @@ def fit_steps(
     chunk = min(tokens, longest)
     pair = fit_pair(layers, chunk, longest)
     points = {n: layers(make_decode(n, SHORT)) for n in many if n <= tokens}
-    for n in (*(one for one in PROMPTS if one < chunk), chunk):
+    most = min(tokens, seqs * longest)
+    for n in (*(one for one in PROMPTS if one < most), most):
         if n > many[-1]:
-            pairs = count_pairs(n, n, EVERYTHING)
-            points[n] = max(0.0, layers(StepShape(((n, n),), 0, n)) - pair * pairs)
+            seen = make_prompts(n, longest)
+            pairs = sum(count_pairs(count, c, EVERYTHING) for count, c in seen.chunks)
+            points[n] = max(0.0, layers(seen) - pair * pairs)
     rows = {n: head(n) for n in many}
     return StepCostModel(make_line(points), make_line(rows), position, pair, loop)
+
+
+def make_prompts(tokens: int, longest: int) -> StepShape:
+    """A step of whole prompts, as long as they may be, and the beginning of one more."""
+    whole, rest = divmod(tokens, longest)
+    lengths = (longest,) * whole + ((rest,) if rest else ())
+    return StepShape(tuple((n, n) for n in lengths), 0, tokens)
 
 
 def fit_pair(layers: Measure, chunk: int, longest: int) -> float:
