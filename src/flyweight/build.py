@@ -16,6 +16,7 @@ from flyweight.describe import (
     ModelDescription,
     SilentListener,
     check_quality,
+    choose_activations,
     count_allowed_bytes,
     describe,
     find,
@@ -98,24 +99,34 @@ def choose_backend(settings: Settings, cores: int) -> Ops:
 
 
 def _make_cuda(settings: Settings) -> Ops:
-    """The CUDA backend.  It has no int8 activations: the default means bfloat16 there."""
+    """The CUDA backend."""
     try:
         from flyweight.ops.cuda import CudaOps
         from flyweight.ops.cuda.device import find_device
-    except ImportError as missing:
+        from flyweight.ops.cuda.kv import check_stored
+    except (ImportError, OSError) as missing:
         raise ConfigError(
-            f"needs {missing.name}, which is not installed",
+            _describe_missing(missing),
             "backend",
             value="cuda",
             hint="pip install 'flyweight[cuda]', or backend = cpu",
         ) from missing
-    precision = "bf16" if settings.activations == "int8" else settings.activations
+    if settings.kv_cache_dtype != "auto":
+        check_stored(settings.kv_cache_dtype)  # before anything is loaded
     return CudaOps(
         str(find_device()),
-        precision,
+        choose_activations(settings),
         deterministic=settings.deterministic is True,
         graphs=not settings.enforce_eager,
     )
+
+
+def _describe_missing(missing: ImportError | OSError) -> str:
+    """Why torch or Triton cannot be imported: not installed, or a library of theirs is missing."""
+    if isinstance(missing, ModuleNotFoundError):
+        return f"needs {missing.name}, which is not installed"
+    first = str(missing).partition("\n")[0]
+    return f"needs torch and triton, which cannot be imported: {first}"
 
 
 def read_place(ops: Ops) -> Machine:

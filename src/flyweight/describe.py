@@ -188,6 +188,12 @@ def describe_scheduler(scheduler: str) -> str:
     return "a request starts as soon as there is room"
 
 
+def choose_activations(settings: Settings) -> str:
+    """The precision of activations; a GPU has no int8 ones, so the default is bf16 there."""
+    default_on_gpu = settings.backend == "cuda" and settings.activations == "int8"
+    return "bf16" if default_on_gpu else settings.activations
+
+
 def describe_activations(activations: str) -> str:
     """What the precision of activations applies to."""
     if activations == "int8":

@@ -99,6 +99,7 @@ def compact(text: str) -> str:
 ONE_PROCESS = "leave it out, or use 1; --threads sets how many cores are used"
 NO_CODE = "no code but the package's is run"
 NO_GRAPHS = "there are no graphs to capture on a CPU"
+GRAPH_SIZES = "a CPU has no graphs to capture; a GPU's have fixed sizes"
 ONE_ENGINE = "one engine generates and embeds"
 OWN_CONFIG = "the config is used unchanged"
 TEXT_ONLY = "a prompt has no images, audio or video"
@@ -120,16 +121,16 @@ ENGINE = (
     Support("enable-expert-parallel", OFF, "one process computes all experts"),
     Support("disable-custom-all-reduce", BOTH, "one process computes: there is nothing to reduce",
             "none"),
-    Support("cpu-offload-gb", ("0", "0.0"), "weights are already in main memory",
+    Support("cpu-offload-gb", ("0", "0.0"), "weights are in the memory of the device that computes",
             instead="leave it out; --memory-limit limits the memory"),
     Support("swap-space", COUNTS, "a preempted sequence is computed again, not swapped", "none"),
     # kernels and steps
     Support("enforce-eager", BOTH, NO_GRAPHS, "always"),
-    Support("max-seq-len-to-capture", COUNTS, NO_GRAPHS, "0"),
-    Support("cuda-graph-sizes", NONE, NO_GRAPHS),
+    Support("max-seq-len-to-capture", COUNTS, GRAPH_SIZES, "no limit"),
+    Support("cuda-graph-sizes", NONE, GRAPH_SIZES),
     Support("compilation-config", ANY, "kernels are compiled when the package is built",
             is_object=True),
-    Support("attention-backend", ANY, "the CPU has one attention backend"),
+    Support("attention-backend", ANY, "each device has one attention backend"),
     Support("deterministic", ON, "every row is computed the same way in any batch; there is no "
             "other kernel to switch to",
             instead="leave it out: an answer does not depend on other requests"),
@@ -263,9 +264,13 @@ def select_supports(
     supports: Mapping[str, Support], options: Mapping[str, Value]
 ) -> Mapping[str, Support]:
     """The options that choose nothing, given the device that is requested."""
-    if options.get("device") not in GPU and options.get("backend") != "cuda":
+    if not computes_on_gpu(options):
         return supports
     return {name: row for name, row in supports.items() if name not in GPU_OPTIONS}
+
+
+def computes_on_gpu(options: Mapping[str, Value]) -> bool:
+    return options.get("device") in GPU or options.get("backend") == "cuda"
 
 
 def index_supports(*tables: tuple[Support, ...]) -> Mapping[str, Support]:

@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 
 from flyweight.arguments import objects
-from flyweight.arguments.compat import GPU_OPTIONS
+from flyweight.arguments.compat import GPU_OPTIONS, computes_on_gpu
 from flyweight.arguments.draft import DraftArguments, Meaning
 from flyweight.arguments.options import Flag, make_flags, number
 from flyweight.config import Settings
@@ -58,10 +58,10 @@ def apply_utilization(draft: DraftArguments) -> None:
             f"nearest valid: {1.0 if share > 1 else 0.01}"
         )
     draft.engine["memory_limit"] = f"{100 * share:.9f}".rstrip("0").rstrip(".") + "%"
-    draft.note(
-        "gpu-memory-utilization", f"memory_limit {draft.engine['memory_limit']}",
-        "on a CPU it is that share of the memory this process may use (cgroups counted)",
-    )  # fmt: skip
+    of = "on a CPU it is that share of the memory this process may use (cgroups counted)"
+    if computes_on_gpu(draft.options):
+        of = "that share of the GPU's memory"
+    draft.note("gpu-memory-utilization", f"memory_limit {draft.engine['memory_limit']}", of)
 
 
 def apply_device(draft: DraftArguments) -> None:

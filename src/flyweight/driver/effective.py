@@ -11,7 +11,12 @@ from flyweight.arguments.draft import DEFAULT, SettingRequest
 from flyweight.arguments.engine import EngineChoices
 from flyweight.build import LoadedModel
 from flyweight.config import Settings
-from flyweight.describe import describe_activations, describe_kernels, describe_scheduler
+from flyweight.describe import (
+    choose_activations,
+    describe_activations,
+    describe_kernels,
+    describe_scheduler,
+)
 from flyweight.engine.engine import Engine
 from flyweight.outputs import Counter, Gauge
 from flyweight.plan.memory import format_size
@@ -59,7 +64,8 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     )
     if loaded.quantisation:
         yield row("quantised weights", loaded.quantisation, describe_kernels(loaded.opened))
-    yield row("activations", settings.activations, describe_activations(settings.activations))
+    precision = choose_activations(settings)
+    yield row("activations", precision, describe_activations(precision))
     yield row("kv_cache_dtype", plan.sizing.kv_dtype, KV_TYPES[plan.sizing.kv_dtype].meaning)
     yield row("block_size", limits.block_size, f"tokens in a block; {limits.blocks} blocks")
     yield row("max_num_seqs", limits.max_num_seqs, "sequences in a step")
@@ -72,18 +78,20 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     speculation = f"ngram, {drafts} tokens a step" if drafts else "off"
     yield row("speculative_config", speculation, "answers are the same with and without")
     yield row("threads", plan.sizing.threads, "threads that compute")
-    yield row("isa", loaded.isa, "instruction set of the kernels")
     if settings.backend == "cuda":
-        yield from _list_gpu(settings, row)
+        yield from _list_gpu(settings, loaded.isa, row)
+    else:
+        yield row("isa", loaded.isa, "instruction set of the kernels")
     yield row("max_logprobs", settings.max_logprobs, "most log-probabilities of a token")
     if settings.adapters:
         yield row("adapters", ", ".join(settings.adapters), "LoRA adapters, by name")
 
 
 def _list_gpu(
-    settings: Settings, row: Callable[[str, object, str], SettingRequest]
+    settings: Settings, name: str, row: Callable[[str, object, str], SettingRequest]
 ) -> Iterator[SettingRequest]:
-    """What is chosen on a GPU alone."""
+    """What is chosen on a GPU alone; `name` is the GPU's."""
+    yield row("GPU", name, "the device that computes")
     why = "off: dense bf16 products of 64 rows and more by cuBLAS; on: 14 % slower prompts (H200)"
     yield row("deterministic", "on" if settings.deterministic else "off", why)
     graphs = "off" if settings.enforce_eager else "on"

@@ -61,7 +61,7 @@ def report_memory(
     kinds = f"; every matrix taken as {KINDS_BY_BITS[use.bits]}" if use.bits else ""
     notes = [
         f"Known from {basis}{kinds}. No weight was read.",
-        "flyweight computes on CPUs; a row of a GPU compares the same bytes with its memory.",
+        "The plan is a CPU's; a row of a GPU compares the same bytes with its memory.",
     ]
     tokenizer = planner.outline.tokenizer
     if tokenizer is None or not tokenizer.vocab_size:

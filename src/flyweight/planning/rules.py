@@ -106,7 +106,7 @@ def check_cpu(facts: AdviceFacts) -> RuleCheck:
 
 
 def check_edge(facts: AdviceFacts) -> RuleCheck:
-    return RuleCheck("flyweight computes on CPUs only; `plan device` compares costs", None)
+    return RuleCheck("`--device cuda` computes on a GPU; `plan device` compares costs", None)
 
 
 def check_cloud(facts: AdviceFacts) -> RuleCheck:

@@ -64,14 +64,7 @@ def make_kv_layer(
             f"KV group with V of {group.v_dim} elements in K of {group.k_dim}; "
             f"allowed: at most {group.k_dim}"
         )
-    if dtype not in TYPES and dtype not in CODES:
-        known = ", ".join((*TYPES, *CODES))
-        raise ConfigError(
-            f"is not stored on a GPU; allowed: {known}",
-            "kv_cache_dtype",
-            value=dtype,
-            hint="nearest valid: int8",
-        )
+    check_stored(dtype)
     check_codes(group, block_size, dtype)
     shape = blocks + 1, group.heads, block_size
     k = torch.empty((*shape, group.k_dim), dtype=TYPES.get(dtype, torch.int8), device=device)
@@ -83,6 +76,17 @@ def make_kv_layer(
     scales = of_k, of_k if v is None else torch.empty_like(of_k)
     turns = 0 if group.v_in_k else (group.k_dim & -group.k_dim).bit_length() - 1
     return CudaKV(group, blocks, block_size, dtype, k, v, pairs, scales, turns)
+
+
+def check_stored(dtype: str) -> None:
+    """Refuses a type of K and V that this backend does not store."""
+    if dtype not in TYPES and dtype not in CODES:
+        raise ConfigError(
+            f"is not stored on a GPU; allowed: {', '.join((*TYPES, *CODES))}",
+            "kv_cache_dtype",
+            value=dtype,
+            hint="nearest valid: int8",
+        )
 
 
 def move_kv(kv: KVLayer, src: Tensor, dst: Tensor) -> None:
