@@ -264,6 +264,7 @@ def make_memory_plan(
         grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
         server=count_server_bytes(vocab) if served else 0,
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
+        on_gpu=here.device,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, held + others)

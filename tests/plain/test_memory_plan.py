@@ -198,3 +198,15 @@ def test_a_plan_fits_or_suggests_what_does(limit, length, seqs, tokens, least) -
             narrow = replace(narrow, **{name: int(value) for name, value in given.items()})
             # other processes of the same program may hold a little more to begin with
             assert plan_memory(NEEDS, narrow, (HELD + 2 * MIB, bound[1]), narrow.max_model_len)
+
+
+def test_attention_on_a_gpu_keeps_results_of_splits() -> None:
+    """16 heads of 128: 12 padded rows of 8 sequences and 512 prompt tokens, each with a result of
+    8 splits of the first 1,024 positions and one for each 512 beyond, up to a power of two.
+    """
+    for context, splits in ((4096, 8 + 6), (4097, 8 + 14)):
+        sizing = replace(SIZING, max_model_len=context)
+        on_cpu = make_smallest_plan(NEEDS, sizing, (HELD, 64 << 30))
+        on_gpu = make_smallest_plan(NEEDS, replace(sizing, on_gpu=True), (HELD, 64 << 30))
+        assert on_gpu.step - on_cpu.step == (12 + 512) * 16 * splits * (128 + 2) * 4
+        assert on_gpu.need > on_cpu.need

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flyweight.errors import ConfigError
-from flyweight.plan.step import attend_bytes, count_layer_bytes, sample_bytes
+from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
 from flyweight.spec import KV_TYPES, ModelSpec
 
 MIB = 1 << 20
@@ -23,6 +23,7 @@ TOKEN_BYTES, SCORES, SCORE_BYTES = 320, 20, 8
 MOST_SCORES = 64  # that the sampler lists
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
+LEAST_WIDTH = 16  # blocks of a GPU's tables
 # The processes of a server next to the engine's, measured after 20,000 mixed requests: the API
 # server, with its own copy of the vocabulary, and two that try schemas.
 API_SERVER, API_SERVER_TOKEN, VALIDATORS = 54 * MIB, 160, 40 * MIB
@@ -47,7 +48,7 @@ class Sizing:
     """The settings that decide memory.  `blocks` 0 means as many as can be used and fit.  `scored`
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
-    log-probabilities may be listed with a token's own.
+    log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's.
     """
 
     max_model_len: int
@@ -62,6 +63,7 @@ class Sizing:
     grammars: int = 0
     server: int = 0
     scores: int = SCORES
+    on_gpu: bool = False
 
     @property
     def token(self) -> int:
@@ -196,6 +198,8 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
     rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens) + sizing.scored, tokens)
     where = tokens, sizing.max_num_seqs, sizing.max_model_len, sizing.threads
     attention = max(attend_bytes(layer, *where) for layer in set(spec.layers))
+    if sizing.on_gpu:
+        attention += _count_gpu_attention(spec, sizing)
     return MemoryPlan(
         base=bounds[0],
         weights=needs.weights,
@@ -207,6 +211,13 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
         limit=bounds[1],
         sizing=sizing,
     )
+
+
+def _count_gpu_attention(spec: ModelSpec, sizing: Sizing) -> int:
+    """The most that attention of any layer needs; tables are a power of two of blocks wide."""
+    blocks = max(LEAST_WIDTH, 1 << (-(-sizing.max_model_len // sizing.block_size) - 1).bit_length())
+    where = sizing.max_num_batched_tokens, sizing.max_num_seqs, blocks * sizing.block_size
+    return max(count_gpu_records(layer, *where) for layer in set(spec.layers))
 
 
 def _count_listed_bytes(sizing: Sizing, rows: int) -> int:

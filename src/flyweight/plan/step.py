@@ -16,6 +16,8 @@ FLOAT = 4
 ROUNDED = {"int8": 1.5, "bf16": 2.0, "f32": 4.0}
 SPLIT, MOST_RECORDS = 512, 1 << 17  # attention: positions of a split, records of splits kept apart
 MOST_SHARED = 1 << 12  # rows of query heads that read a prefix together, two records each
+# On a GPU: the first positions and their splits; query heads of prompt tokens with splits apart.
+GPU_NEAR, GPU_SHORT, GPU_APART = 1024, 128, 128 * 132 // 2
 SHARING = 8  # tokens of a sequence that reads with others, at most
 TILE = 64  # positions of K and V widened at a time, at most
 WAVE = 16  # rows sampled together
@@ -107,6 +109,19 @@ def attend_bytes(layer: LayerSpec, tokens: int, sequences: int, context: int, th
     sharing = min(tokens, SHARING * sequences) if sequences > 1 else 0
     shared = 2 * min(sharing * layer.heads, MOST_SHARED)
     return FLOAT * (threads * worker + max(min(records, MOST_RECORDS), shared) * record)
+
+
+def count_gpu_records(layer: LayerSpec, tokens: int, sequences: int, width: int) -> int:
+    """Working memory of attention on a GPU (ops/cuda/attention.py): a result for each split of
+    `width` positions and query head, of a decode step, which a graph keeps, and of as many prompt
+    tokens as may have their splits computed side by side.
+    """
+    near = min(width, GPU_NEAR)
+    splits = -(-near // GPU_SHORT) + -(-(width - near) // SPLIT)
+    # steps are padded, by 3 rows to 5 at most
+    decode = (8 * min(tokens, sequences) // 5) * layer.heads
+    prompt = min(tokens * layer.heads, GPU_APART)
+    return FLOAT * (decode + prompt) * splits * (layer.kv.v_dim + 2)
 
 
 def count_experts_bytes(

@@ -6,7 +6,8 @@ bf16.  Accumulation is float32, in an order that depends on the shape of the wei
 position of a token, never on the other rows of a call.  Host arrays (a batch's columns, vectors of
 weights) are copied to the device once and kept.  Knows no models and no files.
 
-Behind it: weights, linear, attention, rows (norms, activations), experts, sample, stack (graphs).
+Behind it: weights, linear, attention, rows (norms, activations), experts, sample, step (a batch's
+columns) and graphs.
 With TRITON_INTERPRET=1 and device "cpu" the kernels run in Triton's interpreter, for tests.
 """
 

@@ -1,0 +1,81 @@
+"""What is decided before a GPU computes: refusals, the effective settings, memory of attention."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from op_cases import paged
+
+from flyweight.build import choose_backend
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.ops.cuda import CudaOps
+from flyweight.ops.cuda.attention import make_kv_layer, plan_launch
+from flyweight.ops.cuda.step import ROWS, FixedColumns
+from flyweight.plan.step import count_gpu_records
+from flyweight.spec import KVGroup
+from flyweight.wire import Batch
+
+
+def test_a_type_of_kv_is_refused_before_loading(device: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        choose_backend(Settings(backend="cuda", kv_cache_dtype="int4"), 1)
+    assert str(refused.value) == (
+        "kv_cache_dtype = 'int4' is not stored on a GPU; allowed: bf16, f16, f32, int8, fp8_e4m3, "
+        "fp8_e5m2; nearest valid: int8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "computed"), [("int8", "bf16"), ("bf16", "bf16"), ("f32", "f32")]
+)
+def test_activations(device: str, given: str, computed: str) -> None:
+    ops = choose_backend(Settings(backend="cuda", activations=given), 1)
+    assert isinstance(ops, CudaOps) and ops.activations == computed
+
+
+@pytest.mark.parametrize(
+    "heads, kv_heads, dim", [(32, 8, 128), (16, 1, 512), (7, 1, 64), (9, 3, 48)]
+)
+def test_memory_of_attention_is_planned(device: str, heads: int, kv_heads: int, dim: int) -> None:
+    """Steps of any shape keep at most the planned results of splits."""
+    group = KVGroup(heads=kv_heads, k_dim=dim, v_dim=dim)
+    kv = make_kv_layer(group, 1, 16, "bf16", torch.device(device))
+    layer: Any = SimpleNamespace(heads=heads, kv=group)
+    counts, widths = (1, 2, 5, 60, 64, 200, 512, 4096), (256, 1024, 4096, 1 << 17)
+    for most, sequences, width in itertools.product(counts, (1, 5, 16, 449), widths):
+        tokens = most * sequences
+        decode = most == 1
+        rows = next((n for n in ROWS if n >= tokens), tokens) if decode else tokens
+        batch: Any = SimpleNamespace(
+            most=most, decode=decode, longest=width, tables=np.zeros((sequences, 1))
+        )
+        plan = plan_launch(kv, batch, rows, heads // kv_heads)
+        if plan.lanes > 1:
+            needed = 4 * rows * heads * plan.splits * (dim + 2)
+            assert needed <= count_gpu_records(layer, tokens, sequences, width)
+
+
+def test_a_buffer_is_filled_when_it_was_copied() -> None:
+    """Also where the step before samples nothing, so that nothing has waited for it."""
+    columns = FixedColumns(1, 16, 8, torch.device("cpu"))
+    seen: list[tuple[str, int]] = []
+
+    class Event:
+        def synchronize(self) -> None:
+            seen.append(("wait", columns.values[0]))
+
+        def record(self) -> None:
+            seen.append(("record", columns.values[0]))
+
+    columns.copied = Event()  # type: ignore[assignment]
+    memory = paged(np.random.default_rng(3), [(3, 1)], 8)
+    batches: list[Batch] = [memory.step([(3, 1)]) for _ in range(2)]
+    for token, batch in enumerate(batches):
+        batch.tokens[:] = token + 7
+        columns.fill(batch, (1, 8))
+    assert [what for what, _ in seen] == ["wait", "record"] * 2
+    assert [token for _, token in seen[1:]] == [7, 7, 8]
