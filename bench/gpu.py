@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "src")]
 
 from gpu_parts.measure import Bench, measure_ceilings  # noqa: E402
-from gpu_parts.models import make_model  # noqa: E402
+from gpu_parts.models import CONFIGS, make_model  # noqa: E402
+from gpu_parts.models import KINDS as READ_KINDS  # noqa: E402
 from gpu_parts.workload import (  # noqa: E402
     make_engine,
     make_workload,
@@ -149,11 +150,21 @@ def parse_arguments() -> argparse.Namespace:
     def split(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
         return lambda text: [convert(part) for part in text.split(",")]
 
+    def choose(known: Iterable[str]) -> Callable[[str], list[str]]:
+        def check(text: str) -> list[str]:
+            for part in text.split(","):
+                if part not in known:
+                    words = f"{part!r} is unknown; allowed: {', '.join(known)}"
+                    raise argparse.ArgumentTypeError(words)
+            return text.split(",")
+
+        return check
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
-    parser.add_argument("--parts", type=split(str), default=list(PARTS))
-    parser.add_argument("--models", type=split(str), default=list(MODELS))
-    parser.add_argument("--kinds", type=split(str), default=list(KINDS))
+    parser.add_argument("--parts", type=choose(PARTS), default=list(PARTS))
+    parser.add_argument("--models", type=choose(CONFIGS), default=list(MODELS))
+    parser.add_argument("--kinds", type=choose(READ_KINDS), default=list(KINDS))
     parser.add_argument("--batches", type=split(int), default=list(BATCHES))
     parser.add_argument("--prompts", type=split(int), default=list(PROMPTS))
     parser.add_argument("--requests", type=int, default=256)
@@ -169,6 +180,8 @@ def main() -> None:
     results.take("device", describe_device)
     if "ops" in args.parts:
         results.take("ops", check_ops)
+    if "ceilings" in args.parts:
+        results.take("ceilings", measure_ceilings)
     for name in args.models:
         for kind in args.kinds:
             if {"decode", "prefill"} & set(args.parts):

@@ -38,7 +38,7 @@ MEMORY = 24 << 30  # at most
 
 
 def measure(calls: list[Callable[[], object]], budget: float = 0.03) -> float:
-    """Seconds of one call, through a CUDA graph of all of them; the best of eight."""
+    """Seconds of one call, through a CUDA graph of all of them; the best of up to eight."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()

@@ -40,7 +40,7 @@ SWEPT = {  # BN, BT, warps, stages
 
 
 def measure(calls: list[Callable[[], object]], budget: float = 0.03) -> float:
-    """Seconds of one call, through a CUDA graph of all of them; the best of five."""
+    """Seconds of one call, through a CUDA graph of all of them; the best of up to eight."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()

@@ -107,8 +107,11 @@ class MemoryPlan:
         """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
         back before K/V is touched.
         """
+        what = (
+            "on the GPU, and the reserve" if self.sizing.on_gpu else "Python, libraries, tokenizer"
+        )
         rows = [
-            ("held already (Python, libraries, tokenizer)", self.base),
+            (f"held already ({what})", self.base),
             ("weights", self.weights),
             ("weights' last huge pages", self.rounding),
             (f"K/V, {self.blocks} blocks of {self.sizing.block_size} tokens", self.kv),

@@ -14,6 +14,7 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.ops.cuda import CudaOps
 from flyweight.ops.cuda.attention import make_kv_layer, plan_launch
+from flyweight.ops.cuda.device import read_memory
 from flyweight.ops.cuda.step import ROWS, FixedColumns
 from flyweight.plan.step import count_gpu_records
 from flyweight.spec import KVGroup
@@ -79,3 +80,11 @@ def test_a_buffer_is_filled_when_it_was_copied() -> None:
         columns.fill(batch, (1, 8))
     assert [what for what, _ in seen] == ["wait", "record"] * 2
     assert [token for _, token in seen[1:]] == [7, 7, 8]
+
+
+def test_what_torch_keeps_of_a_closed_model_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (50 if given_back else 10, 100))
+    assert read_memory(torch.device("cuda")) == (100, 50)
+    assert read_memory(torch.device("cpu")) is None

@@ -1,6 +1,7 @@
 """The device that computes: the first GPU that CUDA shows, or the CPU under Triton's interpreter.
 
-Invariant: memory is read afresh; nothing is allocated to read it.
+Invariant: memory is read afresh; nothing is allocated to read it, and what torch keeps of models
+that were closed is given back first.
 """
 
 import torch
@@ -27,5 +28,6 @@ def read_memory(device: torch.device) -> tuple[int, int] | None:
     """(total, free) bytes of the device; None where it is the CPU."""
     if device.type != "cuda":
         return None
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return total, free
