@@ -102,5 +102,5 @@ class KVCacheModel:
             sampling=columns([]),
         )
         hidden = runner.model.compute_hidden(batch, runner.kv, batch.rows)  # [1, H]
-        self.logits = runner.model.compute_logits(hidden)[0]
+        self.logits = runner.ops.fetch(runner.model.compute_logits(hidden))[0]
         self.length = context

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from flyweight import LLM, SamplingParams
+from flyweight import LLM, KVCacheModel, SamplingParams
 from flyweight.config import find_data_folder
 
 DATA = find_data_folder()
@@ -31,3 +32,34 @@ def test_tokens_do_not_depend_on_company(device: str) -> None:
     on_gpu = {"device": "cuda", "deterministic": True}
     together = generate(PROMPTS, params, **on_gpu)
     assert [generate([prompt], params, **on_gpu)[0] for prompt in PROMPTS[:2]] == together[:2]
+
+
+def test_logits_by_hand_are_on_the_host(device: str) -> None:
+    model = KVCacheModel(MODEL, backend="cuda", max_model_len=16)
+    logits = model.prefill(PROMPTS[0])
+    assert isinstance(logits, np.ndarray) and logits.shape == (model.loaded.spec.vocab,)
+
+
+def test_features_read_and_write_host_arrays(device: str) -> None:
+    """Choices that share a prompt, a caller's logits processor, scores of a prompt, embeddings."""
+
+    def choose(generated: object, row: np.ndarray) -> np.ndarray:
+        row[5] = row.max() + 1
+        return row
+
+    params = [
+        SamplingParams(temperature=1, seed=7, n=2, max_tokens=2),
+        SamplingParams(temperature=0, max_tokens=1, logits_processors=[choose]),
+        SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=2),
+    ]
+    found = []
+    for backend in ("cpu", "cuda"):
+        llm = LLM(MODEL, backend=backend, activations="f32", kv_cache_dtype="f32", max_model_len=64)
+        outs = llm.generate(PROMPTS, params, use_tqdm=False)
+        scores = [list(of or ()) for of in outs[2].prompt_logprobs or ()]
+        found.append(([[o.token_ids for o in out.outputs] for out in outs], scores))
+        vector = np.asarray(llm.embed(PROMPTS[0], use_tqdm=False)[0].outputs.embedding)
+        if backend == "cpu":
+            want = vector
+    assert found[0] == found[1] and found[0][0][1] == [[5]]
+    assert np.abs(vector - want).max() < 1e-4
