@@ -64,6 +64,8 @@ def multiply_dense(x: Tensor, w: CudaWeight) -> Tensor:
     """cuBLAS: the order of a sum depends on the number of rows."""
     try:
         out = torch.mm(x, w.data.t(), out_dtype=torch.float32)
+    except torch.OutOfMemoryError:
+        raise
     except (TypeError, RuntimeError):
         out = torch.mm(x, w.data.t()).float()
     return out if w.bias is None else out.add_(w.bias)
