@@ -29,7 +29,7 @@ from flyweight.planning.capacity_check import (
 )
 from flyweight.planning.capacity_plan import plan_limits
 from flyweight.planning.capacity_report import make_validation_table, report_capacity
-from flyweight.planning.local_server import start_server
+from flyweight.planning.local_server import serve_locally
 from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.outline import outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes, ServerShape
@@ -211,7 +211,7 @@ def test_a_server_is_sent_the_simulated_load() -> None:
     """Functional: times are of this machine, and no test compares them."""
     settings = Settings.of(model="stories", threads=1, max_num_seqs=4, max_model_len=64)
     simulator, rounds = QueueSimulator(make_server(4), constant), list[tuple[str, int, int]]()
-    with start_server(settings) as server:
+    with serve_locally(settings) as server:
         check = RateCheck(
             server, simulator, TARGETS, pytest.fail, lambda *round: rounds.append(round)
         )
@@ -226,7 +226,7 @@ def test_a_server_is_sent_the_simulated_load() -> None:
 
 def test_a_server_that_does_not_start_says_why() -> None:
     refused = pytest.raises(EngineError, match=r"did not start: .*nowhere")
-    with refused, start_server(Settings(model="/nowhere/model.gguf")):
+    with refused, serve_locally(Settings(model="/nowhere/model.gguf")):
         pass
 
 

@@ -21,7 +21,7 @@ from flyweight.planning.capacity_check import (
     measure_around,
 )
 from flyweight.planning.capacity_report import make_validation_table, report_capacity
-from flyweight.planning.local_server import start_server
+from flyweight.planning.local_server import serve_locally
 from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServerShape
 from flyweight.planning.report import Report
@@ -89,7 +89,7 @@ def measure_rates(
     """Starts a server and sends it loads around the capacity; each is simulated as well."""
     load, targets = asked.load, asked.targets
     tell.round("the server starts", 0, WARM)
-    with start_server(settings) as server:
+    with serve_locally(settings) as server:
         check = RateCheck(server, simulator, targets, tell.note, tell.round)
         check.play(replace(load, count=WARM), found.rate)
 

@@ -32,7 +32,7 @@ class LocalServer:
 
 
 @contextmanager
-def start_server(settings: Settings) -> Iterator[LocalServer]:
+def serve_locally(settings: Settings) -> Iterator[LocalServer]:
     """The server, once it takes requests.  Raises `EngineError` where it does not come up."""
     given = to_portable({name: getattr(settings, name) for name in settings.__slots__})
     with tempfile.TemporaryFile() as log:
