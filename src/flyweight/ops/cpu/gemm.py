@@ -14,16 +14,14 @@ from numpy.typing import NDArray
 
 from flyweight import _native
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import DENSE_KINDS, Array, Part, choose_rounding
+from flyweight.ops.base import Array, Part, choose_rounding
 from flyweight.ops.grouped import (
-    BASES,
-    LAYOUTS,
     BlockRows,
     GroupedWeight,
-    count_block,
     find_base,
 )
 from flyweight.ops.operands import Weights
+from flyweight.ops.parts import check_columns, find_part_kind
 from flyweight.wire import F32, I32, U8
 
 LARGE = 1 << 18  # bytes of a result whose memory is kept: one row of a large vocabulary has more
@@ -158,32 +156,6 @@ def copy_bias(shape: tuple[int, int], bias: F32 | None) -> F32 | None:
     if own is not None and own.shape != shape[:1]:
         raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
     return own
-
-
-def find_part_kind(part: Part) -> str:
-    """The packed kind of a part; raises CheckpointError where no kernel reads it."""
-    if isinstance(part, BlockRows):
-        return part.kind
-    if not isinstance(part, GroupedWeight):
-        kind = DENSE_KINDS.get(part.dtype.name)
-        if kind is None or part.ndim != 2:
-            known = ", ".join(DENSE_KINDS)
-            raise CheckpointError(
-                f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}"
-            )
-        return kind
-    if not part.kind:
-        known = ", ".join((*LAYOUTS, *BASES))
-        raise CheckpointError(f"quantised weight of {part.layout} has no kernel; known: {known}")
-    return part.kind
-
-
-def check_columns(shape: tuple[int, int], kind: str) -> None:
-    block = count_block(kind)
-    if shape[1] % block:
-        raise CheckpointError(
-            f"{kind} weight with {shape[1]} columns; must be a multiple of {block}"
-        )
 
 
 def list_fields(

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from flyweight.errors import CheckpointError
-from flyweight.ops.base import DENSE_KINDS, Part
+from flyweight.ops.base import Part
 from flyweight.ops.cuda.forms import UNIT, Form, count_bytes, find_form, pad
-from flyweight.ops.grouped import BASES, LAYOUTS, BlockRows, GroupedWeight, count_block
+from flyweight.ops.grouped import BlockRows, GroupedWeight
+from flyweight.ops.parts import check_columns, find_part_kind
 
 DENSE_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -58,6 +59,8 @@ def pack(
     weight: CudaWeight | None = None
     row, first = 0, None
     for part in parts:
+        if isinstance(part, BlockRows):
+            raise CheckpointError(f"blocks of {part.kind} are not read on a GPU; parse them first")
         kind, rows = find_part_kind(part), part.shape[0]
         if weight is None:
             check_columns(shape, kind)
@@ -212,32 +215,6 @@ def upload_bias(shape: tuple[int, int], bias: Any, device: torch.device) -> Tens
     if own.shape != shape[:1]:
         raise CheckpointError(f"bias of shape {own.shape} where {shape[:1]} is needed")
     return torch.from_numpy(own).to(device)
-
-
-def find_part_kind(part: Part) -> str:
-    """The packed kind of a part; raises CheckpointError where no kernel reads it."""
-    if isinstance(part, BlockRows):
-        raise CheckpointError(f"blocks of {part.kind} are not read on the device; parse them first")
-    if not isinstance(part, GroupedWeight):
-        kind = DENSE_KINDS.get(part.dtype.name)
-        if kind is None or part.ndim != 2:
-            known = ", ".join(DENSE_KINDS)
-            raise CheckpointError(
-                f"dense weight of {part.dtype}, {part.ndim} axes; known: 2 axes of {known}"
-            )
-        return kind
-    if not part.kind:
-        known = ", ".join((*LAYOUTS, *BASES))
-        raise CheckpointError(f"quantised weight of {part.layout} has no kernel; known: {known}")
-    return part.kind
-
-
-def check_columns(shape: tuple[int, int], kind: str) -> None:
-    block = count_block(kind)
-    if shape[1] % block:
-        raise CheckpointError(
-            f"{kind} weight with {shape[1]} columns; must be a multiple of {block}"
-        )
 
 
 def check_extras(part: GroupedWeight, first: Any) -> None:
