@@ -10,7 +10,33 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flyweight.ops.base import Array
+from flyweight.sampling.options import SequenceOptions
 from flyweight.wire import F32, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSampling:
+    """How the target draws a request's next tokens: the token at position p depends on the
+    distribution there and on (`seed`, `choice`, p).  `options` are all of the request's options;
+    those beyond the fields here are in ids of the target's vocabulary.
+    """
+
+    seed: int = 0
+    choice: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    options: SequenceOptions | None = None
+
+    @classmethod
+    def of(cls, options: SequenceOptions) -> "DraftSampling":
+        p = options.params
+        cuts = p.temperature, p.top_k, p.top_p, p.min_p
+        return cls(options.seed, options.choice, *cuts, options)
+
+
+GREEDY = DraftSampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +44,18 @@ class DraftRequest:
     """A sequence about to decode.
 
     `tokens` are all those settled so far (prompt and accepted, no drafts), only ever appended to
-    under one `id`; `blocks` its table; at most `limit` draft tokens are wanted.
+    under one `id`; their number is the position of the first draft token.  `blocks` is its table;
+    at most `limit` draft tokens are wanted.  What is learned of one `tenant` (the request's salt)
+    or under one `adapter` may not be shown to another.
     """
 
     id: Hashable
     tokens: Sequence[int]
     blocks: Sequence[int]
     limit: int
+    sampling: DraftSampling = GREEDY
+    tenant: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

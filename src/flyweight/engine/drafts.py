@@ -6,7 +6,7 @@ Invariant: a wrong draft costs time, never text.  Knows no concrete drafter.
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from flyweight.draft.drafter import Drafter, DraftRequest
+from flyweight.draft.drafter import Drafter, DraftRequest, DraftSampling
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
@@ -50,9 +50,7 @@ class Drafts:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
                 seqs.append(seq)
-                requests.append(
-                    DraftRequest((seq.request.id, seq.index), seq.tokens, seq.table.blocks, limit)
-                )
+                requests.append(make_draft_request(seq, limit))
         for seq, request, draft in zip(seqs, requests, self.drafter.propose(requests), strict=True):
             assert draft.parents is None, "tree drafts are not verified yet"
             seq.draft = cut(seq, list(draft.tokens[: request.limit]))
@@ -62,6 +60,20 @@ class Drafts:
         if self.drafter is not None:
             for id in ids:
                 self.drafter.forget(id)
+
+
+def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:
+    """What a drafter is told of a sequence."""
+    request = seq.request
+    return DraftRequest(
+        (request.id, seq.index),
+        seq.tokens,
+        seq.table.blocks,
+        limit,
+        DraftSampling.of(seq.options),
+        request.salt,
+        request.adapter,
+    )
 
 
 def accept_drafts(draft: Seq[int], sampled: Seq[int]) -> list[int]:
