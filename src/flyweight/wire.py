@@ -5,6 +5,7 @@ Invariant: plain integer and float arrays, C-contiguous, laid end to end by sequ
 travels. T tokens, S sequences, R rows that need logits, M blocks of the longest table.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -139,3 +140,4 @@ class Sampled:
     top_logprobs: F32  # [R,n]
     mu: F64 | None = None  # [R]
     hidden: F32 | None = None  # [E,H] after the final norm, where the batch wants any
+    taps: Mapping[int, Tensor] | None = None  # [T,H] by layer, where a drafter taps some

@@ -153,6 +153,8 @@ class OracleDrafter:
         self.requests = {r.id: r for r in requests}
         self.rng = random.Random(seed)
 
+    taps = ()
+
     def observe(self, batch: object, taps: object) -> None: ...
     def forget(self, id: Hashable) -> None: ...
 

@@ -9,9 +9,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flyweight.ops.base import Array
 from flyweight.sampling.options import SequenceOptions
-from flyweight.wire import F32, Batch
+from flyweight.wire import F32, Batch, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,17 @@ class Draft:
 
 
 class Drafter(Protocol):
-    """Called between steps, by the engine's one thread."""
+    """Called between steps, by the engine's one thread.  `taps` are the layers whose states it
+    wants: i for the residual after layer i, -1 for the final hidden state.
+    """
 
-    def observe(self, batch: Batch, taps: Mapping[int, Array]) -> None:
-        """Sees a finished step, and the hidden states [T,H] of the layers it taps."""
+    @property
+    def taps(self) -> tuple[int, ...]: ...
+    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
+        """Sees a finished step, and for each of its taps the states [T,H] of the step's tokens,
+        arrays of the backend: position p of a sequence is at the token whose slot is
+        blocks[p // B] * B + p % B.
+        """
         ...
 
     def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:

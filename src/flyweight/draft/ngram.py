@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.errors import ConfigError
-from flyweight.ops.base import Array
-from flyweight.wire import Batch
+from flyweight.wire import Batch, Tensor
 
 WALK = 256  # matches looked at per step; only text that repeats itself more than that is cut short
 
@@ -27,6 +26,8 @@ class NgramIndex:
 class NgramDrafter:
     """A `Drafter` that needs no model.  Raises `ConfigError` when min is below 1 or above max."""
 
+    taps = ()
+
     def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 2) -> None:
         if not 1 <= prompt_lookup_min <= prompt_lookup_max:
             raise ConfigError(
@@ -39,7 +40,7 @@ class NgramDrafter:
         self._max, self._min = prompt_lookup_max, prompt_lookup_min
         self._chains: dict[Hashable, NgramIndex] = {}
 
-    def observe(self, batch: Batch, taps: Mapping[int, Array]) -> None:
+    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         """Nothing to learn: the text is in the requests."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:

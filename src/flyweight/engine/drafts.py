@@ -10,7 +10,7 @@ from flyweight.draft.drafter import Drafter, DraftRequest, DraftSampling
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
-from flyweight.wire import Batch
+from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
 
@@ -36,13 +36,13 @@ class Drafts:
             self.places[place] += 1
         return accepted
 
-    def propose(self, batch: Batch, cut: Cut) -> None:
+    def propose(self, batch: Batch, sampled: Sampled, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
         it.
         """
         if self.drafter is None:
             return
-        self.drafter.observe(batch, {})
+        self.drafter.observe(batch, sampled.taps or {})
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
         requests: list[DraftRequest] = []

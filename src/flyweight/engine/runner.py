@@ -5,7 +5,7 @@ a step is done when `submit` returns; `wait` is where steps that overlap would b
 only, no sequences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,6 +23,14 @@ class Model(Protocol):
 
     def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> Tensor:
         """Writes K/V of the batch's T tokens; final hidden states of `rows` of them: [R, H]."""
+        ...
+
+    def compute_tapped(
+        self, batch: Batch, kv: Sequence[KVLayer], rows: I32, taps: Sequence[int]
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """`compute_hidden`, the same bits, and [T, H] for each tap: the residual after that layer;
+        for -1, or the number of layers, the final hidden state.
+        """
         ...
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
@@ -51,10 +59,12 @@ class ModelRunner(Protocol):
 
 
 class Runner:
-    """One model with its K/V memory."""
+    """One model with its K/V memory; `taps` are the layers whose states a drafter wants."""
 
-    def __init__(self, model: Model, ops: Ops, kv: Sequence[KVLayer]) -> None:
-        self.model, self.ops, self.kv = model, ops, kv
+    def __init__(
+        self, model: Model, ops: Ops, kv: Sequence[KVLayer], taps: Sequence[int] = ()
+    ) -> None:
+        self.model, self.ops, self.kv, self.taps = model, ops, kv, tuple(taps)
 
     def submit(
         self,
@@ -73,7 +83,11 @@ class Runner:
         wanted, rows = len(batch.rows), batch.rows
         if batch.hidden is not None:
             rows = np.concatenate((rows, batch.hidden))
-        x = self.model.compute_hidden(batch, self.kv, rows)  # [R + E, H]
+        taps: Mapping[int, Tensor] = {}
+        if self.taps:
+            x, taps = self.model.compute_tapped(batch, self.kv, rows, self.taps)  # [R + E, H]
+        else:
+            x = self.model.compute_hidden(batch, self.kv, rows)
         if wanted:
             logits = self.model.compute_logits(x[:wanted])
             if reads or edits:
@@ -83,6 +97,8 @@ class Runner:
             sampled = _make_empty()
         if batch.hidden is not None:
             sampled = replace(sampled, hidden=self.ops.fetch(x[wanted:]))
+        if taps:
+            sampled = replace(sampled, taps=taps)
         return Ticket(sampled)
 
     def wait(self, ticket: Ticket) -> Sampled:

@@ -1,18 +1,21 @@
 """The decoder: token rows in, logits of the wanted rows out.  One page, the same for every family.
 
 Invariant: reads K/V only through `ops`, and a row's logits depend only on that row's tokens, bit
-for bit.  Knows no requests, no phases, no text.  T tokens, R rows with logits, H hidden, V
-vocabulary, D head size.
+for bit, whether layers are tapped or not.  Knows no requests, no phases, no text.  T tokens, R rows
+with logits, H hidden, V vocabulary, D head size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from flyweight.errors import ConfigError
 from flyweight.models import layer, norms
 from flyweight.models.linear import Parts
 from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.ops.operands import KVLayer, Rotation
+from flyweight.ops.stack import Stack
 from flyweight.spec import ModelSpec
 from flyweight.wire import F32, I32, Batch, Tensor
 
@@ -43,8 +46,10 @@ class Decoder:
         self.head = weights["embed" if spec.tie else "head"]
         self.narrow = weights.get("project_out")
         self.final_norm = norms.make_norm(parts, "norm")
-        self.stack = self.ops.stack([layer.make_layer(parts, i) for i in range(len(spec.layers))])
+        self.layers = [layer.make_layer(parts, i) for i in range(len(spec.layers))]
+        self.stack = self.ops.stack(self.layers)
         self.ropes = make_ropes(spec, length)
+        self._cuts: dict[tuple[int, ...], list[tuple[slice, Stack]]] = {}  # by the layers tapped
 
     def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> Tensor:
         """Hidden states of `rows` after the final norm: [R, H]; K and V of all T tokens are
@@ -59,6 +64,49 @@ class Decoder:
             x = self._run(batch, kv, rows)
         ops.end()
         return x
+
+    def compute_tapped(
+        self, batch: Batch, kv: Sequence[KVLayer], rows: I32, taps: Sequence[int]
+    ) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """`compute_hidden`, and what is tapped, [T,H] each: for layer i the residual after it; for
+        -1, or the number of layers, the final hidden state.  Not captured on a GPU.
+        """
+        ops, last = self.ops, len(self.layers)
+        assert all(-1 <= tap <= last for tap in taps), f"taps {taps} of {last} layers"
+        wanted = {tap % (last + 1) for tap in taps}
+        ops.begin(batch)
+        residual = embed_tokens(self.parts, batch)  # [T, H]
+        ropes = self._make_rotations(batch.positions)
+        found: dict[int, Tensor] = {}
+        x = None
+        for part, stack in self._cut(tuple(sorted(wanted - {last}))):
+            x = stack(residual, kv[part], batch, ropes)
+            if part.stop < last:
+                ops.add(x, residual)
+            if part.stop - 1 in wanted:
+                found[part.stop - 1] = ops.concat((residual,))  # a copy: the residual goes on
+        if last - 1 in wanted:
+            ops.add(x, found[last - 1])
+        found[last] = self.final_norm.add(x, residual)
+        ops.end()
+        return ops.take(found[last], rows), {tap: found[tap % (last + 1)] for tap in taps}
+
+    def _cut(self, taps: tuple[int, ...]) -> list[tuple[slice, Stack]]:
+        """The stack in runs that end at the layers tapped; made once for each choice of them."""
+        if taps not in self._cuts:
+            if taps and self.spec.norm.post:
+                raise ConfigError(
+                    f"{self.spec.family} norms its residual between layers; only its final hidden "
+                    "state (-1) can be tapped"
+                )
+            last = len(self.layers)
+            ends = [0, *(tap + 1 for tap in taps if tap + 1 < last), last]
+            parts = [slice(a, b) for a, b in pairwise(ends)]
+            whole = len(parts) == 1
+            self._cuts[taps] = [
+                (part, self.stack if whole else self.ops.stack(self.layers[part])) for part in parts
+            ]
+        return self._cuts[taps]
 
     def _run(self, batch: Batch, kv: Sequence[KVLayer], rows: I32 | None) -> Tensor:
         """Embedding, layers and final norm, of all T tokens or of `rows` of them."""

@@ -109,7 +109,7 @@ class Layer(Protocol):
 
 class Stack(Protocol):
     """Layers to be run as one: writes K and V, adds to the residual [T,H] all but what it returns,
-    [T,H].
+    [T,H].  A model whose layers are tapped has a stack for each run of layers between taps.
     """
 
     def __call__(
