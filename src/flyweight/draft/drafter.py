@@ -7,8 +7,9 @@ keep their own watermarks.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from flyweight.ops.operands import KVLayer
 from flyweight.sampling.options import SequenceOptions
 from flyweight.wire import F32, Batch, Tensor
 
@@ -92,3 +93,13 @@ class Drafter(Protocol):
     def forget(self, id: Hashable) -> None:
         """The sequence ended; an unknown id is no error."""
         ...
+
+
+@runtime_checkable
+class StoringDrafter(Drafter, Protocol):
+    """A drafter with K/V of its own in the target's blocks.  It is asked for no more tokens than
+    its sequence's blocks have slots for, and copies of slots are made in its `layers` too.
+    """
+
+    @property
+    def layers(self) -> Sequence[KVLayer]: ...

@@ -6,7 +6,7 @@ Invariant: a wrong draft costs time, never text.  Knows no concrete drafter.
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from flyweight.draft.drafter import Drafter, DraftRequest, DraftSampling
+from flyweight.draft.drafter import Drafter, DraftRequest, DraftSampling, StoringDrafter
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
@@ -23,6 +23,7 @@ class Drafts:
     ) -> None:
         self.drafter, self.scheduler, self.metrics = drafter, scheduler, metrics
         self.places: list[int] = []
+        self.stores = isinstance(drafter, StoringDrafter)
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
@@ -49,11 +50,28 @@ class Drafts:
         for seq in self.scheduler.running:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
+                if self.stores and not (limit := self._reserve(seq, limit)):
+                    continue
                 seqs.append(seq)
                 requests.append(make_draft_request(seq, limit))
         for seq, request, draft in zip(seqs, requests, self.drafter.propose(requests), strict=True):
             assert draft.parents is None, "tree drafts are not verified yet"
             seq.draft = cut(seq, list(draft.tokens[: request.limit]))
+
+    def _reserve(self, seq: Sequence, limit: int) -> int:
+        """For how many draft tokens the sequence has slots to write, from its newest token's on,
+        once it was given blocks that nobody needs: one is left for each sequence that runs.  None
+        while the newest token's block is shared; the next step takes a copy of it.
+        """
+        pool, table, start = self.scheduler.pool, seq.table, seq.computed
+        held = len(table.blocks)
+        if start < held * pool.block_size and pool.count_needed(table, start, start + 1):
+            return 0
+        spare = max(0, len(pool.free) - len(self.scheduler.running))
+        most = min(limit, (held + spare) * pool.block_size - start)
+        if most > 0:
+            pool.grow(table, start, start + most)
+        return max(0, most)
 
     def forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Sequences that ended, or lost their blocks."""

@@ -59,12 +59,20 @@ class ModelRunner(Protocol):
 
 
 class Runner:
-    """One model with its K/V memory; `taps` are the layers whose states a drafter wants."""
+    """One model with its K/V memory; `taps` are the layers whose states a drafter wants.  What is
+    copied in the memory is copied in `beside` too: a drafter's layers, in the same blocks.
+    """
 
     def __init__(
-        self, model: Model, ops: Ops, kv: Sequence[KVLayer], taps: Sequence[int] = ()
+        self,
+        model: Model,
+        ops: Ops,
+        kv: Sequence[KVLayer],
+        taps: Sequence[int] = (),
+        beside: Sequence[KVLayer] = (),
     ) -> None:
         self.model, self.ops, self.kv, self.taps = model, ops, kv, tuple(taps)
+        self.beside = beside
 
     def submit(
         self,
@@ -78,7 +86,7 @@ class Runner:
         `reads` of them come before.
         """
         if moves is not None:
-            for layer in self.kv:
+            for layer in (*self.kv, *self.beside):
                 self.ops.move_kv(layer, *moves)
         wanted, rows = len(batch.rows), batch.rows
         if batch.hidden is not None:

@@ -1,0 +1,144 @@
+"""A draft model: proposes what a smaller model draws, with the target's own random numbers.
+
+Each draw uses the seed, choice and position of the target's, and its temperature and cuts, so equal
+distributions draw equal tokens.
+
+Invariant: the draft model's K and V of every computed token are in the slots where the target's
+are, so tables, prefix hits, copies and preemption hold for both.  `propose` writes beyond the known
+tokens, in blocks that its requests alone hold.  Knows no scheduler and no text.
+"""
+
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.models.decoder import Decoder
+from flyweight.ops.operands import KVLayer
+from flyweight.sampling.arrays import LogitsRow, OptionColumns
+from flyweight.sampling.options import SequenceOptions
+from flyweight.sampling_params import SamplingParams
+from flyweight.wire import I32, Batch, SampleBatch, Tensor
+
+NO_ROWS: I32 = np.zeros(0, np.int32)
+
+
+@dataclass(slots=True)
+class DraftRow:
+    """One request while its draft grows: `token` is the newest, at `position`."""
+
+    request: DraftRequest
+    options: SequenceOptions
+    blocks: I32
+    token: int
+    position: int
+    drawn: list[int] = field(default_factory=list)
+
+    def make_logits_row(self) -> LogitsRow:
+        """The next draw.  Tokens so far are listed only where an option reads them."""
+        plain = self.options.plain
+        tokens = () if plain else array("i", [*self.request.tokens, *self.drawn])
+        return LogitsRow(self.options, self.position + 1, tokens)
+
+    def take(self, token: int) -> bool:
+        """Adds a drawn token; whether the draft may go on after it."""
+        self.drawn.append(token)
+        self.token, self.position = token, self.position + 1
+        return len(self.drawn) < self.request.limit and token not in self.options.stop_ids
+
+
+class ModelDrafter:
+    """A `Drafter` with a model of its own and K/V `layers` in the target's blocks."""
+
+    taps = ()
+
+    def __init__(self, model: Decoder, layers: Sequence[KVLayer]) -> None:
+        self.model, self.ops, self.layers = model, model.ops, layers
+        self.block_size = layers[0].block_size
+        self._options: dict[Hashable, SequenceOptions] = {}
+        self._columns = OptionColumns()
+
+    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
+        """Computes K and V of the step's tokens."""
+        self.model.compute_hidden(replace(batch, adapters=None), self.layers, NO_ROWS)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """Every request's next tokens, one of each at a time."""
+        rows = [self._begin(request) for request in requests]
+        growing = [row for row in rows if row.request.limit > 0]
+        while growing:
+            tokens = self._draw(growing)
+            growing = [row for row, token in zip(growing, tokens, strict=True) if row.take(token)]
+        return [Draft(tuple(row.drawn)) for row in rows]
+
+    def forget(self, id: Hashable) -> None:
+        self._options.pop(id, None)
+
+    def _begin(self, request: DraftRequest) -> DraftRow:
+        options = self._options.get(request.id)
+        if options is None:
+            options = self._options[request.id] = make_draft_options(request)
+        last = len(request.tokens) - 1
+        used = -(-(last + request.limit) // self.block_size)
+        blocks = np.array(request.blocks[:used], np.int32)
+        return DraftRow(request, options, blocks, request.tokens[last], last)
+
+    def _draw(self, rows: Sequence[DraftRow]) -> list[int]:
+        """The token that follows each row's newest."""
+        batch = make_batch(
+            rows, self.block_size, self._columns([r.make_logits_row() for r in rows])
+        )
+        hidden = self.model.compute_hidden(batch, self.layers, batch.rows)
+        sampled = self.ops.sample(self.model.compute_logits(hidden), batch.sampling)
+        tokens: list[int] = sampled.tokens.tolist()
+        return tokens
+
+
+def make_draft_options(request: DraftRequest) -> SequenceOptions:
+    """How a request's draft tokens are drawn: as the target draws, without what is only reported or
+    needs more than the tokens so far.
+    """
+    sampling, options = request.sampling, request.sampling.options
+    if options is None:
+        params = SamplingParams(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+        )
+        return SequenceOptions(params, sampling.seed, sampling.choice, 0)
+    params = replace(
+        options.params,
+        logprobs=None,
+        logprob_token_ids=(),
+        prompt_logprobs=None,
+        echo=False,
+        structured_outputs=None,
+    )
+    own = options.seed, options.choice, options.prompt
+    return SequenceOptions(params, *own, options.stop_ids, options.words)
+
+
+def make_batch(rows: Sequence[DraftRow], block_size: int, sampling: SampleBatch) -> Batch:
+    """One token of each row, whose logits are wanted."""
+    count = len(rows)
+    positions = np.array([row.position for row in rows], np.int32)
+    contexts = positions + np.int32(1)
+    tables = np.zeros((count, -(-int(contexts.max()) // block_size)), np.int32)
+    for table, row in zip(tables, rows, strict=True):
+        used = row.position // block_size + 1
+        table[:used] = row.blocks[:used]
+    places = np.arange(count + 1, dtype=np.int32)
+    held = tables[places[:count], positions // block_size]
+    return Batch(
+        tokens=np.array([row.token for row in rows], np.int32),
+        positions=positions,
+        slots=held * np.int32(block_size) + positions % np.int32(block_size),
+        starts=places,
+        contexts=contexts,
+        tables=tables,
+        rows=places[:count],
+        sampling=sampling,
+    )
