@@ -21,7 +21,8 @@ from flyweight.describe import (
     describe,
     find,
 )
-from flyweight.draft.ngram import NgramDrafter
+from flyweight.draft.drafter import Drafter
+from flyweight.draft.methods import DrafterParts, make_drafter
 from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import LIVE_BYTES, Grammars
@@ -168,6 +169,7 @@ def build(
         max_chunk=settings.long_prefill_token_threshold or None,
         draft_tokens=settings.draft_tokens,
         scored=settings.prompt_logprob_rows,
+        vocab=found.spec.vocab,
     )
     layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
     held = f"{found.checkpoint.fingerprint} {memory.sizing.kv_dtype}"
@@ -305,10 +307,9 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> Non
     )
 
 
-def _make_drafter(settings: Settings) -> NgramDrafter | None:
-    if not settings.draft_tokens:
-        return None
-    return NgramDrafter(settings.prompt_lookup_max, settings.prompt_lookup_min)
+def _make_drafter(settings: Settings, limits: Limits, spec: ModelSpec) -> Drafter | None:
+    config = settings.speculation
+    return None if config is None else make_drafter(config, DrafterParts(limits, spec.vocab))
 
 
 def _make_engine(
@@ -319,7 +320,7 @@ def _make_engine(
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
     admission = ADMISSIONS[settings.scheduler](limits.max_num_seqs)
     scheduler = Scheduler(limits, pool, fingerprint=fingerprint, admission=admission)
-    drafter = _make_drafter(settings)
+    drafter = _make_drafter(settings, limits, found.spec)
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     adapters = tuple(settings.adapters)
     engine = Engine(scheduler, runner, drafter, EngineMetrics(), adapters, grammars)

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
+from flyweight.speculation import EXAMPLE, MOST_DRAFTS, SpeculationConfig, read_speculation
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 
@@ -77,7 +78,8 @@ class Limits:
     `max_num_batched_tokens` tokens in a step; `blocks` blocks of `block_size` tokens of K/V;
     `max_chunk` most prompt tokens of one sequence in a step (None: no limit of its own);
     `draft_tokens` most draft tokens a step; `hidden_rows` most hidden states handed out in a step,
-    `scored` most prompt tokens in one whose log-probabilities are wanted (0: none may be).
+    `scored` most prompt tokens in one whose log-probabilities are wanted (0: none may be).  Draft
+    tokens are below `vocab`.
     """
 
     max_model_len: int
@@ -90,6 +92,7 @@ class Limits:
     draft_tokens: int = 4
     hidden_rows: int = 256
     scored: int = 256
+    vocab: int = 2**31 - 1
 
     def __post_init__(self) -> None:
         whole("block_size", self.block_size, 1, 1024)
@@ -98,7 +101,7 @@ class Limits:
         whole("max_num_seqs", self.max_num_seqs, 1)
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs)
-        whole("draft_tokens", self.draft_tokens, 0, 64)
+        whole("draft_tokens", self.draft_tokens, 0, MOST_DRAFTS)
         whole("hidden_rows", self.hidden_rows, 1)
         whole("scored", self.scored, 0)
         if self.max_chunk is not None:
@@ -159,7 +162,8 @@ class Settings:
     `ConfigError`.
 
     Each field declares its option, range and meaning; docs/python-api.md has more.  `adapters` are
-    folders of LoRA adapters by the names requests call them.
+    folders of LoRA adapters by the names requests call them.  `speculative_config` is the checked
+    mapping where one was given, else an empty text.
     """
 
     # fmt: off
@@ -248,12 +252,11 @@ class Settings:
         None, "Engine", "Seed of requests that have none.", "N", low=-(2**63), high=2**64 - 1,
         words="random"
     )
-    # without an option of their own
-    draft_tokens: int = setting(
-        0, "", "Draft tokens in a step by prompt lookup; 0: off.", low=0, high=64
+    speculative_config: str | Mapping[str, Any] = setting(
+        "", "Engine", f"Speculative decoding: {EXAMPLE}.", "JSON", kind="object",
+        words="no speculation"
     )
-    prompt_lookup_max: int = setting(5, "", "Longest match of prompt lookup, in tokens.", high=1024)
-    prompt_lookup_min: int = setting(2, "", "Shortest match of prompt lookup, in tokens.")
+    # without an option of their own
     prompt_logprob_rows: int = setting(
         256, "", "Max rows of logits in a step for prompt_logprobs.", low=0, high=256
     )
@@ -290,6 +293,9 @@ class Settings:
             raise ConfigError("is not valid", "model", value=self.model, allowed="a path, or none")
         check_settings(self)
         object.__setattr__(self, "kv_cache_dtype", read_kv_type(self.kv_cache_dtype))
+        speculation = read_speculation(self.speculative_config)
+        if speculation is not None:
+            object.__setattr__(self, "speculative_config", speculation.write())
         parse_bytes(str(self.memory_limit), 1)
         self._check_numbers()
 
@@ -298,7 +304,6 @@ class Settings:
         whole("blocks", self.blocks, 0, (2**31 - 1) // self.block_size)
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
-        whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         kept = KV_TYPES.get(self.kv_cache_dtype)
         if kept is not None and kept.coded and self.block_size % KV_BLOCK:
             near = -(-self.block_size // KV_BLOCK) * KV_BLOCK
@@ -309,12 +314,12 @@ class Settings:
                 value=self.block_size,
                 hint=f"nearest valid: {near}",
             )
-        if self.draft_tokens and not self.kv_cache:
+        if self.speculative_config and not self.kv_cache:
             raise ConfigError(
                 "is not supported with kv_cache = False",
-                "draft_tokens",
-                value=self.draft_tokens,
-                hint="nearest valid: 0",
+                "speculative_config",
+                value=self.speculative_config,
+                hint="leave one of them out",
             )
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
@@ -347,6 +352,17 @@ class Settings:
                     value=self.blocks,
                     hint=f"nearest valid: {least}",
                 )
+
+    @property
+    def speculation(self) -> SpeculationConfig | None:
+        """What `speculative_config` says; None where there is no speculation."""
+        return read_speculation(self.speculative_config)
+
+    @property
+    def draft_tokens(self) -> int:
+        """Most draft tokens in a step; 0 without speculation."""
+        speculation = self.speculation
+        return 0 if speculation is None else speculation.num_speculative_tokens
 
     @classmethod
     def of(cls, **given: Any) -> Self:

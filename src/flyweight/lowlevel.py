@@ -22,7 +22,8 @@ from flyweight.validation.ranges import whole
 from flyweight.wire import F32, I32, Batch
 
 GREEDY = SamplingParams(temperature=0)
-FOR_MANY = {"adapters", "draft_tokens", "max_num_seqs"}  # settings that would change nothing here
+# settings that would change nothing here
+FOR_MANY = {"adapters", "max_num_seqs", "speculative_config"}
 
 
 class KVCacheModel:

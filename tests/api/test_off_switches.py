@@ -69,7 +69,7 @@ def test_sequences_longer_than_a_step_are_computed_in_several() -> None:
 
 
 def test_drafts_need_the_kv_cache() -> None:
-    with pytest.raises(ConfigError, match=r"draft_tokens = 2 is not supported .*nearest valid: 0"):
+    with pytest.raises(ConfigError, match=r"speculative_config = .* with kv_cache = False"):
         LLM(kv_cache=False, draft_tokens=2)
 
 

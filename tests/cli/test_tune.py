@@ -19,14 +19,16 @@ Command = Callable[..., SimpleNamespace]
 
 
 def test_the_file_is_a_config_of_serve(tmp_path: Path) -> None:
-    chosen = SettingsTrial.of({"draft_tokens": 3, "max_num_seqs": 8, "kv_cache_dtype": "int8"})
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    chosen = SettingsTrial.of(
+        {"speculative_config": json.dumps(drafts), "max_num_seqs": 8, "kv_cache_dtype": "int8"}
+    )
     options = list_options(chosen, Targets(memory=1 << 30, max_kld=0.05))
     path = tmp_path / "tuned.yaml"
     path.write_text(make_config("stories", options, ("a comment",)))
     refusals: list[str] = []
     found = read_options(path, OPTIONS, refusals)
     assert not refusals
-    drafts = {"method": "ngram", "num_speculative_tokens": 3}
     assert parse_object_option("speculative_config", str(found.pop("speculative-config"))) == drafts
     assert {name: str(value) for name, value in found.items()} == {
         "model": "stories", "max-num-seqs": "8", "kv-cache-dtype": "int8",

@@ -20,7 +20,8 @@ PLAIN = SamplingParams(temperature=0)
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[LoadedModel]:
     patience = CallProgress()
-    yield build(Settings.of(draft_tokens=2, max_num_seqs=8, threads=1), patience)
+    drafts = {"num_speculative_tokens": 2}
+    yield build(Settings.of(speculative_config=drafts, max_num_seqs=8, threads=1), patience)
     patience.stop()
 
 

@@ -32,7 +32,13 @@ OUTSIDE = [  # setting, value, words of the error
     ("blocks", -1, "nearest valid: 0"),
     ("max_num_seqs", 0, "nearest valid: 1"),
     ("max_num_batched_tokens", 3, "allowed: a whole number, 64 to 1048576"),
-    ("draft_tokens", 65, "nearest valid: 64"),
+    (
+        "speculative_config",
+        {"num_speculative_tokens": 65},
+        "speculative_config.num_speculative_tokens = 65 is out of range; allowed: a whole number, "
+        "1 to 64; nearest valid: 64",
+    ),
+    ("draft_tokens", 4, "unknown setting 'draft_tokens'"),
     ("seed", 2**64, "seed = "),
     ("enable_prefix_caching", "yes", "allowed: True, False"),
     ("memory_limit", "lots", "memory_limit = 'lots' is not a size; write 6GiB, 512MB or 80%"),

@@ -66,8 +66,8 @@ def test_unrequested_features_cause_no_warning() -> None:
 @pytest.mark.parametrize(
     "given, settings, counter, name",
     [
-        ({"speculative-config": "--speculative-config {}"}, {"draft_tokens": 2}, "accepted",
-         "speculation"),
+        ({"speculative-config": "--speculative-config {}"},
+         {"speculative_config": {"num_speculative_tokens": 2}}, "accepted", "speculation"),
         ({"lora-modules": "--lora-modules a=b"}, {"adapters": {"a": "b"}}, "adapted", "LoRA"),
         ({"enable-chunked-prefill": "--enable-chunked-prefill"}, {}, "chunked", "chunked prefill"),
     ],

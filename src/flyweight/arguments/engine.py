@@ -25,7 +25,8 @@ SETS = {flag.key: flag for flag in ENGINE_FLAGS.values() if flag.sets}  # by vLL
 OBJECTS = {"quantization": (str, Mapping)}  # fields that text and objects set in the same words
 SUPPORTS = compat.index_supports(compat.ENGINE, compat.OFFLINE)
 SWITCHES = {name for name, one in SUPPORTS.items() if one.kind == "switch"} | {"enable-lora"}
-KNOWN = FIELDS | SETS.keys() | {
+NGRAM = ("draft_tokens", "prompt_lookup_max", "prompt_lookup_min")  # in place of a mapping
+KNOWN = FIELDS | SETS.keys() | {*NGRAM} | {
     name.replace("-", "_") for name in (*MEANINGS, *SUPPORTS)
 } - {"lora_modules"}  # fmt: skip
 ADAPTERS = "--lora-modules NAME=FOLDER", 'adapters={"NAME": "FOLDER"}'
@@ -51,6 +52,7 @@ def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
     given = {name: value for name, value in arguments.items() if value is not None}
     options: dict[str, Value] = {}
     draft = DraftArguments(options)
+    draft.attempt(partial(join_ngram, given))
     draft.refusals += [describe_unknown(name, KNOWN) for name in given if name not in KNOWN]
     read: dict[str, Value] = {}
     for name in given.keys() & KNOWN:
@@ -69,6 +71,21 @@ def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
         model_defaults=draft.server.get("model_defaults", True),
         priorities=draft.server.get("max_priority", 1) != 0,
     )
+
+
+def join_ngram(given: dict[str, Any]) -> None:
+    """Replaces the keywords of prompt lookup by the `speculative_config` that they are short for.
+    Raises `ConfigError`.
+    """
+    own = {name: given.pop(name) for name in NGRAM if name in given}
+    tokens = own.pop("draft_tokens", 0)
+    if tokens == 0 and tokens is not False:
+        if own:
+            raise ConfigError(f"{next(iter(own))} has no effect without draft_tokens above 0")
+        return
+    if "speculative_config" in given:
+        raise ConfigError("draft_tokens and speculative_config exclude each other; give one")
+    given["speculative_config"] = {"method": "ngram", "num_speculative_tokens": tokens, **own}
 
 
 def find_setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | None:

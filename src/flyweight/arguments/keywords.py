@@ -44,7 +44,8 @@ class EngineOptions(TypedDict, total=False):
     kv_cache: bool | None
     kv_cache_metrics: bool | None
     kv_cache_metrics_sample: float | None
-    draft_tokens: int | None
+    speculative_config: str | Mapping[str, Any] | None
+    draft_tokens: int | None  # in place of a speculative_config of method ngram
     prompt_lookup_max: int | None
     prompt_lookup_min: int | None
     prompt_logprob_rows: int | None
@@ -63,7 +64,6 @@ class EngineOptions(TypedDict, total=False):
     quantization: str | Mapping[str, Any] | None
     gpu_memory_utilization: float | None
     num_gpu_blocks_override: int | None
-    speculative_config: Mapping[str, Any] | None
     scheduling_policy: Literal["priority", "fcfs"] | None
     generation_config: str | None
     override_generation_config: Mapping[str, Any] | None

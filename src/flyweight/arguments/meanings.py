@@ -222,13 +222,6 @@ def apply_enable_lora(draft: DraftArguments) -> None:
         draft.note("enable-lora", "adapters that are named", "they are loaded with the model")
 
 
-def apply_speculation(draft: DraftArguments) -> None:
-    found = objects.read_speculation(draft.text("speculative-config"))
-    draft.engine["draft_tokens"] = found.tokens
-    draft.engine["prompt_lookup_max"] = found.longest
-    draft.engine["prompt_lookup_min"] = found.shortest
-
-
 def apply_policy(draft: DraftArguments) -> None:
     requested = draft.text("scheduling-policy")
     if requested not in POLICIES:
@@ -272,11 +265,6 @@ FLAGS = (  # options that no field declares
         "Order of requests: priority, or fcfs, which refuses priorities.",
         metavar="POLICY", default="priority", group="Engine",
     ),
-    Flag(
-        "speculative-config", "object",
-        'Speculative decoding: {"method": "ngram", "num_speculative_tokens": 4}.',
-        metavar="JSON", default="no speculation", group="Engine",
-    ),
 )  # fmt: skip
 ENGINE_FLAGS: Mapping[str, Flag] = MappingProxyType(
     {flag.name: flag for flag in (*make_flags(Settings, "engine"), *FLAGS)}
@@ -293,7 +281,6 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         "override-generation-config": apply_sampling_defaults,
         "enable-lora": apply_enable_lora,
         "lora-modules": apply_adapters,
-        "speculative-config": apply_speculation,
         "scheduling-policy": apply_policy,
     }
 )

@@ -1,15 +1,13 @@
 """Options whose value is a JSON object: read strictly, with the keys that each has.
 
 Invariant: a key that means nothing is refused by name, all of them at once, and contradicting keys
-are named together.  What `--speculative-config` accepts is what `NgramDrafter` does.
+are named together.
 """
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from flyweight.config import whole
 from flyweight.errors import CheckpointError, ConfigError, Refusals, RequestError, nearest
 from flyweight.types import OPTIONS, SamplingParams
 from flyweight.validation.untrusted import parse_object, shown, spell
@@ -157,84 +155,3 @@ def _find_method(text: str) -> str:
             "are"
         ])  # fmt: skip
     return FILE_METHODS[text.lower()]
-
-
-# --- speculative decoding ---
-
-SPECULATION = "--speculative-config"
-METHODS = (
-    "ngram", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix",
-)  # fmt: skip
-SPECULATION_KEYS = (
-    "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min",
-    "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
-    "disable_by_batch_size", "disable_padded_drafter_batch", "parallel_drafting",
-)  # fmt: skip
-NGRAM_KEYS = SPECULATION_KEYS[:5]
-MOST_DRAFTS, LONGEST_MATCH = 64, 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """Up to `tokens` drafts a step, after a match of the last `longest` down to `shortest`."""
-
-    tokens: int
-    longest: int
-    shortest: int
-
-
-def read_speculation(text: str) -> Speculation:
-    """Raises `ConfigError`."""
-    try:
-        given = parse_object(text.encode(), SPECULATION)
-    except CheckpointError as error:
-        example = '{"method": "ngram", "num_speculative_tokens": 4}'
-        raise ConfigError(f"{error}; allowed: an object such as {example}") from None
-    for name in given:
-        if name not in SPECULATION_KEYS:
-            raise ConfigError(
-                f"{SPECULATION}: {shown(name)} is unknown{nearest(name, SPECULATION_KEYS)}"
-            )
-    tokens: Any = given.get("num_speculative_tokens")
-    if tokens is not None:
-        _check_whole("num_speculative_tokens", tokens, 1, MOST_DRAFTS)
-    _check_method(given)
-    if tokens is None:
-        raise ConfigError(
-            f"{SPECULATION}: num_speculative_tokens is missing; allowed: 1 to {MOST_DRAFTS}"
-        )
-    for name in given:
-        if name not in NGRAM_KEYS:
-            raise ConfigError(f"{SPECULATION}: {name} does not apply to ngram; leave it out")
-    longest = given.get("prompt_lookup_max", given.get("prompt_lookup_min", 5))
-    _check_whole("prompt_lookup_max", longest, 1, LONGEST_MATCH)
-    shortest = given.get("prompt_lookup_min", min(2, longest))
-    _check_whole("prompt_lookup_min", shortest, 1, longest)
-    return Speculation(tokens, longest, shortest)
-
-
-def _check_whole(name: str, value: object, low: int, high: int) -> None:
-    try:
-        whole(name, value, low, high)
-    except ConfigError as error:
-        raise ConfigError(f"{SPECULATION}: {error}") from None
-
-
-def _check_method(given: dict[str, Any]) -> None:
-    """Raises where anything but prompt lookup is requested."""
-    model, method = given.get("model"), given.get("method")
-    if method is None:
-        method = "ngram" if model in (None, "ngram", "[ngram]") else "draft_model"
-    if method not in METHODS:
-        hint = nearest(str(method), METHODS)
-        raise ConfigError(
-            f"{SPECULATION}: method = {shown(method)} is not valid; allowed: ngram{hint}"
-        )
-    if method != "ngram":
-        tokens = given.get("num_speculative_tokens", 4)
-        of = f" (model = {shown(model)})" if model is not None else ""
-        raise ConfigError(
-            f"{SPECULATION}: method = {method!r}{of} is not supported yet; leave it out, or use "
-            f'{{"method": "ngram", "num_speculative_tokens": {tokens}}}, '
-            "which drafts from the prompt"
-        )

@@ -9,7 +9,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.methods import DrafterParts
 from flyweight.errors import ConfigError
+from flyweight.speculation import SpeculationConfig
 from flyweight.wire import Batch, Tensor
 
 WALK = 256  # matches looked at per step; only text that repeats itself more than that is cut short
@@ -21,6 +23,10 @@ class NgramIndex:
 
     latest: dict[tuple[int, ...], int] = field(default_factory=dict)
     before: list[int] = field(default_factory=list)  # [known]; 0 ends a chain
+
+
+def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "NgramDrafter":
+    return NgramDrafter(**config.options)
 
 
 class NgramDrafter:

@@ -74,9 +74,12 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row("kv_cache", "on" if settings.kv_cache else "off", "K and V of computed tokens")
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
               "prompts with equal beginnings share K/V blocks")  # fmt: skip
-    drafts = settings.draft_tokens
-    speculation = f"ngram, {drafts} tokens a step" if drafts else "off"
-    yield row("speculative_config", speculation, "answers are the same with and without")
+    drafts, most = settings.speculation, settings.draft_tokens
+    yield row(
+        "speculative_config",
+        f"{drafts.method}, {most} tokens a step" if drafts else "off",
+        "answers are the same with and without",
+    )
     yield row("threads", plan.sizing.threads, "threads that compute")
     if settings.backend == "cuda":
         yield from _list_gpu(settings, loaded.isa, row)

@@ -1,22 +1,28 @@
 """Speculative decoding: drafts for the next step, and which of their tokens are accepted.
 
-Invariant: a wrong draft costs time, never text.  Knows no concrete drafter.
+Invariant: a wrong draft costs time, never text, and a drafter that fails ends drafting, nothing
+else.  Knows no concrete drafter.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
+from operator import index as to_index
 
-from flyweight.draft.drafter import Drafter, DraftRequest, DraftSampling, StoringDrafter
+from flyweight.draft.drafter import Draft, Drafter, DraftRequest, DraftSampling, StoringDrafter
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
+LOG = logging.getLogger("flyweight")
 
 
 class Drafts:
-    """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft."""
+    """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft;
+    `ended` are the sequences whose drafter failed.
+    """
 
     def __init__(
         self, drafter: Drafter | None, scheduler: Scheduler, metrics: EngineMetrics
@@ -24,6 +30,8 @@ class Drafts:
         self.drafter, self.scheduler, self.metrics = drafter, scheduler, metrics
         self.places: list[int] = []
         self.stores = isinstance(drafter, StoringDrafter)
+        self.ended: set[Hashable] = set()
+        self.vocab = scheduler.limits.vocab
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
@@ -43,20 +51,25 @@ class Drafts:
         """
         if self.drafter is None:
             return
-        self.drafter.observe(batch, sampled.taps or {})
+        try:
+            self.drafter.observe(batch, sampled.taps or {})
+        except Exception as error:
+            self._end_all(error)
+            return
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
         requests: list[DraftRequest] = []
         for seq in self.scheduler.running:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
+                if (seq.request.id, seq.index) in self.ended:
+                    continue
                 if self.stores and not (limit := self._reserve(seq, limit)):
                     continue
                 seqs.append(seq)
                 requests.append(make_draft_request(seq, limit))
-        for seq, request, draft in zip(seqs, requests, self.drafter.propose(requests), strict=True):
-            assert draft.parents is None, "tree drafts are not verified yet"
-            seq.draft = cut(seq, list(draft.tokens[: request.limit]))
+        for seq, draft in zip(seqs, self._call(requests), strict=True):
+            seq.draft = cut(seq, draft)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """For how many draft tokens the sequence has slots to write, from its newest token's on,
@@ -75,9 +88,51 @@ class Drafts:
 
     def forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Sequences that ended, or lost their blocks."""
-        if self.drafter is not None:
-            for id in ids:
-                self.drafter.forget(id)
+        for id in ids:
+            if self.drafter is not None:
+                try:
+                    self.drafter.forget(id)
+                except Exception as error:
+                    self._end_all(error)
+            live = self.scheduler.by_id.get(id[0], ())
+            if id in self.ended and all(seq.index != id[1] for seq in live):
+                self.ended.remove(id)
+
+    def _call(self, requests: Seq[DraftRequest]) -> list[list[int]]:
+        """Draft tokens for each request.  Where the drafter fails, it is called for each request
+        alone, and ends for those that it fails for.
+        """
+        if not requests or self.drafter is None:
+            return []
+        try:
+            drafts = self.drafter.propose(requests)
+            pairs = zip(requests, drafts, strict=True)
+            return [self._read(draft, request.limit) for request, draft in pairs]
+        except Exception as error:
+            if len(requests) > 1:
+                return [draft for request in requests for draft in self._call([request])]
+            id = requests[0].id
+            self.ended.add(id)
+            LOG.warning("drafting ends for sequence %s: %s", id, describe_failure(error))
+            return [[]]
+
+    def _read(self, draft: Draft, limit: int) -> list[int]:
+        """The tokens of a draft.  Raises for those that the model could not compute."""
+        assert draft.parents is None, "tree drafts are not verified yet"
+        tokens, vocab = [to_index(token) for token in draft.tokens[:limit]], self.vocab
+        if tokens and (min(tokens) < 0 or max(tokens) >= vocab):
+            raise ValueError(f"draft tokens {tokens} are not all in 0 to {vocab - 1}")
+        return tokens
+
+    def _end_all(self, error: Exception) -> None:
+        self.drafter = None
+        LOG.warning("drafting ends for all requests: %s", describe_failure(error))
+
+
+def describe_failure(error: Exception) -> str:
+    """An error on one line, cut."""
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:

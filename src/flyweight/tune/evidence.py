@@ -82,11 +82,6 @@ def list_options(chosen: SettingsTrial, targets: Targets) -> dict[str, Any]:
     """A candidate as options of `serve`, with the limits that were the targets."""
     settings = dict(chosen.changes)
     settings.pop("model", None)
-    drafts = settings.pop("draft_tokens", 0)
-    if drafts:
-        settings["speculative_config"] = json.dumps(
-            {"method": "ngram", "num_speculative_tokens": drafts}
-        )
     bounds = {"memory_limit": targets.memory, "max_kld": targets.max_kld}
     return settings | {name: bound for name, bound in bounds.items() if bound is not None}
 

@@ -4,6 +4,7 @@ Invariant: no value changes the tokens that come out, but a K/V type, which is t
 bound of quality was given (a passport that lacks the type is refused before anything is loaded).
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +46,20 @@ def _list_kv_types(load: LoadShape) -> tuple[str, ...]:
     return tuple(name for name, kind in KV_TYPES.items() if kind.coded) * load.quality_bound
 
 
+def _list_speculations(load: LoadShape) -> tuple[str, ...]:
+    return tuple(
+        json.dumps({"method": method, "num_speculative_tokens": tokens})
+        for method, tokens in (("ngram", 3), ("ngram", 7))
+    )
+
+
 # A setting to try is one row.
 AXES: dict[str, Values] = {
     "model": lambda load: load.files,
     "kv_cache_dtype": _list_kv_types,
     "max_num_seqs": _list_sequences,
     "max_num_batched_tokens": lambda load: (64, 128, 256, 1024, 2048),
-    "draft_tokens": lambda load: (3, 7),
+    "speculative_config": _list_speculations,
     "threads": _list_threads,
     "block_size": lambda load: (16, 64, 128),
 }

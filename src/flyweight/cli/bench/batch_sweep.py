@@ -9,7 +9,7 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.bench import options as by
-from flyweight.cli.bench.offline import InputLen, OutputLen
+from flyweight.cli.bench.offline import InputLen, OutputLen, Speculation
 from flyweight.cli.parameters import expand
 from flyweight.cli.reports import ReportOutput
 
@@ -27,6 +27,7 @@ def batch_sweep(
     input_len: InputLen = 32,
     output_len: OutputLen = 64,
     repetitions: Rounds = 3,
+    speculative_config: Speculation = "",
     engine: by.MeasuredEngine,
     out: ReportOutput,
 ) -> None:
@@ -41,7 +42,8 @@ def batch_sweep(
     from flyweight.planning.batches import report_batches
 
     sizes = parse_numbers("batch", batch, 1, MOST_BATCH)
-    sweep = BatchSweep(model, sizes, input_len, output_len, repetitions, asdict(engine))
+    settings = {**asdict(engine), "speculative_config": speculative_config}
+    sweep = BatchSweep(model, sizes, input_len, output_len, repetitions, settings)
     with show_measuring() as listener:
         results = measure_batches(sweep, listener)
     out.show(report_batches(sweep, results, engine.memory_limit))

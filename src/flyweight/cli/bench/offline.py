@@ -28,6 +28,7 @@ NumPrompts = Annotated[int, typer.Option(metavar="N", help="Number of requests."
 MaxSeqs = Annotated[int, typer.Option(metavar="N", help="Max sequences in a step.")]
 Scheduler = Annotated[str, opt.make_option("scheduler")]
 KVCache = Annotated[bool, opt.make_option("kv_cache")]
+Speculation = Annotated[str, opt.make_option("speculative_config")]
 RangeRatio = Annotated[
     float, typer.Option(metavar="SHARE", help="Share by which lengths of answers vary, below 1.")
 ]
@@ -46,6 +47,7 @@ def latency(
     num_iters: Iters = 10,
     num_iters_warmup: Warmup = 2,
     kv_cache: KVCache = True,
+    speculative_config: Speculation = "",
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
     output_json: OutputJson = None,
@@ -60,7 +62,10 @@ def latency(
     file = by.find_writable("output_json", output_json)
     workload = OfflineRequests(batch_size, input_len, output_len, batch_size)
     rounds = num_iters, num_iters_warmup
-    outcome = _measure(model, workload, rounds, engine, peers, kv_cache=kv_cache)
+    outcome = _measure(
+        model, workload, rounds, engine, peers, kv_cache=kv_cache,
+        speculative_config=speculative_config,
+    )  # fmt: skip
     document = outcome.to_document()
     print(f"Avg latency: {document['avg_latency']:.4f} seconds")
     for percent, seconds in outcome.compute_percentiles().items():
@@ -79,6 +84,7 @@ def throughput(
     max_num_seqs: MaxSeqs = 64,
     scheduler: Scheduler = "continuous",
     kv_cache: KVCache = True,
+    speculative_config: Speculation = "",
     engine: by.MeasuredEngine,
     peers: by.PeerOptions,
     output_json: OutputJson = None,
@@ -95,8 +101,9 @@ def throughput(
         num_prompts, input_len, output_len, min(max_num_seqs, num_prompts), output_range_ratio
     )
     outcome = _measure(
-        model, workload, (1, 0), engine, peers, scheduler=scheduler, kv_cache=kv_cache
-    )
+        model, workload, (1, 0), engine, peers, scheduler=scheduler, kv_cache=kv_cache,
+        speculative_config=speculative_config,
+    )  # fmt: skip
     answered = sum(workload.answers)
     seconds = outcome.seconds[0]
     rates = (

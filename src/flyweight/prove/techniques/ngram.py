@@ -1,11 +1,16 @@
 """Prompt lookup: what followed the same tokens earlier is verified in one step."""
 
+from typing import Any
+
 from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
 from flyweight.prove.replay import TimedPrompt
 from flyweight.prove.technique import ProveJob, Technique
 
 PROMPT, ANSWER, DRAFT = 4000, 96, 10
-SETTINGS = {"off": {"draft_tokens": 0}, "on": {"draft_tokens": DRAFT}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "off": {},
+    "on": {"speculative_config": {"method": "ngram", "num_speculative_tokens": DRAFT}},
+}
 STEP = (
     "Step {number}: Open the valve. Wait for the green light. Close the valve. "
     "Write the number in the book.\n"

@@ -243,13 +243,12 @@ def _list_steps(
         "every second step, while decodes would delay prompts by more than "
         f"{server.max_prefill_delay:g} s", "prefill_only", "steps that decodes skipped",
     )  # fmt: skip
-    drafts = settings.draft_tokens
+    drafts = settings.speculation
     yield FeatureRow(
-        "speculation", requests.of("speculative-config"), "ngram" if drafts else "off",
-        f"up to {drafts} draft tokens a step, copied from after an earlier match of the last "
-        f"{settings.prompt_lookup_max} to {settings.prompt_lookup_min} tokens; the answer is the "
-        "same with and without" if drafts else "not requested",
-        "accepted", "draft tokens accepted", expected=drafts > 0,
+        "speculation", requests.of("speculative-config"), drafts.method if drafts else "off",
+        f"{drafts.describe()}; the answer is the same with and without"
+        if drafts else "not requested",
+        "accepted", "draft tokens accepted", expected=drafts is not None,
     )  # fmt: skip
     most = server.max_priority
     yield FeatureRow(

@@ -1,0 +1,230 @@
+"""What `speculative_config` may hold: the methods of drafting, a row each, and one strict reader.
+
+Invariant: a `SpeculationConfig` that exists is valid, and has a value for every key of its method.
+A new drafter is a file in `draft/` and a row of METHODS.  Keys are vLLM's where it has one.  Knows
+no drafter.  Standard library only.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyweight.errors import CheckpointError, ConfigError, nearest
+from flyweight.validation.setting import whole
+from flyweight.validation.untrusted import parse_object, shown, spell
+
+SETTING = "speculative_config"
+MOST_DRAFTS = 64  # draft tokens a step
+EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationKey:
+    """A key of a method: a whole number if `low` is whole, else a number, from `low` to `high`;
+    text where there is no `low`.  Without a `default` it must be given.
+    """
+
+    name: str
+    help: str
+    low: float | None = None
+    high: float = 0
+    default: int | float | str | None = None
+
+    def check(self, value: Any) -> None:
+        """Raises `ConfigError`."""
+        path = f"{SETTING}.{self.name}"
+        if self.low is None:
+            if not isinstance(value, str) or not value:
+                raise ConfigError("is not valid", path, value=value, allowed="text")
+        elif isinstance(self.low, int):
+            whole(path, value, self.low, int(self.high))
+        else:
+            allowed = f"{self.low:g} to {self.high:g}"
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError("is not valid", path, value=value, allowed=allowed)
+            if not self.low <= value <= self.high:
+                near = self.high if value > self.high else self.low
+                hint = f"nearest valid: {near:g}"
+                raise ConfigError("is out of range", path, value=value, allowed=allowed, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationMethod:
+    """A method: `module` has its `make_drafter(config, parts)`, "" where it is not built yet.
+    `tokens` is the default of num_speculative_tokens (0: it must be given); `settle` fills in
+    defaults that depend on other keys, and checks keys against each other.
+    """
+
+    name: str
+    what: str
+    keys: tuple[SpeculationKey, ...] = ()
+    module: str = ""
+    tokens: int = 0
+    settle: Callable[[dict[str, Any]], None] = lambda options: None
+
+
+def _settle_ngram(options: dict[str, Any]) -> None:
+    """The shortest match is at most the longest."""
+    name = "prompt_lookup_min"
+    if "prompt_lookup_max" not in options:
+        options["prompt_lookup_max"] = max(5, options.get(name, 2))
+    options.setdefault(name, min(2, options["prompt_lookup_max"]))
+    whole(f"{SETTING}.{name}", options[name], 1, options["prompt_lookup_max"])
+
+
+NGRAM_KEYS = (
+    SpeculationKey("prompt_lookup_max", "Longest match, in tokens.", 1, 1024),
+    SpeculationKey("prompt_lookup_min", "Shortest match, in tokens.", 1, 1024),
+)
+# A method is one row.
+METHODS: Mapping[str, SpeculationMethod] = {
+    one.name: one
+    for one in (
+        SpeculationMethod(
+            "ngram", "copies what followed the same tokens earlier in the text", NGRAM_KEYS,
+            "flyweight.draft.ngram", settle=_settle_ngram,
+        ),
+        SpeculationMethod("suffix", "the likeliest continuation of the longest known suffix"),
+        SpeculationMethod("draft_model", "a small model drafts for a large one"),
+        SpeculationMethod("medusa", "heads that predict several tokens at once"),
+        SpeculationMethod("eagle", "a layer that predicts from the model's hidden states"),
+        SpeculationMethod("eagle3", "the same, from the hidden states of several layers"),
+        SpeculationMethod("mtp", "the prediction layers that the model carries"),
+        SpeculationMethod("mlp_speculator", "an MLP that predicts from hidden states"),
+        SpeculationMethod("cascade", "a small model drafts, and a large one refines"),
+    )
+}  # fmt: skip
+COMMON = ("method", "num_speculative_tokens")
+# vLLM's keys that some method of it has: known, so that they are refused by name
+OTHERS = (
+    "model", "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
+    "disable_by_batch_size", "disable_padded_drafter_batch", "parallel_drafting",
+    "speculative_token_tree",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """At most `num_speculative_tokens` draft tokens a step, drafted by `method`, whose own keys are
+    the `options`.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """In few words."""
+        own = "".join(f", {name} = {spell(value)}" for name, value in self.options.items())
+        return f"{self.method}, {self.num_speculative_tokens} tokens a step{own}"
+
+    def write(self) -> dict[str, Any]:
+        """The mapping that it is read from."""
+        return {
+            "method": self.method,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            **self.options,
+        }
+
+
+def read_speculation(given: object) -> SpeculationConfig | None:
+    """The configuration that a mapping, or the JSON text of an object, describes; None for an empty
+    text.  A key that is null is as good as not given.  Raises `ConfigError`, which for broken JSON
+    points at the character.
+    """
+    if given == "":
+        return None
+    if isinstance(given, str):
+        given = _parse_text(given)
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(
+            "is not valid", SETTING, value=given, allowed=f"an object such as {EXAMPLE}"
+        )
+    found = {name: value for name, value in given.items() if value is not None}
+    _refuse_unknown(found)
+    if "num_speculative_tokens" in found:
+        tokens = found["num_speculative_tokens"]
+        whole(f"{SETTING}.num_speculative_tokens", tokens, 1, MOST_DRAFTS)
+    method = _find_method(found)
+    tokens = found.get("num_speculative_tokens", method.tokens)
+    if not tokens:
+        raise ConfigError(
+            "is missing", f"{SETTING}.num_speculative_tokens", allowed=f"1 to {MOST_DRAFTS}"
+        )
+    return SpeculationConfig(method.name, int(tokens), _read_options(found, method))
+
+
+def _parse_text(text: str) -> dict[str, Any]:
+    example = f"an object such as {EXAMPLE}"
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        before, after = text[max(0, error.pos - 40) : error.pos], text[error.pos : error.pos + 40]
+        place = shown(f"{before} >>> {after}", 90) if after.strip() else f"the end of {shown(text)}"
+        problem = f": not valid JSON: {error.msg} at character {error.pos + 1}, {place}"
+        raise ConfigError(problem, SETTING, allowed=example) from None
+    except (ValueError, RecursionError):  # `parse_object` says why
+        pass
+    try:
+        return parse_object(text.encode("utf-8", "replace"), "")
+    except CheckpointError as error:
+        raise ConfigError(str(error), SETTING, allowed=example) from None
+
+
+def _refuse_unknown(given: Mapping[str, Any]) -> None:
+    """Raises where a key is none of any method."""
+    known = [*COMMON, *(key.name for row in METHODS.values() for key in row.keys), *OTHERS]
+    strays = [
+        f"{shown(name)} is unknown{nearest(name, known)}" for name in given if name not in known
+    ]
+    if strays:
+        raise ConfigError(f": {', '.join(strays)}", SETTING)
+
+
+def _find_method(given: dict[str, Any]) -> SpeculationMethod:
+    """The row of the requested method.  Raises where there is none, or no drafter for it."""
+    name, model = given.get("method"), given.get("model")
+    if model in ("ngram", "[ngram]"):  # vLLM's old name of the method
+        name = name or given.pop("model").strip("[]")
+    if name is None:
+        name = "ngram" if model is None else "draft_model"
+    path, built = f"{SETTING}.method", [row.name for row in METHODS.values() if row.module]
+    row = METHODS.get(name) if isinstance(name, str) else None
+    if row is None:
+        allowed = f"{', '.join(built)}{nearest(str(name), METHODS)}"
+        raise ConfigError("is not valid", path, value=name, allowed=allowed)
+    if not row.module:
+        tokens = given.get("num_speculative_tokens", 4)
+        of = f" (model = {shown(model)})" if model is not None else ""
+        raise ConfigError(
+            f"{of} is not supported yet".lstrip(), path, value=name, allowed=", ".join(built),
+            hint=f'nearest valid: {{"method": "ngram", "num_speculative_tokens": {tokens}}}, which '
+            "drafts from the text itself",
+        )  # fmt: skip
+    return row
+
+
+def _read_options(given: Mapping[str, Any], method: SpeculationMethod) -> dict[str, Any]:
+    """The method's own keys, each with a value.  Raises where one cannot be."""
+    own = {key.name: key for key in method.keys}
+    for name in given:
+        if name not in own and name not in COMMON:
+            allowed = ", ".join([*COMMON, *own])
+            raise ConfigError(
+                f"does not apply to {method.name}; leave it out",
+                f"{SETTING}.{name}",
+                value=given[name],
+                allowed=allowed,
+            )
+    options: dict[str, Any] = {}
+    for name, key in own.items():
+        value = given.get(name, key.default)
+        if value is not None:
+            key.check(value)
+            options[name] = value
+    method.settle(options)
+    for name in own:
+        if name not in options:
+            raise ConfigError("is missing", f"{SETTING}.{name}", allowed=own[name].help)
+    return options

@@ -1,0 +1,124 @@
+"""`speculative_config`: read the same wherever it is given, and refused in one line that helps."""
+
+import json
+from typing import Any
+
+import pytest
+
+from flyweight.arguments.engine import choose_engine
+from flyweight.config import Limits, Settings
+from flyweight.draft.methods import DrafterParts, make_drafter
+from flyweight.draft.ngram import NgramDrafter
+from flyweight.errors import ConfigError
+from flyweight.speculation import METHODS, MOST_DRAFTS, read_speculation
+
+LIMITS = Limits(64, 2, 64, 16, 8)
+GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [  # given, what it means
+    ({"num_speculative_tokens": 3}, {"prompt_lookup_max": 5, "prompt_lookup_min": 2}),
+    (
+        {"method": "ngram", "num_speculative_tokens": 64, "prompt_lookup_max": 1},
+        {"prompt_lookup_max": 1, "prompt_lookup_min": 1},
+    ),
+    (
+        {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_min": 9, "model": None},
+        {"prompt_lookup_max": 9, "prompt_lookup_min": 9},
+    ),
+    (
+        {"model": "[ngram]", "num_speculative_tokens": 2},
+        {"prompt_lookup_max": 5, "prompt_lookup_min": 2},
+    ),
+]
+
+
+@pytest.mark.parametrize("given, options", GOOD)
+def test_a_mapping_text_and_what_was_read_mean_the_same(given, options) -> None:
+    found = read_speculation(given)
+    assert found is not None and found == read_speculation(json.dumps(given))
+    assert found.options == options and found == read_speculation(found.write())
+    settings = Settings.of(speculative_config=given)
+    assert settings == Settings.of(speculative_config=json.dumps(given))
+    assert settings.speculation == found
+    assert settings.draft_tokens == given["num_speculative_tokens"]
+    assert choose_engine({"speculative_config": given}).settings == Settings.of(
+        speculative_config=given
+    )
+    assert isinstance(make_drafter(found, DrafterParts(LIMITS, 100)), NgramDrafter)
+
+
+def test_nothing_given_means_off() -> None:
+    assert read_speculation("") is None and Settings().speculation is None
+    assert choose_engine({"speculative_config": None}).settings.draft_tokens == 0
+
+
+REFUSED: list[tuple[object, str]] = [
+    ('{"method" "ngram"}', """at character 11, '{"method"  >>> "ngram"}'"""),
+    ("{method: ngram}", "at character 2, '{ >>> method: ngram}'"),
+    ('{"method": "ngram"', "at character 19, the end of"),
+    ("ngram", 'allowed: an object such as {"method": "ngram", "num_speculative_tokens": 4}'),
+    ("[1]", "a JSON object was expected, found list"),
+    ('{"method": "ngram", "method": "ngram"}', "the key 'method' appears twice"),
+    ("[" * 100_000, "speculative_config: JSON nested too deeply"),
+    ('{"num_speculative_tokens": ' + "9" * 5000 + "}", "speculative_config: not valid JSON"),
+    ([1], "speculative_config = [1] is not valid; allowed: an object such as {"),
+    ({}, "num_speculative_tokens is missing; allowed: 1 to 64"),
+    ({"num_speculative_tokens": 0}, "= 0 is out of range; allowed: a whole number, 1 to 64"),
+    ({"num_speculative_tokens": -1}, "nearest valid: 1"),
+    ({"num_speculative_tokens": MOST_DRAFTS + 1}, f"nearest valid: {MOST_DRAFTS}"),
+    ({"num_speculative_tokens": 2.5}, "num_speculative_tokens = 2.5 is not valid"),
+    ({"num_speculative_tokns": 3}, "'num_speculative_tokns' is unknown (did you mean 'num_spec"),
+    ({"a": 1, "b": 2}, "'a' is unknown, 'b' is unknown"),
+    ({"method": "ngrams", "num_speculative_tokens": 3}, "(did you mean 'ngram'?)"),
+    ({"method": 7, "num_speculative_tokens": 3}, "speculative_config.method = 7 is not valid"),
+    ({"num_speculative_tokens": 3, "prompt_lookup_max": 0}, "prompt_lookup_max = 0 is out of"),
+    ({"num_speculative_tokens": 3, "prompt_lookup_max": "4"}, "prompt_lookup_max = '4' is not"),
+    (
+        {"num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3},
+        "speculative_config.prompt_lookup_min = 3 is out of range; allowed: a whole number, 1 to "
+        "2; nearest valid: 2",
+    ),
+    ({"num_speculative_tokens": 3, "revision": "main"}, "does not apply to ngram; leave it out"),
+]
+
+
+@pytest.mark.parametrize("given, says", REFUSED)
+def test_what_cannot_be_is_one_line(given: object, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Settings.of(speculative_config=given)
+    assert says in str(refused.value), str(refused.value)
+    assert str(refused.value).startswith("speculative_config") and "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("name", [row.name for row in METHODS.values() if not row.module])
+def test_a_method_that_is_not_built_is_refused_with_the_nearest(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_speculation({"method": name, "num_speculative_tokens": 3})
+    assert f"method = {name!r} is not supported yet; allowed: ngram" in str(refused.value)
+    assert '{"method": "ngram", "num_speculative_tokens": 3}' in str(refused.value)
+
+
+@pytest.mark.parametrize("row", [row for row in METHODS.values() if row.module])
+def test_what_a_row_declares_can_be_given(row) -> None:
+    """Each key at both ends of its range, where no other key forbids it."""
+    for key in row.keys:
+        for value in (key.low, key.high) if key.low is not None else ():
+            found = read_speculation(
+                {"method": row.name, "num_speculative_tokens": 1, key.name: value}
+            )
+            assert found is not None and found.options[key.name] == value
+
+
+def test_the_keywords_of_prompt_lookup_are_short_for_it() -> None:
+    found = choose_engine({"draft_tokens": 4, "prompt_lookup_min": 1}).settings
+    assert found == Settings.of(
+        speculative_config={"num_speculative_tokens": 4, "prompt_lookup_min": 1}
+    )
+    assert choose_engine({"draft_tokens": 0}).settings.draft_tokens == 0
+    for given, says in [
+        ({"draft_tokens": 65}, "num_speculative_tokens = 65 is out of range"),
+        ({"draft_tokens": False}, "num_speculative_tokens = False is not valid"),
+        ({"prompt_lookup_max": 3}, "prompt_lookup_max has no effect without draft_tokens"),
+        ({"draft_tokens": 2, "speculative_config": {}}, "exclude each other"),
+    ]:
+        with pytest.raises(ConfigError, match=says):
+            choose_engine(given)

@@ -1,0 +1,104 @@
+"""A drafter that fails ends drafting for its request, and nothing else: texts are the same."""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import pytest
+from oracle import VOCAB, MockRunner
+
+from flyweight.config import Limits
+from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.ngram import NgramDrafter
+from flyweight.engine.engine import Engine
+from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.scheduler import Scheduler
+from flyweight.kv.blocks import BlockPool
+from flyweight.types import Request, SamplingParams
+
+LIMITS = Limits(64, 4, 64, 4, 64, draft_tokens=3, vocab=VOCAB)
+BAD = "bad"
+
+
+class FailingDrafter(NgramDrafter):
+    """Prompt lookup that goes wrong for the request `bad`, in a way that is given."""
+
+    def __init__(self, fail: Callable[[], Any], where: str = "propose") -> None:
+        super().__init__(2, 1)
+        self.fail, self.where = fail, where
+        self.asked: list[Hashable] = []
+
+    def observe(self, batch: Any, taps: Any) -> None:
+        if self.where == "observe":
+            self.fail()
+
+    def forget(self, id: Hashable) -> None:
+        super().forget(id)
+        if self.where == "forget":
+            self.fail()
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        self.asked += [request.id for request in requests]
+        bad = [request.id[0] == BAD for request in requests]  # type: ignore[index]
+        if self.where == "propose" and any(bad):
+            return self.fail()  # type: ignore[no-any-return]
+        drafts = super().propose(requests)
+        if self.where == "draft":
+            drafts = [self.fail() if b else d for b, d in zip(bad, drafts, strict=True)]
+        return drafts
+
+
+def run(drafter: NgramDrafter | None) -> tuple[dict[str, list[int]], EngineMetrics]:
+    scheduler = Scheduler(LIMITS, BlockPool(LIMITS.blocks, LIMITS.block_size))
+    engine = Engine(
+        scheduler, MockRunner(LIMITS.blocks, LIMITS.block_size), drafter, EngineMetrics()
+    )
+    texts: dict[str, list[int]] = {}
+    for id in ("good", BAD, "other"):
+        tokens = tuple((len(id) * i) % VOCAB for i in range(9))
+        engine.add(Request(id, tokens, SamplingParams(), max_tokens=24, seed=len(id)))
+        texts[id] = []
+    while engine.busy:
+        for event in engine.step():
+            texts[event.id] += event.tokens
+    assert not engine.drafts.ended
+    return texts, engine.metrics
+
+
+def raise_error() -> None:
+    raise RuntimeError("a tensor\nof the wrong shape")
+
+
+NONSENSE = {
+    "nothing": lambda: None,
+    "no drafts": list,
+    "an id above the vocabulary": lambda: Draft((VOCAB,)),
+    "an id below 0": lambda: Draft((0, -1)),
+    "half a token": lambda: Draft((0, 1.5)),  # type: ignore[arg-type]
+    "text": lambda: Draft("ab"),  # type: ignore[arg-type]
+    "a tree": lambda: Draft((0, 1), (-1, -1)),
+}
+
+
+@pytest.mark.parametrize("fail", [raise_error, *NONSENSE.values()], ids=["raises", *NONSENSE])
+@pytest.mark.parametrize("where", ["propose", "draft"])
+def test_one_request_goes_on_without(fail, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    expected, _ = run(None)
+    drafter = FailingDrafter(fail, where)
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        texts, metrics = run(drafter)
+    assert texts == expected
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("drafting ends for sequence ('bad', 0): ") and "\n" not in said
+    assert 1 <= sum(id[0] == BAD for id in drafter.asked) <= 2  # type: ignore[index]
+    assert metrics.accepted > 0  # of the others
+
+
+@pytest.mark.parametrize("where", ["observe", "forget"])
+def test_a_failure_for_all_ends_drafting_for_all(where, caplog: pytest.LogCaptureFixture) -> None:
+    expected, _ = run(None)
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        texts, _ = run(FailingDrafter(raise_error, where))
+    assert texts == expected
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == ("drafting ends for all requests: RuntimeError: a tensor of the wrong shape")
