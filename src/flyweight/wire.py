@@ -112,6 +112,11 @@ class Batch:
     """One step's work.  Sequence s owns tokens starts[s]:starts[s+1] and sees contexts[s] positions
     of K/V in all, those tokens included, through tables[s].  `rows` index tokens whose logits are
     wanted, ascending.
+
+    A draft that is a tree is several sequences: its trunk, and each branch with the blocks before
+    it and own ones from its first token on.  What a branch sees of this step's tokens in its own
+    blocks are `ancestors`: every layer copies these slots once it has written K and V, before any
+    token attends.
     """
 
     tokens: I32  # [T]
@@ -124,6 +129,7 @@ class Batch:
     sampling: SampleBatch
     adapters: I32 | None = None  # [S]
     hidden: I32 | None = None  # [E] tokens whose final hidden states are wanted
+    ancestors: tuple[I32, I32] | None = None  # [A] slots each: from, to
 
 
 @dataclass(slots=True)

@@ -14,9 +14,11 @@ import jsonschema
 import pytest
 
 from flyweight import LLM, RequestError, SamplingParams, StructuredOutputs
+from flyweight.draft.drafter import DraftRequest
 from flyweight.engine.step import StepBudget
 from flyweight.outputs import RequestOutput
 from tiny_model import tiny_folder
+from tree_drafter import TreeDrafter
 
 PERSON = {
     "type": "object",
@@ -179,6 +181,28 @@ def test_drafts_memory_and_company_change_nothing(folder: Path, llm: LLM) -> Non
     assert tight.loaded.engine.grammars.live_bytes == 0
     for one, other in zip(alone, together, strict=True):
         assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
+
+
+def test_trees_of_drafts_change_nothing(folder: Path, llm: LLM) -> None:
+    """Wrong branches are cut where the grammar refuses them; each row has the mask of its path."""
+    schema = {"type": "array", "items": PERSON, "minItems": 1, "maxItems": 2}
+    guessing = LLM(folder, max_num_seqs=6, draft_tokens=9)
+    engine = guessing.loaded.engine
+    for seed in range(3):
+        params = wanted(seed, form={"json": schema}, n=2, temperature=0.7, most=80, logprobs=2)
+        one = llm.generate("A", params)[0]
+        right = [[*one.prompt_token_ids, *choice.token_ids] for choice in one.outputs]
+
+        def find_right(ask: DraftRequest, right: list[list[int]] = right) -> list[int]:
+            _, index = ask.id  # type: ignore[misc]
+            return right[index][len(ask.tokens) :]
+
+        likely = sorted({token for text in right for token in text})
+        engine.drafts.drafter = TreeDrafter(find_right, likely)
+        other = guessing.generate("A", params)[0]
+        assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
+        assert [c.logprobs for c in one.outputs] == [c.logprobs for c in other.outputs]
+    assert engine.metrics.accepted > 20
 
 
 @pytest.mark.parametrize(

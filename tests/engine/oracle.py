@@ -58,10 +58,7 @@ class MockRunner:
         edits: object = (),
         reads: object = (),
     ) -> Ticket:
-        if moves is not None:
-            src, dst = (slots.tolist() for slots in moves)
-            for slot, value in zip(dst, [self.kv[s] for s in src], strict=True):
-                self.kv[slot] = value
+        self._move(moves)
         seen: list[list[int]] = [[]] * len(batch.tokens)
         views = [self._write(batch, s) for s in range(len(batch.contexts))]
         for s, view in enumerate(views):  # all writes come before any read, as in a layer
@@ -86,10 +83,17 @@ class MockRunner:
     def wait(self, ticket: Ticket) -> Sampled:
         return ticket.sampled
 
+    def _move(self, moves: tuple[I32, I32] | None) -> None:
+        if moves is not None:
+            src, dst = (slots.tolist() for slots in moves)
+            for slot, value in zip(dst, [self.kv[s] for s in src], strict=True):
+                self.kv[slot] = value
+
     def _write(self, batch: Batch, s: int) -> list[int]:
         """Writes one sequence's slots; returns the slots it sees."""
         B = self.block_size
         view = [block * B + i for block in batch.tables[s].tolist() for i in range(B)]
+        self._move(batch.ancestors)  # those before: parents come before their children
         own = slice(int(batch.starts[s]), int(batch.starts[s + 1]))
         columns = (batch.tokens[own], batch.positions[own], batch.slots[own])
         for token, position, slot in zip(*(c.tolist() for c in columns), strict=True):

@@ -76,7 +76,8 @@ NONSENSE = {
     "an id below 0": lambda: Draft((0, -1)),
     "half a token": lambda: Draft((0, 1.5)),  # type: ignore[arg-type]
     "text": lambda: Draft("ab"),  # type: ignore[arg-type]
-    "a tree": lambda: Draft((0, 1), (-1, -1)),
+    "a parent after its child": lambda: Draft((0, 1), (-1, 1)),
+    "a parent too few": lambda: Draft((0, 1), (-1,)),
 }
 
 

@@ -253,6 +253,18 @@ def test_drafts_are_cut_and_every_row_has_its_mask() -> None:
     assert grammars.take(seq, list(b"cde")) == (None, False)
 
 
+def test_every_row_of_a_tree_has_the_mask_of_its_path() -> None:
+    grammars = Grammars(Spells)
+    request = requested("a")
+    grammars.begin(request)
+    all_ready(grammars)
+    seq = sequence(request, "ab")
+    seq.draft, seq.parents = list(b"cdecd"), [-1, 0, 1, -1, 3]
+    masks = marked(grammars, plan_of((seq, 3, 6, 6))).masks
+    assert [masks[row].tolist() for row in range(6)] == [[2], [3], [4], [5], [3], [4]]
+    assert grammars.take(seq, list(b"cde")) == (None, False)
+
+
 def test_a_failing_matcher_ends_its_own_row_only() -> None:
     grammars = Grammars(Spells)
     for id, regex in (("a", "2"), ("b", "x")):

@@ -8,12 +8,16 @@ table, R rows with logits, E tokens whose hidden states are wanted, B tokens per
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
+from typing import TypeAlias
 
 import numpy as np
 
+from flyweight.draft.tree import list_path
 from flyweight.engine.step import Chunk, Plan
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.wire import I32, U32, Batch, SampleBatch
+
+View: TypeAlias = "tuple[array[int], int, int]"  # blocks, and the positions that a step computes
 
 
 def build(
@@ -30,18 +34,22 @@ def build(
     tokens, positions, slots = array("i"), array("i"), array("i")  # [T]
     starts, contexts = array("i", (0,)), array("i")  # [S+1], [S]
     rows, hidden = array("i"), array("i")  # [R], [E]
+    views: list[View] = []  # [S]
+    count = len(plan.chunks)
     for c in plan.chunks:
-        at, stop, blocks = c.start, c.start + c.count, c.seq.table.blocks
-        tokens += c.seq.list_known(at, stop)
-        positions.extend(range(at, stop))
-        while at < stop:  # block by block
-            slot = blocks[at // block_size] * block_size + at % block_size
-            count = min(stop - at, block_size - at % block_size)
-            slots.extend(range(slot, slot + count))
-            at += count
+        tokens += c.seq.list_known(c.start, c.start + c.count)
+        for view in list_views(c):
+            blocks, at, stop = view
+            views.append(view)
+            positions.extend(range(at, stop))
+            while at < stop:  # block by block
+                slot = blocks[at // block_size] * block_size + at % block_size
+                part = min(stop - at, block_size - at % block_size)
+                slots.extend(range(slot, slot + part))
+                at += part
+            starts.append(len(slots))
+            contexts.append(stop)
         ended = len(tokens)
-        starts.append(ended)
-        contexts.append(stop)
         rows.extend(range(ended - len(c.scored) - len(c.drawn), ended))
         hidden.extend(range(ended - len(c.hidden), ended))
     return Batch(
@@ -50,12 +58,44 @@ def build(
         slots=_to_ints(slots),
         starts=_to_ints(starts),
         contexts=_to_ints(contexts),
-        tables=_pad_tables(plan.chunks, contexts, block_size),
+        tables=_pad_tables(views, block_size),
         rows=_to_ints(rows),
         sampling=(columns if masks else lay)(_list_logits_rows(plan.chunks, masks or {})),
         adapters=_list_owners(plan.chunks, adapters) if adapters else None,
         hidden=_to_ints(hidden) if plan.hidden else None,
+        ancestors=list_ancestors(plan.chunks, block_size) if len(views) > count else None,
     )
+
+
+def list_views(chunk: Chunk) -> Sequence[View]:
+    """The sequences that a chunk is for the model: one, and one more for each branch of a draft."""
+    seq, start = chunk.seq, chunk.start
+    if not seq.branches:
+        return ((seq.table.blocks, start, start + chunk.count),)
+    trunk = seq.table.blocks, start, start + 1 + seq.branches[0].run.first
+    return (trunk, *((b.table.blocks, b.position, b.stop) for b in seq.branches))
+
+
+def list_ancestors(chunks: list[Chunk], block_size: int) -> tuple[I32, I32] | None:
+    """Slots written in this step, and where branches see the same tokens in blocks of their own."""
+    src, dst = array("i"), array("i")
+    for c in chunks:
+        seq = c.seq
+        if not seq.branches:
+            continue
+        assert seq.parents is not None, "branches of a chain"
+        written = [
+            blocks[p // block_size] * block_size + p % block_size
+            for blocks, at, stop in list_views(c)
+            for p in range(at, stop)
+        ]  # of the last known token, then of draft tokens
+        for b in seq.branches:
+            first = max(c.start, b.position // block_size * block_size)
+            path = [0, *(i + 1 for i in list_path(seq.parents, b.run.parent))]
+            for p in range(first, b.position):
+                src.append(written[path[p - c.start]])
+                dst.append(b.table.blocks[p // block_size] * block_size + p % block_size)
+    return (_to_ints(src), _to_ints(dst)) if src else None
 
 
 def _to_ints(numbers: "array[int]") -> I32:
@@ -64,12 +104,14 @@ def _to_ints(numbers: "array[int]") -> I32:
 
 def _list_owners(chunks: list[Chunk], adapters: Mapping[str, int]) -> I32:
     """The number of each sequence's adapter, -1 for none: [S]."""
-    return np.array([adapters.get(c.seq.request.adapter, -1) for c in chunks], np.int32)
+    owners = [adapters.get(c.seq.request.adapter, -1) for c in chunks]
+    return np.repeat(np.array(owners, np.int32), [1 + len(c.seq.branches) for c in chunks])
 
 
 def list_moves(plan: Plan, block_size: int) -> tuple[I32, I32] | None:
     """Slots to copy from and to before anything is written; None where no block was shared."""
     copies = [c.copy for c in plan.chunks if c.copy]
+    copies += [b.copy for c in plan.chunks for b in c.seq.branches if b.copy]
     if not copies:
         return None
     src = [range(c.src * block_size, c.src * block_size + c.count) for c in copies]
@@ -81,30 +123,31 @@ def _list_slots(ranges: list[range]) -> I32:
     return np.fromiter(chain.from_iterable(ranges), np.int32)
 
 
-def _pad_tables(chunks: list[Chunk], contexts: "array[int]", block_size: int) -> I32:
+def _pad_tables(views: list[View], block_size: int) -> I32:
     """The blocks that hold each sequence's context, padded with 0: [S, M]."""
-    width = -(-max(contexts) // block_size)
+    width = -(-max(stop for _, _, stop in views) // block_size)
     blocks = array("i")
-    for c, context in zip(chunks, contexts, strict=True):
-        used = -(-context // block_size)
-        blocks += c.seq.table.blocks[:used]
+    for held, _, stop in views:
+        used = -(-stop // block_size)
+        blocks += held[:used]
         if used < width:
             blocks.extend(repeat(0, width - used))
-    return _to_ints(blocks).reshape(len(chunks), width)
+    return _to_ints(blocks).reshape(len(views), width)
 
 
 def _list_logits_rows(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[LogitsRow]:
-    """One row for each token to draw: the next one, and the one after each draft token, as if the
-    draft tokens before it had been accepted; before these, the rows whose next token is given.
+    """One row for each token to draw: the next one, and the one after each draft token, as if those
+    that lead to it had been accepted; before these, the rows whose next token is given.
     """
     rows: list[LogitsRow] = []
     for chunk in chunks:
-        seq, held = chunk.seq, len(chunk.seq.tokens)
+        seq = chunk.seq
         if chunk.scored and seq.scorer is not None:
             first = chunk.start + chunk.count - chunk.rows + 1
             for i in range(first, first + len(chunk.scored)):
                 rows.append(LogitsRow(seq.scorer, i, (), given=seq.tokens[i]))
-        for i in range(held, held + len(chunk.drawn)):
-            tokens = seq.list_known(0, i) if i > held else seq.tokens
-            rows.append(LogitsRow(seq.options, i, tokens, seq.mu, mask=masks.get(len(rows))))
+        for i in range(len(chunk.drawn)):
+            seen = seq.list_seen(i)
+            mask = masks.get(len(rows))
+            rows.append(LogitsRow(seq.options, len(seen), seen, seq.mu, mask=mask))
     return rows

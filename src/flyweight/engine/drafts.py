@@ -7,15 +7,18 @@ else.  Knows no concrete drafter.
 import logging
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
+from functools import partial
 from operator import index as to_index
 
 from flyweight.draft.drafter import Draft, Drafter, DraftRequest, DraftSampling, StoringDrafter
+from flyweight.draft.tree import cut_tree, follow, put_in_order
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
+Proposed = tuple[list[int], list[int] | None]  # tokens, and the parents of a tree in order
 LOG = logging.getLogger("flyweight")
 
 
@@ -37,13 +40,24 @@ class Drafts:
         """The accepted part of the tokens drawn at a draft's rows."""
         proposed = len(drawn) - 1
         accepted = accept_drafts(draft[:proposed], drawn)
+        self._count(proposed, len(accepted) - 1)
+        return accepted
+
+    def accept_path(self, seq: Sequence, drawn: Seq[int]) -> list[int]:
+        """The accepted path of a draft that is a tree, of which the rows' tokens were drawn."""
+        assert seq.parents is not None, "a path in a chain"
+        proposed = len(drawn) - 1
+        path = follow(seq.draft[:proposed], seq.parents[:proposed], drawn)
+        self._count(proposed, len(path))
+        return path
+
+    def _count(self, proposed: int, accepted: int) -> None:
         self.metrics.drafts += 1
         self.metrics.proposed += proposed
-        self.metrics.accepted += len(accepted) - 1
+        self.metrics.accepted += accepted
         self.places += [0] * (proposed - len(self.places))
-        for place in range(len(accepted) - 1):
+        for place in range(accepted):
             self.places[place] += 1
-        return accepted
 
     def propose(self, batch: Batch, sampled: Sampled, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
@@ -69,7 +83,7 @@ class Drafts:
                 seqs.append(seq)
                 requests.append(make_draft_request(seq, limit))
         for seq, draft in zip(seqs, self._call(requests), strict=True):
-            seq.draft = cut(seq, draft)
+            seq.draft, seq.parents = cut_draft(*draft, partial(cut, seq))
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """For how many draft tokens the sequence has slots to write, from its newest token's on,
@@ -98,8 +112,8 @@ class Drafts:
             if id in self.ended and all(seq.index != id[1] for seq in live):
                 self.ended.remove(id)
 
-    def _call(self, requests: Seq[DraftRequest]) -> list[list[int]]:
-        """Draft tokens for each request.  Where the drafter fails, it is called for each request
+    def _call(self, requests: Seq[DraftRequest]) -> list[Proposed]:
+        """A draft for each request.  Where the drafter fails, it is called for each request
         alone, and ends for those that it fails for.
         """
         if not requests or self.drafter is None:
@@ -114,15 +128,16 @@ class Drafts:
             id = requests[0].id
             self.ended.add(id)
             LOG.warning("drafting ends for sequence %s: %s", id, describe_failure(error))
-            return [[]]
+            return [([], None)]
 
-    def _read(self, draft: Draft, limit: int) -> list[int]:
-        """The tokens of a draft.  Raises for those that the model could not compute."""
-        assert draft.parents is None, "tree drafts are not verified yet"
+    def _read(self, draft: Draft, limit: int) -> Proposed:
+        """The first tokens of a draft.  Raises for those that the model could not compute."""
         tokens, vocab = [to_index(token) for token in draft.tokens[:limit]], self.vocab
         if tokens and (min(tokens) < 0 or max(tokens) >= vocab):
             raise ValueError(f"draft tokens {tokens} are not all in 0 to {vocab - 1}")
-        return tokens
+        if draft.parents is None:
+            return tokens, None
+        return put_in_order(tokens, draft.parents[:limit])
 
     def _end_all(self, error: Exception) -> None:
         self.drafter = None
@@ -147,6 +162,13 @@ def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:
         request.salt,
         request.adapter,
     )
+
+
+def cut_draft(
+    tokens: list[int], parents: list[int] | None, cut: Callable[[list[int]], list[int]]
+) -> Proposed:
+    """A draft, each token as far as `cut` lets what leads to it go on."""
+    return (cut(tokens), None) if parents is None else cut_tree(tokens, parents, cut)
 
 
 def accept_drafts(draft: Seq[int], sampled: Seq[int]) -> list[int]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from flyweight.draft.drafter import Drafter
+from flyweight.draft.tree import ROOT
 from flyweight.engine.batch import build, list_moves
 from flyweight.engine.beams import BeamSearches
 from flyweight.engine.drafts import Drafts
@@ -21,7 +22,7 @@ from flyweight.engine.rows import Mirostat, PoolingRows, PromptLogprobsHook, lis
 from flyweight.engine.runner import ModelRunner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
-from flyweight.engine.step import UNLIMITED, ComputeError, Plan, Produced, StepBudget
+from flyweight.engine.step import UNLIMITED, Chunk, ComputeError, Plan, Produced, StepBudget
 from flyweight.errors import RequestError
 from flyweight.sampling.arrays import OptionColumns
 from flyweight.types import Event, Request
@@ -263,20 +264,31 @@ class Engine:
         marks.errors |= {edit.row: edit.error for edit in marks.edits if edit.error}
         produced: list[Produced] = []
         for chunk in plan.chunks:
-            rows, seq = chunk.drawn, chunk.seq
-            first = rows.start
-            if not rows:
+            first = chunk.drawn.start
+            if not chunk.drawn:
                 produced.append(NOTHING)
             elif first in marks.errors or first in marks.again:
                 error, again = marks.errors.get(first), first in marks.again
                 produced.append(Produced((), error=error, again=again))
             else:
-                own = drawn[first : rows.stop]
-                if len(own) > 1:
-                    own = self.drafts.accept(seq.draft, own)
-                found = range(first, first + len(own))
-                produced.append(Produced(own, list_logprobs(seq.options.best, sampled, found)))
+                produced.append(self._accept(chunk, drawn, sampled))
         return produced
+
+    def _accept(self, chunk: Chunk, drawn: list[int], sampled: Sampled) -> Produced:
+        """The accepted part of what a chunk's rows drew."""
+        rows, seq = chunk.drawn, chunk.seq
+        own, accepted = drawn[rows.start : rows.stop], ROOT
+        found: Seq[int] = range(rows.start, rows.start + 1)
+        if len(own) > 1 and seq.parents is not None:
+            path = self.drafts.accept_path(seq, own)
+            found = [rows.start, *(rows.start + 1 + i for i in path)]
+            own = [drawn[row] for row in found]
+            accepted = path[-1] if path else ROOT
+        elif len(own) > 1:
+            own = self.drafts.accept(seq.draft, own)
+            found = range(rows.start, rows.start + len(own))
+        logprobs = list_logprobs(seq.options.best, sampled, found)
+        return Produced(own, logprobs, accepted=accepted)
 
     def _cut(self, seq: Sequence, draft: list[int]) -> list[int]:
         for hook in self._hooked.get(seq.request.id, ()):

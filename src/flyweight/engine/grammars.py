@@ -258,26 +258,30 @@ class Grammars(Hook):
     def settle(self, chunk: Chunk, out: Produced, sampled: Sampled) -> Produced:
         if not out.tokens:
             return out
-        error, over = self.take(chunk.seq, out.tokens)
+        seq = chunk.seq
+        error, over = self.take(seq, out.tokens)
         if error:
             return Produced((), scores=out.scores, error=error)
+        if over:  # a draft may have been over earlier
+            taken = self._held[_make_key(seq)].taken - seq.generated
+            out = out._replace(tokens=out.tokens[:taken], logprobs=out.logprobs[:taken])
         return out._replace(over=over)
 
     def take(self, seq: Sequence, tokens: Seq[int]) -> tuple[FlyweightError | None, bool]:
-        """What was drawn.  An error, where the grammar refuses it; and whether the text is over, so
-        that no end of sequence need be drawn.
+        """Takes what was drawn, up to where the text is over.  An error, where the grammar refuses
+        it; and whether it is over, so that no end of sequence need be drawn.
         """
         began = self.budget.clock()
         try:
             held = self._find_held(seq)
             matcher, taken = held.matcher, held.matcher.take(tokens)
             held.taken += taken
-            ended = tokens[-1] in seq.request.stop_ids
+            ended = taken and tokens[taken - 1] in seq.request.stop_ids
             over = matcher.over and not (matcher.broken or ended)
         except Exception as error:  # ends its own sequence only
             return EngineError(FAILED.format(type(error).__name__)), False
         self.budget.record_tokens(_make_key(seq), self.budget.clock() - began)
-        if taken < len(tokens):
+        if taken < len(tokens) and not over:
             if matcher.broken:
                 return _make_size_error(matcher), False
             return RequestError(f": {STUCK}", NAME, code="no_token_left"), False
@@ -302,13 +306,15 @@ class Grammars(Hook):
     def _mark(self, chunk: Chunk, marks: RowMarks) -> None:
         """Masks of the next token, and of the one after each draft token."""
         seq, first = chunk.seq, chunk.drawn.start
-        matcher, taken = self._find_held(seq).matcher, 0
+        matcher, taken = self._find_held(seq).matcher, list[int]()
         endless = seq.request.params.ignore_eos
         for i, row in enumerate(chunk.drawn):
             if i:
-                taken += matcher.take(seq.draft[i - 1 : i])
+                depth = seq.find_depth(i - 1)
+                matcher.back(sum(taken[depth:]))  # from one branch of a tree to the next
+                taken[depth:] = [matcher.take(seq.draft[i - 1 : i])]
             marks.masks[row] = matcher.mask(endless=endless)
-        matcher.back(taken)
+        matcher.back(sum(taken))
         if matcher.broken:
             marks.errors[first] = _make_size_error(matcher)
 

@@ -15,6 +15,7 @@ from itertools import count
 from flyweight.config import Limits
 from flyweight.engine import capacity
 from flyweight.engine.admission import Admission, ContinuousAdmission
+from flyweight.engine.branches import release as release_branches
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import Produced, make_abort_events, make_event
@@ -107,6 +108,7 @@ class LiveSequences:
         for seq in [seq for choices in self.by_id.values() for seq in choices]:
             seq.table = Table(seq.table.root, hashes=seq.table.hashes)
             seq.computed, seq.draft, seq.in_flight = 0, [], False
+            seq.parents, seq.branches = None, []
             seq.state = SequenceState.WAITING
             insort(self.waiting, seq, key=rank_of)
 
@@ -139,6 +141,7 @@ class LiveSequences:
         self.pool.release(seq.table)
         self.running.remove(seq)
         seq.computed, seq.draft, seq.state = 0, [], SequenceState.WAITING
+        seq.parents = None
         insort(self.waiting, seq, key=rank_of)
 
     def drop(self, seq: Sequence) -> None:
@@ -164,6 +167,7 @@ class LiveSequences:
     def _finish(self, seq: Sequence) -> None:
         (self.running if seq.state is SequenceState.RUNNING else self.waiting).remove(seq)
         self.prefix.end(seq)
+        release_branches(self.pool, seq.branches)
         self.pool.release(seq.table)
         seq.state, seq.in_flight, seq.draft = SequenceState.FINISHED, False, []
         left = [s for s in self.by_id[seq.request.id] if s is not seq]

@@ -43,7 +43,7 @@ class Mirostat(Hook):
         return out._replace(mu=float(sampled.mu[chunk.drawn.start]))
 
 
-def list_logprobs(best: int | None, sampled: Sampled, rows: range) -> tuple[TokenLogprobs, ...]:
+def list_logprobs(best: int | None, sampled: Sampled, rows: Seq[int]) -> tuple[TokenLogprobs, ...]:
     """Raw log-probabilities of some rows, and of the `best` at each, if they are wanted."""
     if best is None:
         return ()

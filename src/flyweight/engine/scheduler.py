@@ -9,7 +9,8 @@ from bisect import insort
 from collections.abc import Sequence as Seq
 from math import inf
 
-from flyweight.engine import capacity
+from flyweight.draft.tree import Run, split_runs
+from flyweight.engine import branches, capacity
 from flyweight.engine.lifecycle import LiveSequences, rank_of
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget, make_event, trim
@@ -57,7 +58,8 @@ class Scheduler(LiveSequences):
             if not seq.in_flight:
                 continue  # aborted since
             seq.in_flight = False
-            seq.draft = []
+            seq.draft, seq.parents = [], None
+            branches.keep(self.pool, seq.table, seq.branches, out.accepted)
             finish = None
             seq.scored += len(chunk.scored)
             if out.tokens:
@@ -68,7 +70,11 @@ class Scheduler(LiveSequences):
                 seq.first, seq.last = seq.first or now, now
                 events.append(make_event(seq, out, finish))
             else:
-                seq.computed = len(seq.tokens) - 1 if out.again else chunk.start + chunk.count
+                seq.computed = (
+                    len(seq.tokens) - 1
+                    if out.again
+                    else min(chunk.start + chunk.count, len(seq.tokens))
+                )
                 finish = Finish.ERROR if out.error else None
                 if chunk.scored or finish:
                     events.append(make_event(seq, out, finish))
@@ -120,18 +126,32 @@ class Scheduler(LiveSequences):
         tokens used.
         """
         start, count = seq.computed, 1 + min(len(seq.draft), spare)
-        while self.pool.count_needed(seq.table, start, start + count) > len(self.pool.free):
+        stop, runs = start + count, list[Run]()
+        if seq.parents is not None and count > 1:
+            runs = split_runs(seq.parents[: count - 1])
+            stop = start + 1 + runs[0].stop
+            if not self._has_branch_blocks(seq, stop, runs):
+                count, runs = stop - start, []  # the trunk alone
+        while self.pool.count_needed(seq.table, start, stop) > len(self.pool.free):
             if count > 1:
-                count = 1  # drafts never preempt a sequence
+                count, stop, runs = 1, start + 1, []  # drafts never preempt a sequence
                 continue
             victim = next(s for s in reversed(self.running) if not s.in_flight)
             self._preempt(victim, plan)
             if victim is seq:
                 return 0
-        copy = self.pool.grow(seq.table, start, start + count)
+        copy = self.pool.grow(seq.table, start, stop)
+        seq.branches = branches.take_blocks(self.pool, seq.table, runs, start, copy) if runs else []
         plan.add(seq, start, count, copy, count)
         seq.in_flight = True
         return count
+
+    def _has_branch_blocks(self, seq: Sequence, stop: int, runs: Seq[Run]) -> bool:
+        """Whether a tree's branches find blocks, one more being left for each running sequence."""
+        start, B = seq.computed, self.pool.block_size
+        need = branches.count_blocks(runs, start, B)
+        need += self.pool.count_needed(seq.table, start, stop)
+        return need + len(self.running) <= len(self.pool.free)
 
     def _plan_prompts(
         self, begun: list[Sequence], budget: int, plan: Plan, worst: float = inf

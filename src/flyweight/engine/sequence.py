@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Optional
 
+from flyweight.draft.tree import list_path
+from flyweight.engine.branches import Branch
 from flyweight.kv.blocks import Table
 from flyweight.sampling.beam import make_rules
 from flyweight.sampling.options import SequenceOptions
@@ -30,7 +32,8 @@ class Sequence:
     whose prompt blocks this one shares.  `cached` counts prompt tokens found in the prefix cache,
     `scored` those whose successors' log-probabilities are known or not wanted, where the first
     choice has a `scorer`.  One whose tokens are all computed is held: it is not planned until it
-    gets a token or is ended.
+    gets a token or is ended.  `parents` are those of a `draft` that is a tree, in order, `branches`
+    the blocks of it while a step is in flight.
     """
 
     request: Request
@@ -41,6 +44,8 @@ class Sequence:
     leader: Optional["Sequence"] = None
     computed: int = 0
     draft: list[int] = field(default_factory=list)
+    parents: list[int] | None = None
+    branches: list[Branch] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
     in_flight: bool = False
     cached: int = 0
@@ -125,6 +130,20 @@ class Sequence:
             return self.tokens[start:stop]
         drafts = self.draft[max(0, start - held) : stop - held]
         return self.tokens[start:] + array("i", drafts)
+
+    def find_depth(self, place: int) -> int:
+        """How many draft tokens lead to the one at `place` of the draft."""
+        return place if self.parents is None else len(list_path(self.parents, place)) - 1
+
+    def list_seen(self, row: int) -> "array[int]":
+        """The tokens before the one that is drawn at the row of draft token `row` - 1, 0 being the
+        row of the last known token.
+        """
+        if row == 0:
+            return self.tokens
+        if self.parents is None:
+            return self.tokens + array("i", self.draft[:row])
+        return self.tokens + array("i", [self.draft[i] for i in list_path(self.parents, row - 1)])
 
     def read_timings(self) -> Timings:
         return Timings(self.request.arrival, self.scheduled, self.first, self.last)

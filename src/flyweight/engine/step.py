@@ -11,6 +11,7 @@ from math import inf
 from sys import maxsize
 from typing import NamedTuple
 
+from flyweight.draft.tree import ROOT
 from flyweight.engine.sequence import Sequence
 from flyweight.errors import FlyweightError
 from flyweight.kv.blocks import Copy
@@ -111,7 +112,7 @@ class Produced(NamedTuple):
     else decides what follows (the sequence is then held); mirostat's state after them, where it was
     used; the scored rows' log-probabilities; what ends it, if something of the caller's
     went wrong; whether its grammar lets nothing follow; whether what was drawn does not count, and
-    the last row is to be computed again.
+    the last row is to be computed again; the last draft token that was `accepted`.
     """
 
     tokens: Seq[int]
@@ -121,6 +122,7 @@ class Produced(NamedTuple):
     error: FlyweightError | None = None
     over: bool = False
     again: bool = False
+    accepted: int = ROOT
 
 
 def trim(seq: Sequence, out: Produced) -> tuple[Produced, Finish | None]:

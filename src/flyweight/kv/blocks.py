@@ -132,6 +132,17 @@ class BlockPool:
             blocks.append(self._take())
         return copy
 
+    def branch(self, table: Table, first: int, stop: int) -> Table:
+        """A table that shares the blocks before the one with position `first`, and has its own from
+        there to `stop`.
+        """
+        new = Table(table.root, table.blocks[: first // self.block_size])
+        for block in new.blocks:
+            self.refs[block] += 1
+        while len(new.blocks) * self.block_size < stop:
+            new.blocks.append(self._take())
+        return new
+
     def publish(self, table: Table, tokens: Sequence[int], computed: int) -> None:
         """Indexes the table's blocks that are wholly below `computed`."""
         full = computed // self.block_size

@@ -176,7 +176,8 @@ class Ops(Protocol):
         self, qkv: Tensor, kv: KVLayer, batch: Batch, rope: Rotation, norms: HeadNorm | None
     ) -> Tensor:
         """qkv [T,(Hq+Hk)*Dk+Hk*Dv] -> q [T,Hq,Dk]: splits, norms heads, rotates, writes K and V at
-        batch.slots.  A group with `v_in_k` has no V part in qkv.
+        batch.slots, and copies it where branches of a tree read it (batch.ancestors).  A group
+        with `v_in_k` has no V part in qkv.
         """
         ...
 

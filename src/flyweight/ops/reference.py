@@ -225,6 +225,8 @@ class ReferenceOps:
         kv.k[batch.slots] = store(k, kv.dtype, kv.turned)
         if not group.v_in_k:
             kv.v[batch.slots] = store(v.reshape(count, group.heads, group.v_dim), kv.dtype)
+        if batch.ancestors is not None:
+            self.move_kv(kv, *batch.ancestors)
         return q
 
     def attend(

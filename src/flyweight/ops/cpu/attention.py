@@ -98,6 +98,8 @@ class Attention:
         cos, sin = _to_float32(rope.cos), _to_float32(rope.sin)
         slots = _to_int32(batch.slots)
         q: F32 = _native.rope_store(self._pool, _to_float32(qkv), kv.native, slots, cos, sin, heads)
+        if batch.ancestors is not None:
+            self.move_kv(kv, *batch.ancestors)
         return q
 
     def attend(

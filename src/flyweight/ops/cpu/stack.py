@@ -60,7 +60,8 @@ class CpuStack:
     def __call__(
         self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
     ) -> F32:
-        if batch.adapters is not None and (batch.adapters >= 0).any():
+        adapted = batch.adapters is not None and (batch.adapters >= 0).any()
+        if adapted or batch.ancestors is not None:
             out: F32 = run(self.layers, None, residual, kv, batch, ropes)
             return out
         x: F32 | None = None

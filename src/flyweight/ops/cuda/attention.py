@@ -142,6 +142,8 @@ def rope_store(
         Q_NORM=q_norm, K_NORM=k_norm, IN_K=group.v_in_k, CODE=CODES.get(kv.dtype, 0),
         TURNS=kv.turns, PDL=PDL, num_warps=4, launch_pdl=PDL,
     )  # fmt: skip
+    if batch.ancestors is not None:
+        move_kv(kv, *batch.ancestors)
     return q
 
 

@@ -44,6 +44,7 @@ class DeviceBatch:
     longest: int
     fixed: bool = False
     adapters: None = None  # steps that use one are not captured
+    ancestors: tuple[Tensor, Tensor] | None = None
 
 
 class FixedColumns:
@@ -107,7 +108,8 @@ class Stager:
         counts = np.diff(batch.starts)
         decode = bool(len(counts)) and bool((counts == 1).all())
         rows = len(batch.tokens)
-        if self.spare is None or not decode or rows > ROWS[-1] or batch.adapters is not None:
+        special = batch.adapters is not None or batch.ancestors is not None
+        if self.spare is None or not decode or rows > ROWS[-1] or special:
             return copy_columns(batch, counts, decode, self.device)
         size = ROWS[bisect_left(ROWS, rows)], _round_width(batch.tables.shape[1])
         if size not in self._fixed:
@@ -120,13 +122,13 @@ def copy_columns(batch: Batch, counts: Any, decode: bool, device: torch.device) 
     owners = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     columns = (
         batch.tokens, batch.positions, batch.slots, owners, batch.starts, batch.contexts,
-        batch.tables,
+        batch.tables, *(batch.ancestors or ()),
     )  # fmt: skip
     flat = torch.from_numpy(np.concatenate([np.ravel(c) for c in columns]).astype(np.int32))
     if device.type == "cuda":
         flat = flat.pin_memory().to(device, non_blocking=True)
     parts = torch.split(flat, [c.size for c in columns])
-    tokens, positions, slots, owned, starts, contexts, tables = parts
+    tokens, positions, slots, owned, starts, contexts, tables, *shared = parts
     return DeviceBatch(
         tokens=tokens,
         positions=positions,
@@ -138,6 +140,7 @@ def copy_columns(batch: Batch, counts: Any, decode: bool, device: torch.device) 
         decode=decode,
         most=int(counts.max(initial=0)),
         longest=int(batch.contexts.max(initial=0)),
+        ancestors=(shared[0], shared[1]) if shared else None,
     )
 
 
