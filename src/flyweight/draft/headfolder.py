@@ -1,0 +1,97 @@
+"""Draft heads on disk: a folder with config.json and one file of tensors, safetensors or PyTorch's.
+
+Invariant: opening reads headers only; heads made for another base model are refused by its shapes
+or its fingerprint before a tensor is read.  Does not know which tensors a method wants.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flyweight.errors import CheckpointError
+from flyweight.spec import ModelSpec
+from flyweight.validation.untrusted import read_json, shown
+from flyweight.weights.formats.values import to_f32
+from flyweight.weights.mapped import MappedFile
+from flyweight.weights.safetensors import read_safetensors
+from flyweight.weights.tensorinfo import Span
+from flyweight.weights.torchfile import read_torch
+from flyweight.wire import F32
+
+CONFIG = "config.json"
+FINGERPRINT = "base_fingerprint"  # what `flyweight train-heads` writes about its base
+NAMES = (
+    "model.safetensors",
+    "medusa_lm_head.safetensors",
+    "pytorch_model.bin",
+    "medusa_lm_head.pt",
+)
+FLOATS = ("f32", "f16", "bf16")
+
+
+class HeadFolder:
+    """Opened heads; `shapes` by tensor name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / CONFIG).is_file():
+            raise CheckpointError(f"{path}: no {CONFIG}; draft heads are a folder that has one")
+        self.config: Mapping[str, Any] = read_json(path / CONFIG)
+        found = next((path / name for name in NAMES if (path / name).is_file()), None)
+        if found is None:
+            raise CheckpointError(
+                f"{path}: no tensors of draft heads; looked for {', '.join(NAMES)}"
+            )
+        self._file: MappedFile
+        self._spans: Mapping[str, Span]
+        opened = read_safetensors(found) if found.suffix == ".safetensors" else read_torch(found)
+        self._file, self._spans = opened.file, opened.spans
+        self.shapes = {name: span.shape for name, span in self._spans.items()}
+
+    def read(self, name: str) -> Any:
+        """A tensor of floats as the file has it: float32, float16, or bfloat16 bits as uint16."""
+        span = self._spans[name]
+        if span.kind not in FLOATS:
+            raise CheckpointError(
+                f"{self.path}: tensor {shown(name)} is {span.kind}; known: {', '.join(FLOATS)}"
+            )
+        rows = self._file.read_rows(name, span, 0, span.shape[0])
+        if not np.isfinite(to_f32(rows)).all():  # type: ignore[arg-type]
+            raise CheckpointError(f"{self.path}: tensor {shown(name)} holds NaN or infinity")
+        return rows
+
+    def read_vector(self, name: str) -> F32:
+        return to_f32(self.read(name))
+
+    def check_shape(self, name: str, *allowed: tuple[int, ...]) -> None:
+        """Raises `CheckpointError` for a tensor that is not there, or has another shape."""
+        found = self.shapes.get(name)
+        if found is None:
+            raise CheckpointError(f"{self.path}: no tensor {shown(name)}")
+        if found not in allowed:
+            expected = " or ".join(str(list(shape)) for shape in allowed)
+            raise CheckpointError(
+                f"{self.path}: tensor {shown(name)} is {list(found)}, this model needs {expected}; "
+                "the heads were trained for another one"
+            )
+
+    def check_base(self, spec: ModelSpec, fingerprint: str) -> None:
+        """Raises `CheckpointError` for heads whose config names another base."""
+        for key, own in (("hidden_size", spec.hidden), ("vocab_size", spec.vocab)):
+            said = self.config.get(key, own)
+            if said != own:
+                raise CheckpointError(
+                    f"{self.path / CONFIG}: {key} = {shown(said)}, this model has {own}; "
+                    "the heads were trained for another one"
+                )
+        said = self.config.get(FINGERPRINT, fingerprint)
+        if said != fingerprint:
+            raise CheckpointError(
+                f"{self.path / CONFIG}: {FINGERPRINT} = {shown(said)}, this model's is "
+                f"{fingerprint}; train heads for it with `flyweight train-heads`"
+            )
+
+    def close(self) -> None:
+        self._file.close()

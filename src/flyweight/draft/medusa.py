@@ -1,0 +1,185 @@
+"""Medusa heads (Cai et al., 2024): each proposes the token at one place ahead, from the final
+hidden state of the last token that was computed.
+
+Invariant: all heads read one state and none sees another's proposal, so a draft is the best token
+of each, in order.  Reads FasterDecoding's files and vLLM's; heads without an output matrix use the
+model's own.  T tokens, R requests, H hidden, V vocabulary.
+"""
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.headfolder import HeadFolder
+from flyweight.draft.stepstates import StepStates
+from flyweight.errors import CheckpointError
+from flyweight.ops.base import Ops
+from flyweight.ops.operands import Weights
+from flyweight.spec import ModelSpec
+from flyweight.wire import I32, Batch, Tensor
+
+BLOCK = re.compile(
+    r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\.layers\.(\d+))\.weight"
+)
+HEAD = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)|lm_heads\.(\d+))\.weight")
+SHARED = "lm_head.weight"  # vLLM's, where all heads have one output matrix
+MAP = "token_map"
+MOST_HEADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaNames:
+    """The tensors of one head: its blocks' matrices, in order, and its output matrix, "" where it
+    has none of its own.
+    """
+
+    blocks: tuple[str, ...]
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaHead:
+    """Blocks x + silu(Wx + b) [H,H], then an output matrix [V,H], None for the model's."""
+
+    blocks: tuple[Weights, ...]
+    head: Weights | None
+
+
+def open_medusa(
+    path: Path, spec: ModelSpec, fingerprint: str
+) -> tuple[HeadFolder, list[MedusaNames]]:
+    """Opens heads and checks that they are for this model.  Raises `CheckpointError`."""
+    folder = HeadFolder(path)
+    try:
+        folder.check_base(spec, fingerprint)
+        heads = _name_tensors(folder)
+        width = (spec.hidden, spec.hidden)
+        for head in heads:
+            for name in head.blocks:
+                folder.check_shape(name, width)
+                bias = _name_bias(name)
+                if bias in folder.shapes:
+                    folder.check_shape(bias, (spec.hidden,))
+            if head.head:
+                folder.check_shape(head.head, (spec.vocab, spec.hidden))
+        return folder, heads
+    except CheckpointError:
+        folder.close()
+        raise
+
+
+def _name_tensors(folder: HeadFolder) -> list[MedusaNames]:
+    """Which tensor is what, under either naming."""
+    blocks: dict[int, dict[int, str]] = {}
+    heads: dict[int, str] = {}
+    for name in folder.shapes:
+        if found := BLOCK.fullmatch(name):
+            head, place = (int(x) for x in found.groups() if x is not None)
+            blocks.setdefault(head, {})[place] = name
+        elif found := HEAD.fullmatch(name):
+            heads[int(found[1] or found[3] or 0)] = name
+    if MAP in folder.shapes:
+        raise CheckpointError(
+            f"{folder.path}: heads over a part of the vocabulary are not supported"
+        )
+    if not blocks or sorted(blocks) != list(range(len(blocks))) or len(blocks) > MOST_HEADS:
+        raise CheckpointError(
+            f"{folder.path}: no Medusa heads 0 to N - 1 in it, N at most {MOST_HEADS}; expected "
+            "tensors such as 0.0.linear.weight or blocks.0.layers.0.weight"
+        )
+    shared = SHARED if SHARED in folder.shapes else ""
+    if folder.config.get("original_lm_head") and 0 in heads:
+        shared = heads[0]
+    made = []
+    for i, own in sorted(blocks.items()):
+        if sorted(own) != list(range(len(own))):
+            raise CheckpointError(f"{folder.path}: head {i} has blocks {sorted(own)}")
+        made.append(MedusaNames(tuple(own[j] for j in sorted(own)), shared or heads.get(i, "")))
+    return made
+
+
+def _name_bias(weight: str) -> str:
+    return weight.removesuffix("weight") + "bias"
+
+
+def load_medusa(folder: HeadFolder, names: Sequence[MedusaNames], ops: Ops) -> list[MedusaHead]:
+    """The heads, packed; closes the folder."""
+    known: dict[str, Weights] = {}
+
+    def pack(name: str) -> Weights:
+        if name not in known:
+            rows: Any = folder.read(name)
+            bias = _name_bias(name)
+            added = folder.read_vector(bias) if bias in folder.shapes else None
+            known[name] = ops.pack(rows.shape, [rows], added)
+        return known[name]
+
+    try:
+        return [
+            MedusaHead(tuple(map(pack, head.blocks)), pack(head.head) if head.head else None)
+            for head in names
+        ]
+    finally:
+        folder.close()
+
+
+class MedusaDrafter:
+    """A `Drafter` over heads; `compute_logits` is the model's own output matrix, [R,H] -> [R,V]."""
+
+    taps = (-1,)
+
+    def __init__(
+        self,
+        heads: Sequence[MedusaHead],
+        ops: Ops,
+        compute_logits: Callable[[Tensor], Tensor],
+        block_size: int,
+    ) -> None:
+        self.heads, self._ops, self._compute_logits = heads, ops, compute_logits
+        self._block_size = block_size
+        self._step: StepStates | None = None
+        self._held: dict[Hashable, tuple[int, Draft]] = {}  # the newest draft, and its position
+
+    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
+        self._step = StepStates(batch, taps, self._block_size)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        places = self._step.find_all(requests) if self._step else [None] * len(requests)
+        rows = [place for place in places if place is not None]
+        most = max((request.limit for request in requests), default=0)
+        columns = self._compute(np.array(rows, np.int32), most) if rows else []
+        fresh = zip(*columns, strict=True) if columns else iter(())
+        drafts = []
+        for request, place in zip(requests, places, strict=True):
+            at = len(request.tokens)
+            if place is not None:
+                draft = Draft(tuple(next(fresh)))
+            else:  # not in this step: its text has not changed, nor has what follows
+                held, draft = self._held.get(request.id, (-1, Draft(())))
+                draft = draft if held == at else Draft(())
+            self._held[request.id] = at, draft
+            drafts.append(Draft(draft.tokens[: request.limit]))
+        return drafts
+
+    def forget(self, id: Hashable) -> None:
+        self._held.pop(id, None)
+
+    def _compute(self, rows: I32, most: int) -> list[list[int]]:
+        """The best token of each head, for each row."""
+        assert self._step is not None
+        ops, state = self._ops, self._ops.take(self._step.taps[-1], rows)
+        found = []
+        for head in self.heads[:most]:
+            x = state
+            for block in head.blocks:
+                added = ops.activate(ops.linear(x, block), "silu")
+                ops.add(x, added)
+                x = added
+            logits = self._compute_logits(x) if head.head is None else ops.linear(x, head.head)
+            found.append(np.argmax(ops.fetch(logits), axis=1).tolist())
+        return found
