@@ -250,7 +250,7 @@ def make_memory_plan(
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or needs.spec.context
     kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-    blocks = settings.blocks or _count_bought_blocks(settings, needs.spec, kv_dtype)
+    blocks = settings.blocks or _count_bought_blocks(settings, needs, kv_dtype)
     if blocks:
         length = min(length, blocks * settings.block_size)
     sizing = Sizing(
@@ -273,11 +273,14 @@ def make_memory_plan(
     return plan_memory(needs, sizing, (held, allowed), least)
 
 
-def _count_bought_blocks(settings: Settings, spec: ModelSpec, kv_dtype: str) -> int:
-    """K/V blocks for kv_cache_memory_bytes; 0 where they have no limit of their own."""
+def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int:
+    """K/V blocks, of both models where there is a draft model, for kv_cache_memory_bytes; 0 where
+    they have no limit of their own.
+    """
     if not settings.kv_cache_memory_bytes:
         return 0
-    block = count_block_bytes(spec, settings.block_size, kv_dtype)
+    both = [needs.spec] if needs.draft is None else [needs.spec, needs.draft.spec]
+    block = sum(count_block_bytes(spec, settings.block_size, kv_dtype) for spec in both)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
     blocks = settings.kv_cache_memory_bytes // block
     if blocks < least:

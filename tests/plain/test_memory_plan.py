@@ -175,6 +175,46 @@ def test_the_rows_shown_add_up() -> None:
     assert sum(amount for _, amount in shown.list_rows()) == shown.need
 
 
+SMALL = KIND.read_spec(CONFIG | {"hidden_size": 256, "num_hidden_layers": 4})
+SMALL_KINDS = {
+    s.name: [(s.shape, "f32" if s.kind == "vector" else "q4_0")]
+    for s in KIND.plan(SMALL, Files()).slots
+}
+PAIR = replace(NEEDS, draft=Needs.of(SMALL, SMALL_KINDS, CpuOps(1)))
+
+
+def test_a_draft_model_is_counted_with_its_share_of_each_block() -> None:
+    at = (HELD, 64 << 30)
+    alone, pair = plan(), plan_memory(PAIR, SIZING, at, 512)
+    assert PAIR.draft is not None and pair.blocks == alone.blocks
+    # 32 tokens x 4 layers x 8 heads x (K and V) x 128 x 2 bytes
+    assert pair.draft_block == 32 * 4 * 8 * 2 * 128 * 2 == pair.block // 7
+    assert pair.draft > PAIR.draft.weights
+    assert pair.need == alone.need + pair.draft + pair.draft_kv  # it computes when the other waits
+    rows = dict(pair.list_rows())
+    assert rows["draft model's weights"] == pair.draft
+    assert rows["draft model's K/V, in the same blocks"] == pair.draft_block * pair.blocks
+    assert sum(rows.values()) == pair.need and "draft model " in summarize(pair)
+    tight = plan_memory(PAIR, SIZING, (HELD, 2 << 30), 512)
+    assert tight.need <= 2 << 30 < tight.need + tight.block_cost
+    assert tight.blocks < plan(limit=2 << 30).blocks
+    assert PAIR.add({"more": [((256, 256), "f32")]}, CpuOps(1)).draft is PAIR.draft
+
+
+def test_a_draft_model_that_does_not_fit_is_refused_with_what_does() -> None:
+    sizing = replace(SIZING, max_num_seqs=1)
+    room = make_smallest_plan(NEEDS, sizing, (HELD, 64 << 30)).need + 16 * MIB
+    with pytest.raises(ConfigError, match="too small for the draft model: it needs") as refused:
+        plan_memory(PAIR, sizing, (HELD, room), 4096)
+    said = str(refused.value)
+    assert said.endswith("or no speculative_config") and "\n" not in said
+    way = re.search(r"memory_limit = (\d+)MiB", said)
+    assert way is not None
+    plan_memory(PAIR, sizing, (HELD, int(way[1]) * MIB), 4096)
+    with pytest.raises(ConfigError, match="too small: this model needs"):
+        plan_memory(PAIR, sizing, (HELD, 300 * MIB), 4096)
+
+
 @settings(deadline=None)
 @given(
     limit=st.integers(300, 3000),

@@ -73,7 +73,9 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes, part by part.  `blocks` K/V blocks of `block` bytes; `limit` is what was allowed."""
+    """Bytes, part by part.  `blocks` K/V blocks of `block` bytes; `limit` is what was allowed.  A
+    draft model's weights are `draft` bytes, and its K/V `draft_block` a block.
+    """
 
     base: int
     weights: int
@@ -84,10 +86,21 @@ class MemoryPlan:
     logits: int
     limit: int
     sizing: Sizing
+    draft: int = 0
+    draft_block: int = 0
 
     @property
     def kv(self) -> int:
         return self.block * self.blocks
+
+    @property
+    def draft_kv(self) -> int:
+        return self.draft_block * self.blocks
+
+    @property
+    def block_cost(self) -> int:
+        """Bytes of one more block: in both models, and of its tokens in Python."""
+        return self.block + self.draft_block + self.sizing.token * self.sizing.block_size
 
     @property
     def books(self) -> int:
@@ -96,12 +109,12 @@ class MemoryPlan:
     @property
     def need(self) -> int:
         """Peak bytes: loading and running do not overlap, weights stay."""
-        fixed = self.base + self.sizing.server + self.weights + self.rounding
+        fixed = self.base + self.sizing.server + self.weights + self.rounding + self.draft
         return fixed + max(LOAD_BUFFER, self.running)
 
     @property
     def running(self) -> int:
-        return self.kv + self.books + self.step + self.logits + self.sizing.grammars
+        return self.kv + self.draft_kv + self.books + self.step + self.logits + self.sizing.grammars
 
     def list_rows(self) -> list[tuple[str, int]]:
         """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
@@ -120,6 +133,8 @@ class MemoryPlan:
             ("logits and sampling", self.logits),
         ]
         more = [
+            ("draft model's weights", self.draft),
+            ("draft model's K/V, in the same blocks", self.draft_kv),
             ("grammars: the vocabulary, those in use", self.sizing.grammars),
             ("API server, and processes that try schemas", self.sizing.server),
             ("more while loading", LOAD_BUFFER - self.running),
@@ -129,13 +144,16 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a model needs of memory before any setting is known: `weights` bytes once packed."""
+    """What a model needs of memory before any setting is known: `weights` bytes once packed, and
+    what its `draft` model needs.
+    """
 
     spec: ModelSpec
     kinds: SlotKinds
     weights: int
     activations: str
     kv_dtype: str  # the backend's default type of stored K and V
+    draft: "Needs | None" = None
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
@@ -143,7 +161,8 @@ class Needs:
 
     def add(self, more: SlotKinds, ops: Packer) -> "Needs":
         """The same with further matrices (adapters)."""
-        return Needs.of(self.spec, {**self.kinds, **more}, ops)
+        made = Needs.of(self.spec, {**self.kinds, **more}, ops)
+        return replace(made, draft=self.draft)
 
 
 def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
@@ -190,30 +209,45 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     plan = plan_for(length)
     if not sizing.blocks:
         useful = sizing.max_num_seqs * _count_blocks(length, sizing.block_size)
-        spare = (plan.limit - plan.need) // (plan.block + sizing.token * sizing.block_size)
+        spare = (plan.limit - plan.need) // plan.block_cost
         plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + spare)))
     return plan
 
 
 def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPlan:
-    """The plan with K/V for one sequence of full length, whether it fits or not."""
+    """The plan with K/V for one sequence of full length, whether it fits or not.  The two models
+    never compute at the same time.
+    """
+    draft = needs.draft
+    worst = [_count_working_bytes(one, sizing) for one in (needs, draft) if one is not None]
+    return MemoryPlan(
+        base=bounds[0],
+        weights=needs.weights,
+        rounding=count_rounding_bytes(needs),
+        block=count_block_bytes(needs.spec, sizing.block_size, sizing.kv_dtype),
+        blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
+        step=max(step for step, _ in worst),
+        logits=max(logits for _, logits in worst),
+        limit=bounds[1],
+        sizing=sizing,
+        draft=0 if draft is None else draft.weights + count_rounding_bytes(draft),
+        draft_block=0
+        if draft is None
+        else count_block_bytes(draft.spec, sizing.block_size, sizing.kv_dtype),
+    )
+
+
+def _count_working_bytes(needs: Needs, sizing: Sizing) -> tuple[int, int]:
+    """Arrays of a model's longest step, and its logits."""
     spec, tokens = needs.spec, sizing.max_num_batched_tokens
     rows = min(sizing.max_num_seqs * (1 + sizing.draft_tokens) + sizing.scored, tokens)
     where = tokens, sizing.max_num_seqs, sizing.max_model_len, sizing.threads
     attention = max(attend_bytes(layer, *where) for layer in set(spec.layers))
     if sizing.on_gpu:
         attention += _count_gpu_attention(spec, sizing)
-    return MemoryPlan(
-        base=bounds[0],
-        weights=needs.weights,
-        rounding=count_rounding_bytes(needs),
-        block=count_block_bytes(spec, sizing.block_size, sizing.kv_dtype),
-        blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
-        step=count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK,
-        logits=sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows),
-        limit=bounds[1],
-        sizing=sizing,
-    )
+    step = count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK
+    logits = sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows)
+    return step, logits
 
 
 def _count_gpu_attention(spec: ModelSpec, sizing: Sizing) -> int:
@@ -237,7 +271,12 @@ def format_size(n: int) -> str:
 
 def summarize(plan: MemoryPlan) -> str:
     """One line: what this run may take."""
-    parts = {"weights": plan.weights, "K/V": plan.kv, "grammars": plan.sizing.grammars}
+    parts = {
+        "weights": plan.weights,
+        "K/V": plan.kv,
+        "draft model": plan.draft + plan.draft_kv,
+        "grammars": plan.sizing.grammars,
+    }
     described = ", ".join(
         f"{what} {format_size(amount)}" for what, amount in parts.items() if amount
     )
@@ -268,6 +307,9 @@ def _find_longest(plan_for: Callable[[int], MemoryPlan], low: int, high: int) ->
 
 def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
     """One line: what is needed, what is allowed, and the nearest settings that fit."""
+    alone = make_smallest_plan(replace(needs, draft=None), plan.sizing, bounds)
+    if needs.draft is not None and alone.need <= alone.limit:
+        return _explain_large_draft(needs, plan, alone)
     ways = [f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB"]
     ways += _suggest_smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
     sizing = plan.sizing
@@ -282,6 +324,22 @@ def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) ->
         f"{grammars}{format_size(plan.base)} held "
         "already); "
         f"nearest settings that fit: {' or '.join(ways)}"
+    )
+
+
+def _explain_large_draft(needs: Needs, plan: MemoryPlan, alone: MemoryPlan) -> str:
+    """One line, where the model fits and its draft model does not."""
+    assert needs.draft is not None
+    bounds = plan.base, plan.limit - MARGIN
+    left = needs.draft.weights - max(0, plan.need - bounds[1])
+    ways = [f"a draft model of at most {format_size(left)} of weights"] if left > 0 else []
+    ways.append(f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB")
+    ways += _suggest_smaller(needs, plan.sizing, bounds)
+    return (
+        f"memory_limit of {format_size(plan.limit)} is too small for the draft model: it needs "
+        f"{format_size(plan.draft)} weights and {format_size(plan.draft_kv)} K/V for "
+        f"{plan.sizing.max_model_len} tokens, and the model itself {format_size(alone.need)}; "
+        f"nearest settings that fit: {', '.join(ways)} or no speculative_config"
     )
 
 
