@@ -22,7 +22,7 @@ from flyweight.describe import (
     find,
 )
 from flyweight.draft.drafter import Drafter
-from flyweight.draft.methods import DrafterParts, make_drafter
+from flyweight.draft.methods import DraftBase, DrafterParts, DraftSource, make_drafter, open_source
 from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import LIVE_BYTES, Grammars
@@ -152,6 +152,8 @@ def build(
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
+    drafts = _open_drafts(settings, found)
+    needs = needs.add(drafts.kinds, ops) if drafts else needs
     memory = make_memory_plan(settings, needs, here, served=served)
     judge_length(settings, found.spec, tell)
     tell.show_plan(memory, found)
@@ -173,7 +175,9 @@ def build(
     )
     layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
     held = f"{found.checkpoint.fingerprint} {memory.sizing.kv_dtype}"
-    engine = _make_engine(settings, limits, Runner(model, ops, layers), found, held)
+    drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, model, drafts))
+    runner = Runner(model, ops, layers, drafter.taps if drafter else ())
+    engine = _make_engine(settings, limits, runner, drafter, found, held)
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
@@ -310,20 +314,25 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> Non
     )
 
 
-def _make_drafter(settings: Settings, limits: Limits, spec: ModelSpec) -> Drafter | None:
-    config = settings.speculation
-    return None if config is None else make_drafter(config, DrafterParts(limits, spec.vocab))
+def _open_drafts(settings: Settings, found: ModelDescription) -> DraftSource | None:
+    """What drafts are made with, checked before anything is loaded."""
+    base = DraftBase(found.spec, found.checkpoint.fingerprint)
+    return None if settings.speculation is None else open_source(settings.speculation, base)
+
+
+def _make_drafter(settings: Settings, parts: DrafterParts) -> Drafter | None:
+    return None if settings.speculation is None else make_drafter(settings.speculation, parts)
 
 
 def _make_engine(
-    settings: Settings, limits: Limits, runner: Runner, found: ModelDescription, fingerprint: str
-) -> Engine:
+    settings: Settings, limits: Limits, runner: Runner, drafter: Drafter | None,
+    found: ModelDescription, fingerprint: str,
+) -> Engine:  # fmt: skip
     """The engine; `fingerprint` names the model and what its K/V is kept in."""
     watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
     admission = ADMISSIONS[settings.scheduler](limits.max_num_seqs)
     scheduler = Scheduler(limits, pool, fingerprint=fingerprint, admission=admission)
-    drafter = _make_drafter(settings, limits, found.spec)
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     adapters = tuple(settings.adapters)
     engine = Engine(scheduler, runner, drafter, EngineMetrics(), adapters, grammars)

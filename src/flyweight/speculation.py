@@ -77,6 +77,7 @@ NGRAM_KEYS = (
     SpeculationKey("prompt_lookup_max", "Longest match, in tokens.", 1, 1024),
     SpeculationKey("prompt_lookup_min", "Shortest match, in tokens.", 1, 1024),
 )
+HEAD_KEYS = (SpeculationKey("model", "Folder of heads trained for the model."),)
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -87,7 +88,10 @@ METHODS: Mapping[str, SpeculationMethod] = {
         ),
         SpeculationMethod("suffix", "the likeliest continuation of the longest known suffix"),
         SpeculationMethod("draft_model", "a small model drafts for a large one"),
-        SpeculationMethod("medusa", "heads that predict several tokens at once"),
+        SpeculationMethod(
+            "medusa", "heads that predict several tokens at once", HEAD_KEYS,
+            "flyweight.draft.medusa",
+        ),
         SpeculationMethod("eagle", "a layer that predicts from the model's hidden states"),
         SpeculationMethod("eagle3", "the same, from the hidden states of several layers"),
         SpeculationMethod("mtp", "the prediction layers that the model carries"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.spec import ModelSpec
 from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats.values import to_f32
@@ -20,6 +20,7 @@ from flyweight.weights.tensorinfo import Span
 from flyweight.weights.torchfile import read_torch
 from flyweight.wire import F32
 
+ASSETS = Path(__file__).parents[1] / "assets"
 CONFIG = "config.json"
 FINGERPRINT = "base_fingerprint"  # what `flyweight train-heads` writes about its base
 NAMES = (
@@ -29,6 +30,18 @@ NAMES = (
     "medusa_lm_head.pt",
 )
 FLOATS = ("f32", "f16", "bf16")
+
+
+def find_heads(name: str) -> Path:
+    """A folder by its path, or bundled heads by their name.  Raises `ConfigError`."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    bundled = [x.name for x in ASSETS.iterdir() if x.is_dir() and (x / CONFIG).is_file()]
+    if name in bundled:
+        return ASSETS / name
+    allowed = f"a folder of draft heads, or {', '.join(sorted(bundled))}{nearest(name, bundled)}"
+    raise ConfigError("does not exist", "speculative_config.model", value=name, allowed=allowed)
 
 
 class HeadFolder:
@@ -49,6 +62,11 @@ class HeadFolder:
         opened = read_safetensors(found) if found.suffix == ".safetensors" else read_torch(found)
         self._file, self._spans = opened.file, opened.spans
         self.shapes = {name: span.shape for name, span in self._spans.items()}
+
+    @property
+    def kinds(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
+        """Shape and kind of each tensor, for the memory plan."""
+        return {f"drafter {name}": [(x.shape, x.kind)] for name, x in self._spans.items()}
 
     def read(self, name: str) -> Any:
         """A tensor of floats as the file has it: float32, float16, or bfloat16 bits as uint16."""

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from flyweight.draft.drafter import Draft, DraftRequest
-from flyweight.draft.headfolder import HeadFolder
+from flyweight.draft.headfolder import HeadFolder, find_heads
+from flyweight.draft.methods import DraftBase, DrafterParts
 from flyweight.draft.stepstates import StepStates
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import Weights
 from flyweight.spec import ModelSpec
+from flyweight.speculation import SpeculationConfig
 from flyweight.wire import I32, Batch, Tensor
 
 BLOCK = re.compile(
@@ -126,6 +128,41 @@ def load_medusa(folder: HeadFolder, names: Sequence[MedusaNames], ops: Ops) -> l
         ]
     finally:
         folder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaSource:
+    """Opened heads, to be loaded once the model is."""
+
+    folder: HeadFolder
+    names: Sequence[MedusaNames]
+
+    @property
+    def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
+        return self.folder.kinds
+
+
+def open_source(config: SpeculationConfig, base: DraftBase) -> MedusaSource:
+    """Raises `ConfigError` or `CheckpointError`."""
+    path = find_heads(config.options["model"])
+    folder, names = open_medusa(path, base.spec, base.fingerprint)
+    if config.num_speculative_tokens > len(names):
+        folder.close()
+        raise ConfigError(
+            f"is more than the {len(names)} heads in {path} draft",
+            "speculative_config.num_speculative_tokens",
+            value=config.num_speculative_tokens,
+            allowed=f"1 to {len(names)}",
+            hint=f"nearest valid: {len(names)}",
+        )
+    return MedusaSource(folder, names)
+
+
+def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "MedusaDrafter":
+    assert parts.model is not None and isinstance(parts.source, MedusaSource)
+    ops = parts.model.ops
+    heads = load_medusa(parts.source.folder, parts.source.names, ops)
+    return MedusaDrafter(heads, ops, parts.model.compute_logits, parts.limits.block_size)
 
 
 class MedusaDrafter:

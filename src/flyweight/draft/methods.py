@@ -1,24 +1,56 @@
 """Makes the drafter of a method, which the method's row in `speculation.METHODS` names.
 
 Invariant: a drafter's module has `make_drafter(config, parts)`, and is imported when it is wanted.
-Knows no drafter.
+One that reads files also has `open_source(config, base)`, which is called before anything is
+loaded.  Knows no drafter.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Any, Protocol, cast
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Drafter
+from flyweight.models.decoder import Decoder
+from flyweight.spec import ModelSpec
 from flyweight.speculation import METHODS, SpeculationConfig
 
 
 @dataclass(frozen=True, slots=True)
+class DraftBase:
+    """The model that drafts are for, before it is loaded."""
+
+    spec: ModelSpec
+    fingerprint: str
+
+
+class DraftSource(Protocol):
+    """What a method reads, opened and checked for its base."""
+
+    @property
+    def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
+        """Shape and kind of each matrix, for the memory plan."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter may be made of: the engine's limits, and tokens in the target's vocabulary."""
+    """What a drafter may be made of: the engine's limits, tokens in the target's vocabulary, the
+    target itself, and what the method has opened.
+    """
 
     limits: Limits
     vocab: int
+    model: Decoder | None = None
+    source: Any = None
+
+
+def open_source(config: SpeculationConfig, base: DraftBase) -> DraftSource | None:
+    """None for a method that reads no files.  Raises `ConfigError` or `CheckpointError`."""
+    module = import_module(METHODS[config.method].module)
+    opened = getattr(module, "open_source", None)
+    return None if opened is None else cast(DraftSource, opened(config, base))
 
 
 def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> Drafter:
