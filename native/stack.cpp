@@ -69,6 +69,9 @@ class StackRun {
     const StackRope& rope = args_.ropes[layer.rope < 0 ? args_.rope_count - 1 : layer.rope];
     kernels_.attention->rope_store(pool_, {wide_, narrow_, kv, args_.tokens, layer.heads, args_.slots, rope.cos,
                                            rope.sin, rope.half, layer.q_norm, layer.k_norm, layer.head_eps});
+    const StackCopies& copies = args_.copies;
+    if (copies.count > 0)
+      kernels_.attention->move_kv(pool_, kv, copies.from, copies.to, copies.count, memory_.attend);
     kernels_.attention->attend(pool_, attend_args(layer, kv, args_, narrow_, wide_), plan.work(), memory_.attend);
     product(layer.out, wide_, args_.out);
   }
@@ -127,7 +130,8 @@ StackPlan plan_stack(const StackLayers& layers, const StackArgs& args, int threa
       for (const Matrix& part : *parts)
         plan.panel_bytes = std::max(plan.panel_bytes, args.tokens * token_bytes(part.mode, part.k));
     const AttendArgs shape = attend_args(layer, kv, args, nullptr, nullptr);
-    plan.attend_floats = std::max(plan.attend_floats, attend_floats(shape, plan.attends[at], threads));
+    const int64_t copied = (args.copies.count * kv.heads * kv.slot_bytes() + 3) / 4;
+    plan.attend_floats = std::max({plan.attend_floats, attend_floats(shape, plan.attends[at], threads), copied});
   }
   return plan;
 }

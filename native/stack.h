@@ -48,6 +48,12 @@ struct StackRope {
   int64_t half;
 };
 
+// Slots that every layer copies once it has written K and V, before it attends: as if all were read first.
+struct StackCopies {
+  const int32_t *from = nullptr, *to = nullptr;
+  int64_t count = 0;
+};
+
 struct StackArgs {
   int64_t tokens, hidden;
   const float* pending;  // [T, hidden], to be added to the residual before the first layer; or null
@@ -59,13 +65,14 @@ struct StackArgs {
   const int32_t *slots, *positions;  // [T]
   int64_t sequences, table_width;
   const int32_t *starts, *tables;  // [S+1], [S, table_width]
+  StackCopies copies;
 };
 
 // Who computes what of attention in this step, and the memory the step works in.
 struct StackPlan {
   std::vector<AttendPlan> attends;  // layers of one shape share one
   std::vector<size_t> attend_of;    // [layers]
-  int64_t panel_bytes = 0, attend_floats = 0;
+  int64_t panel_bytes = 0, attend_floats = 0;  // attention's copies are within its floats
 };
 
 struct StackMemory {

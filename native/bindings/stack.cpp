@@ -141,6 +141,7 @@ using Ints = In<int32_t, Vec>;
 using Table = In<int32_t, Mat>;
 using Places = std::tuple<Ints, Ints, Ints, Table>;                      // slots, positions, starts, tables
 using Ropes = std::vector<std::tuple<In<float, Mat>, In<float, Mat>>>;  // cos, sin
+using Copies = std::optional<std::tuple<Ints, Ints>>;                   // slots: from, to
 using Pending = std::optional<In<float, Mat>>;
 
 bool same_layout(const KVView& a, const KVView& b) {
@@ -153,7 +154,7 @@ bool same_places(const Stack& stack, const std::vector<KVView>& kv, size_t i) {
          stack.layers[i].sight == stack.layers[i - 1].sight;
 }
 
-void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Places& places,
+void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Places& places, const Copies& copies,
                     const std::vector<StackRope>& ropes) {
   const auto& [slots, positions, starts, tables] = places;
   require(kv.size() == stack.layers.size(), "one K/V memory a layer is needed");
@@ -162,6 +163,7 @@ void require_layers(const Stack& stack, const std::vector<KVView>& kv, const Pla
     require(same_layout(layer.kv, kv[i]), "K/V memory does not have its layer's shape");
     if (!same_places(stack, kv, i)) {
       require_slots(slots, kv[i]);
+      if (copies) require_slots(std::get<0>(*copies), kv[i]), require_slots(std::get<1>(*copies), kv[i]);
       require_sequences({positions, starts, tables}, kv[i], layer.sight);
     }
     require(layer.rope < static_cast<int64_t>(ropes.size()), "a layer names a rotation that is not there");
@@ -180,20 +182,29 @@ std::vector<StackRope> ropes_of(const Ropes& given, int64_t tokens) {
   return ropes;
 }
 
+StackCopies copies_of(const Copies& given) {
+  if (!given) return {};
+  const auto& [from, to] = *given;
+  require(from.size() == to.size(), "as many slots to copy from as to are needed");
+  return {from.data(), to.data(), extent(from, 0)};
+}
+
 Out<float> run_layers(Engine& engine, Panels& panels, Scratch& scratch, const Stack& stack, const Pending& pending,
-                      InOut<float, Mat> residual, const StackKV& kv, const Places& places, const Ropes& rotations) {
+                      InOut<float, Mat> residual, const StackKV& kv, const Places& places, const Ropes& rotations,
+                      const Copies& copies) {
   const auto& [slots, positions, starts, tables] = places;
   const int64_t tokens = extent(residual, 0), hidden = stack.hidden;
   require(extent(residual, 1) == hidden, "the residual does not have the rows of the layers");
   require(!pending || same_shape(*pending, residual), "x and residual differ in shape");
   require(extent(slots, 0) == tokens && extent(positions, 0) == tokens, "one slot and position a token are needed");
   const std::vector<StackRope> ropes = ropes_of(rotations, tokens);
-  require_layers(stack, kv.views, places, ropes);
+  require_layers(stack, kv.views, places, copies, ropes);
   Out<float> out = fresh<float>({residual.shape(0), residual.shape(1)});
   if (tokens == 0) return out;
   const StackArgs args{tokens, hidden, pending ? pending->data() : nullptr, residual.data(), out.data(),
                        kv.views.data(), ropes.data(), static_cast<int64_t>(ropes.size()), slots.data(),
-                       positions.data(), extent(tables, 0), extent(tables, 1), starts.data(), tables.data()};
+                       positions.data(), extent(tables, 0), extent(tables, 1), starts.data(), tables.data(),
+                       copies_of(copies)};
   const Computing computing;
   const StackPlan plan = plan_stack(stack.layers, args, engine.pool.threads());
   const std::lock_guard<std::mutex> panels_lock(panels.busy), scratch_lock(scratch.busy);
@@ -225,6 +236,7 @@ void bind_stack(nb::module_& m) {
       .def("__init__", &hold_kv, nb::arg("layers"));
   m.def("run_stack", &run_layers, nb::arg("pool"), nb::arg("panels"), nb::arg("scratch"), nb::arg("stack"),
         array("x").none(), array("residual"), nb::arg("kv"), array("places"), array("ropes"),
+        array("ancestors").none() = nb::none(),
         "Layer after layer: adds to the residual, returns what is still to be added; x: what is before the first.");
   m.def("rotation", &rotation_of, nb::arg("pool"), array("positions"), array("frequencies"), nb::arg("scale"),
         "cos and sin [T, dim/2] of every position times every frequency, times scale.");

@@ -64,7 +64,7 @@ Owned layer_of(std::mt19937& random, int i) {
 
 // Two sequences: a chunk of 9 tokens after 12, and one token after 30.
 struct Step {
-  std::vector<int32_t> slots, positions, starts{0, 9, 10}, tables{1, 3, 0, 4};
+  std::vector<int32_t> slots, positions, starts{0, 9, 10}, tables{1, 3, 0, 4}, from, to;
   Floats cos, sin, none = Floats(10), residual, pending;
 
   explicit Step(std::mt19937& random) {
@@ -79,6 +79,24 @@ struct Step {
     }
     residual = normal(random, 10 * kHidden), pending = normal(random, 10 * kHidden);
   }
+
+  int64_t tokens() const { return static_cast<int64_t>(slots.size()); }
+
+  // The chunk's sixth token once more, as a branch with a block of its own, where the fifth is copied to.
+  Step with_branch() const {
+    Step s = *this;
+    s.positions.push_back(17), s.slots.push_back(2 * kBlock + 1), s.starts.push_back(11);
+    s.tables.insert(s.tables.end(), {1, 2});
+    s.from = {3 * kBlock}, s.to = {2 * kBlock}, s.none.push_back(0);
+    for (Floats* angles : {&s.cos, &s.sin}) repeat(*angles, 5, 4);
+    for (Floats* rows : {&s.residual, &s.pending}) repeat(*rows, 5, kHidden);
+    return s;
+  }
+
+  static void repeat(Floats& rows, int64_t row, int64_t width) {
+    const Floats one(rows.begin() + row * width, rows.begin() + (row + 1) * width);
+    rows.insert(rows.end(), one.begin(), one.end());
+  }
 };
 
 struct Result {
@@ -88,7 +106,8 @@ struct Result {
 // The layers from `first` on, `count` a call.
 Result run(const Kernels& kernels, int threads, const StackLayers& layers, const Step& step, size_t count) {
   const int64_t row = kKVHeads * kHead * kBlock * kBlocks, spare = kSpare / 4;
-  Result result{Floats(10 * kHidden), step.residual, {}};
+  const int64_t tokens = step.tokens();
+  Result result{Floats(static_cast<size_t>(tokens * kHidden)), step.residual, {}};
   std::mt19937 random(11);
   std::vector<Floats> memory;
   std::vector<KVView> views;
@@ -102,11 +121,12 @@ Result run(const Kernels& kernels, int threads, const StackLayers& layers, const
   for (size_t first = 0; first < layers.size(); first += count) {
     const auto from = layers.begin() + static_cast<int64_t>(first);
     const StackLayers part(from, from + static_cast<int64_t>(count));
-    const StackArgs args{10, kHidden, pending.data(), result.residual.data(), result.out.data(), views.data() + first,
-                         ropes, 2, step.slots.data(), step.positions.data(), 2, 2, step.starts.data(),
-                         step.tables.data()};
+    const StackArgs args{tokens, kHidden, pending.data(), result.residual.data(), result.out.data(), views.data() + first,
+                         ropes, 2, step.slots.data(), step.positions.data(),
+                         static_cast<int64_t>(step.starts.size()) - 1, 2, step.starts.data(), step.tables.data(),
+                         {step.from.data(), step.to.data(), static_cast<int64_t>(step.from.size())}};
     const StackPlan plan = plan_stack(part, args, threads);
-    Floats arrays(static_cast<size_t>(10 * widths_of(part, kHidden).all()));
+    Floats arrays(static_cast<size_t>(tokens * widths_of(part, kHidden).all()));
     Floats attend(static_cast<size_t>(plan.attend_floats));
     std::vector<uint8_t> panels(static_cast<size_t>(plan.panel_bytes));
     run_stack(pool, kernels, part, args, plan, {arrays.data(), panels.data(), attend.data()});
@@ -114,6 +134,15 @@ Result run(const Kernels& kernels, int threads, const StackLayers& layers, const
   }
   for (const Floats& m : memory) result.kv.insert(result.kv.end(), m.begin(), m.end());
   return result;
+}
+
+// Whether the branch has the bits of the chunk's sixth token, and the others those without a branch.
+bool same_branch(const Result& got, const Result& plain) {
+  const auto rows = [](const Floats& x, int64_t first, int64_t last) {
+    return Floats(x.begin() + first * kHidden, x.begin() + last * kHidden);
+  };
+  return same_bits(rows(got.out, 10, 11), rows(plain.out, 5, 6)) && same_bits(rows(got.out, 0, 10), plain.out) &&
+         same_bits(rows(got.residual, 10, 11), rows(plain.residual, 5, 6));
 }
 
 bool same(const Result& a, const Result& b) {
@@ -138,6 +167,7 @@ int main() {
   each_target([&](const Kernels& kernels) {
     CHECK(same(run(kernels, 1, layers, step, 4), want), "on %s", kernels.isa);
     CHECK(same(run(kernels, 3, layers, step, 2), want), "on %s, three threads", kernels.isa);
+    CHECK(same_branch(run(kernels, 2, layers, step.with_branch(), 4), want), "on %s, a branch", kernels.isa);
   });
   std::puts("stack: ok");
 }

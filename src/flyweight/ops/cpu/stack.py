@@ -60,8 +60,7 @@ class CpuStack:
     def __call__(
         self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
     ) -> F32:
-        adapted = batch.adapters is not None and (batch.adapters >= 0).any()
-        if adapted or batch.ancestors is not None:
+        if batch.adapters is not None and (batch.adapters >= 0).any():
             out: F32 = run(self.layers, None, residual, kv, batch, ropes)
             return out
         x: F32 | None = None
@@ -91,7 +90,9 @@ class CpuStack:
     ) -> F32:  # fmt: skip
         where = batch.slots, batch.positions, batch.starts, batch.tables
         turns = [(rope.cos, rope.sin) for rope in ropes]
-        return _native.run_stack(self._pool, *self._memory, stack, x, residual, kv, where, turns)
+        shared = () if batch.ancestors is None else (batch.ancestors,)
+        args = stack, x, residual, kv, where, turns, *shared
+        return _native.run_stack(self._pool, *self._memory, *args)
 
 
 def _prepare(recipes: Sequence[Recipe], modes: Sequence[int]) -> _native.Stack:
