@@ -78,6 +78,21 @@ NGRAM_KEYS = (
     SpeculationKey("prompt_lookup_min", "Shortest match, in tokens.", 1, 1024),
 )
 HEAD_KEYS = (SpeculationKey("model", "Folder of heads trained for the model."),)
+SUFFIX_KEYS = (
+    SpeculationKey("suffix_decoding_max_tree_depth", "Longest match, in tokens.", 2, 256, 24),
+    SpeculationKey(
+        "suffix_decoding_max_cached_requests", "Earlier answers to copy from; 0: none.",
+        0, 1_000_000, 10_000,
+    ),
+    SpeculationKey(
+        "suffix_decoding_max_spec_factor", "Most draft tokens for each token of the match.",
+        0.0, 64.0, 1.0,
+    ),
+    SpeculationKey(
+        "suffix_decoding_min_token_prob", "Least estimated probability of a draft's last token.",
+        0.0, 1.0, 0.1,
+    ),
+)  # fmt: skip
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -86,7 +101,10 @@ METHODS: Mapping[str, SpeculationMethod] = {
             "ngram", "copies what followed the same tokens earlier in the text", NGRAM_KEYS,
             "flyweight.draft.ngram", settle=_settle_ngram,
         ),
-        SpeculationMethod("suffix", "the likeliest continuation of the longest known suffix"),
+        SpeculationMethod(
+            "suffix", "the likeliest continuation of the longest known suffix", SUFFIX_KEYS,
+            "flyweight.draft.suffix", tokens=24,
+        ),
         SpeculationMethod("draft_model", "a small model drafts for a large one"),
         SpeculationMethod(
             "medusa", "heads that predict several tokens at once", HEAD_KEYS,
