@@ -6,7 +6,7 @@ Invariant: the memory plan is made, and shown through `notify`, before a tensor 
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,15 @@ from flyweight.describe import (
     describe,
     find,
 )
-from flyweight.draft.drafter import Drafter
-from flyweight.draft.methods import DraftBase, DrafterParts, DraftSource, make_drafter, open_source
+from flyweight.draft.drafter import Drafter, StoringDrafter
+from flyweight.draft.methods import (
+    DraftBase,
+    DrafterParts,
+    DraftSource,
+    SecondModel,
+    make_drafter,
+    open_source,
+)
 from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import LIVE_BYTES, Grammars
@@ -40,6 +47,7 @@ from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
+from flyweight.pairing import DraftDescription, find_draft, judge_draft_length
 from flyweight.passport import Quality
 from flyweight.plan.machine import Machine, measure_anonymous, read_machine
 from flyweight.plan.memory import (
@@ -154,29 +162,25 @@ def build(
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
     drafts = _open_drafts(settings, found)
     needs = needs.add(drafts.kinds, ops) if drafts else needs
+    second = find_draft(settings, found, tell)
+    if second is not None:
+        needs = replace(needs, draft=measure_description(second.found, ops))
     memory = make_memory_plan(settings, needs, here, served=served)
     judge_length(settings, found.spec, tell)
+    if second is not None:
+        judge_draft_length(second, memory.sizing.max_model_len, tell)
     tell.show_plan(memory, found)
     weights, moving = load_weights(settings, found, ops, tell)
     low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
     parts = Parts(ops, SingleProcess(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
-    limits = Limits(
-        max_model_len=memory.sizing.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        block_size=settings.block_size,
-        blocks=memory.blocks,
-        prefix_caching=settings.enable_prefix_caching and settings.kv_cache,
-        max_chunk=settings.long_prefill_token_threshold or None,
-        draft_tokens=settings.draft_tokens,
-        scored=settings.prompt_logprob_rows,
-        vocab=found.spec.vocab,
-    )
+    limits = make_limits(settings, memory, found.spec.vocab)
     layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
     held = f"{found.checkpoint.fingerprint} {memory.sizing.kv_dtype}"
-    drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, model, drafts))
-    runner = Runner(model, ops, layers, drafter.taps if drafter else ())
+    pair = _load_draft(second, settings, ops, memory, limits) if second else None
+    drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, model, drafts, pair))
+    beside = drafter.layers if isinstance(drafter, StoringDrafter) else ()
+    runner = Runner(model, ops, layers, drafter.taps if drafter else (), beside)
     engine = _make_engine(settings, limits, runner, drafter, found, held)
     found.checkpoint.close()
     for adapter in adapters:
@@ -184,7 +188,7 @@ def build(
     return LoadedModel(
         engine=engine,
         moving=moving,
-        ahead=Prefault(engine.scheduler.pool, layers, ops),
+        ahead=Prefault(engine.scheduler.pool, [*layers, *beside], ops),
         tokenizer=found.tokenizer,
         spec=found.spec,
         memory=memory,
@@ -195,6 +199,22 @@ def build(
         quality=found.quality,
         quantisation=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
+    )
+
+
+def make_limits(settings: Settings, memory: MemoryPlan, vocab: int) -> Limits:
+    """The scheduler's limits under a memory plan."""
+    return Limits(
+        max_model_len=memory.sizing.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        blocks=memory.blocks,
+        prefix_caching=settings.enable_prefix_caching and settings.kv_cache,
+        max_chunk=settings.long_prefill_token_threshold or None,
+        draft_tokens=settings.draft_tokens,
+        scored=settings.prompt_logprob_rows,
+        vocab=vocab,
     )
 
 
@@ -244,6 +264,11 @@ def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops
     return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
 
 
+def measure_description(found: ModelDescription, ops: Ops) -> Needs:
+    """The same, of a model that was looked at."""
+    return measure_needs(found.checkpoint, found.spec, found.plan, ops)
+
+
 def make_memory_plan(
     settings: Settings, needs: Needs, here: Machine, *, served: bool = False
 ) -> MemoryPlan:
@@ -252,7 +277,7 @@ def make_memory_plan(
     """
     held, vocab = here.held, needs.spec.vocab
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
-    length = settings.max_model_len or needs.spec.context
+    length = settings.max_model_len or find_context(needs)
     kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
     blocks = settings.blocks or _count_bought_blocks(settings, needs, kv_dtype)
     if blocks:
@@ -275,6 +300,13 @@ def make_memory_plan(
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, held + others)
     return plan_memory(needs, sizing, (held, allowed), least)
+
+
+def find_context(needs: Needs) -> int:
+    """The longest context of a model, within the positions that its draft model has learned."""
+    draft = needs.draft
+    most = draft.spec.positions if draft is not None else 0
+    return min(needs.spec.context, most) if most else needs.spec.context
 
 
 def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int:
@@ -318,6 +350,18 @@ def _open_drafts(settings: Settings, found: ModelDescription) -> DraftSource | N
     """What drafts are made with, checked before anything is loaded."""
     base = DraftBase(found.spec, found.checkpoint.fingerprint)
     return None if settings.speculation is None else open_source(settings.speculation, base)
+
+
+def _load_draft(
+    draft: DraftDescription, settings: Settings, ops: Ops, memory: MemoryPlan, limits: Limits
+) -> SecondModel:
+    """A draft model's weights, packed anew at every start, and its K/V."""
+    found, sizing = draft.found, memory.sizing
+    fresh = replace(settings, packed_cache=False)
+    weights, _ = load_weights(fresh, found, ops, SilentListener())
+    model = Decoder(Parts(ops, SingleProcess(), found.spec, weights), sizing.max_model_len)
+    found.checkpoint.close()
+    return SecondModel(model, allocate_kv(found.spec, ops, limits, sizing.kv_dtype), draft.ids)
 
 
 def _make_drafter(settings: Settings, parts: DrafterParts) -> Drafter | None:

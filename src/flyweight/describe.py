@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "stories"
+INSIDE = (DEFAULT_MODEL, "stories-draft")  # models in the package, by name
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 TokenizerReader = Callable[[Path | Mapping[str, Any]], Tokenizer]
 HEADS = {"lm_head.weight", "embed_out.weight"}
@@ -75,7 +76,7 @@ class ModelDescription:
 
 
 def find(settings: Settings, tell: LoadListener | None = None) -> Path:
-    """The path of a model: None or "stories" is the one inside the package; what is a file or a
+    """The path of a model: None or a name of INSIDE is one in the package; what is a file or a
     folder here is that; else a name on the Hub, whose files are fetched where the cache lacks them.
     Raises `ConfigError` where its files are not of the requested kind.
     """
@@ -83,9 +84,9 @@ def find(settings: Settings, tell: LoadListener | None = None) -> Path:
 
 
 def _find_checkpoint(settings: Settings, tell: LoadListener) -> Path:
-    model = settings.model
-    if model is None or model == DEFAULT_MODEL:
-        return ASSETS / f"{DEFAULT_MODEL}.gguf"
+    model = DEFAULT_MODEL if settings.model is None else settings.model
+    if model in INSIDE:
+        return ASSETS / f"{model}.gguf"
     path = os.path.expanduser(model)
     if os.path.exists(path):
         return Path(path)

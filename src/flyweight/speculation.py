@@ -53,7 +53,8 @@ class SpeculationKey:
 class SpeculationMethod:
     """A method: `module` has its `make_drafter(config, parts)`, "" where it is not built yet.
     `tokens` is the default of num_speculative_tokens (0: it must be given); `settle` fills in
-    defaults that depend on other keys, and checks keys against each other.
+    defaults that depend on other keys, and checks keys against each other.  The key `model` of one
+    with a `second` model names it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class SpeculationMethod:
     module: str = ""
     tokens: int = 0
     settle: Callable[[dict[str, Any]], None] = lambda options: None
+    second: bool = False
 
 
 def _settle_ngram(options: dict[str, Any]) -> None:
@@ -93,6 +95,9 @@ SUFFIX_KEYS = (
         0.0, 1.0, 0.1,
     ),
 )  # fmt: skip
+DRAFT_MODEL_KEYS = (
+    SpeculationKey("model", "The draft model: stories-draft, a file, a folder, a name on the Hub."),
+)
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -105,7 +110,10 @@ METHODS: Mapping[str, SpeculationMethod] = {
             "suffix", "the likeliest continuation of the longest known suffix", SUFFIX_KEYS,
             "flyweight.draft.suffix", tokens=24,
         ),
-        SpeculationMethod("draft_model", "a small model drafts for a large one"),
+        SpeculationMethod(
+            "draft_model", "a small model drafts for a large one", DRAFT_MODEL_KEYS,
+            "flyweight.draft.model", second=True,
+        ),
         SpeculationMethod(
             "medusa", "heads that predict several tokens at once", HEAD_KEYS,
             "flyweight.draft.medusa",

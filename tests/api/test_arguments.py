@@ -143,8 +143,8 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
         ({"max_model_len": 2.5}, "max_model_len = 2.5 is not valid"),
         ({"enable_lora": True}, 'name them: adapters={"NAME": "FOLDER"}'),
         (
-            {"speculative_config": {"model": "m", "num_speculative_tokens": 5}},
-            "is not supported yet",
+            {"speculative_config": {"model": "m", "num_speculative_tokens": 0}},
+            "num_speculative_tokens = 0 is out of range",
         ),
         ({"speculative_config": {"method": "eagle"}}, "method = 'eagle' is not supported yet"),
         ({"override_generation_config": {"temprature": 1}}, "did you mean 'temperature'?"),

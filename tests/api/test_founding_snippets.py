@@ -103,14 +103,13 @@ def test_what_is_not_built_is_refused_in_one_line(call: str, cache: Path) -> Non
 
 
 def test_the_commands_are_understood() -> None:
-    """`flyweight serve`, and vLLM's module under its own path; a draft model is refused."""
+    """`flyweight serve`, and vLLM's module under its own path, with a draft model."""
     choice = choose(read(words(SERVE)[2:]))
     assert choice.settings.model == "NousResearch/Meta-Llama-3-8B-Instruct"
     started = words(API_SERVER)[3:]
-    with pytest.raises(ConfigError) as caught:
-        choose(read(started))
-    said = str(caught.value)
-    assert "method = 'draft_model' (model = 'facebook/opt-125m') is not supported yet" in said
+    drafting = choose(read([*started, "--api-key", "k"])).settings.speculation
+    assert drafting is not None and drafting.method == "draft_model"
+    assert dict(drafting.options) == {"model": "facebook/opt-125m"}
     guessing = [*started[:-1], '{"method": "ngram", "num_speculative_tokens": 5}', "--api-key", "k"]
     found = choose(read(guessing)).settings
     assert (found.model, found.seed, found.memory_limit) == ("facebook/opt-6.7b", 42, "80%")

@@ -222,7 +222,7 @@ def test_the_names_of_modules(refusal: Callable[..., str]) -> None:
         [sys.executable, *module, *words], capture_output=True, text=True, timeout=WAIT
     )
     assert done.returncode == 2 and done.stderr == refusal(*words)
-    assert "is not supported yet" in done.stderr and "--api-key" in done.stderr
+    assert "--api-key" in done.stderr
     with started("--model", "stories", "--seed", "42", "-tp", "1", command=module) as server:
         body = {"prompt": "One day", "max_tokens": 4, "temperature": 1}
         assert server.post("/v1/completions", body).json["choices"][0]["text"]

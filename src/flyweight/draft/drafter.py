@@ -97,8 +97,8 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class StoringDrafter(Drafter, Protocol):
-    """A drafter with K/V of its own in the target's blocks.  It is asked for no more tokens than
-    its sequence's blocks have slots for, and copies of slots are made in its `layers` too.
+    """A drafter with K/V of its own in the target's blocks.  A request's limit is within the slots
+    of its blocks, and copies of slots are made in its `layers` too.
     """
 
     @property

@@ -12,7 +12,9 @@ from typing import Any, Protocol, cast
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Drafter
+from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
+from flyweight.ops.operands import KVLayer
 from flyweight.spec import ModelSpec
 from flyweight.speculation import METHODS, SpeculationConfig
 
@@ -35,15 +37,27 @@ class DraftSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SecondModel:
+    """A draft model, loaded, with K/V in the target's blocks; `ids` maps the target's vocabulary to
+    its own where they differ.
+    """
+
+    model: Decoder
+    layers: Sequence[KVLayer]
+    ids: IdMap | None
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterParts:
     """What a drafter may be made of: the engine's limits, tokens in the target's vocabulary, the
-    target itself, and what the method has opened.
+    target itself, what the method has opened, and a `second` model where the method has one.
     """
 
     limits: Limits
     vocab: int
     model: Decoder | None = None
     source: Any = None
+    second: SecondModel | None = None
 
 
 def open_source(config: SpeculationConfig, base: DraftBase) -> DraftSource | None:

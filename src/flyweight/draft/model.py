@@ -1,7 +1,8 @@
 """A draft model: proposes what a smaller model draws, with the target's own random numbers.
 
 Each draw uses the seed, choice and position of the target's, and its temperature and cuts, so equal
-distributions draw equal tokens.
+distributions draw equal tokens.  Where the vocabularies differ, ids are mapped, and a token that
+the other vocabulary lacks ends the draft.
 
 Invariant: the draft model's K and V of every computed token are in the slots where the target's
 are, so tables, prefix hits, copies and preemption hold for both.  `propose` writes beyond the known
@@ -14,20 +15,32 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling
+from flyweight.draft.methods import DrafterParts
+from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.sampling.arrays import LogitsRow, OptionColumns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling_params import SamplingParams
+from flyweight.speculation import SpeculationConfig
 from flyweight.wire import I32, Batch, SampleBatch, Tensor
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
 
 
+def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "ModelDrafter":
+    """The drafter of `draft_model`."""
+    second = parts.second
+    assert second is not None, "a draft model that was not loaded"
+    return ModelDrafter(second.model, second.layers, second.ids)
+
+
 @dataclass(slots=True)
 class DraftRow:
-    """One request while its draft grows: `token` is the newest, at `position`."""
+    """One request while its draft grows: `token` is the newest, at `position`, in the draft model's
+    vocabulary; `drawn` are ids of the target's.
+    """
 
     request: DraftRequest
     options: SequenceOptions
@@ -36,41 +49,59 @@ class DraftRow:
     position: int
     drawn: list[int] = field(default_factory=list)
 
+    @property
+    def growing(self) -> bool:
+        """Whether a token may still be drawn."""
+        limit, drawn = self.request.limit, self.drawn
+        ended = bool(drawn) and drawn[-1] in self.options.stop_ids
+        return self.token >= 0 and len(drawn) < limit and not ended
+
     def make_logits_row(self) -> LogitsRow:
         """The next draw.  Tokens so far are listed only where an option reads them."""
         plain = self.options.plain
         tokens = () if plain else array("i", [*self.request.tokens, *self.drawn])
         return LogitsRow(self.options, self.position + 1, tokens)
 
-    def take(self, token: int) -> bool:
-        """Adds a drawn token; whether the draft may go on after it."""
-        self.drawn.append(token)
+    def take(self, token: int, known: int) -> None:
+        """Adds a drawn token, which the target knows as `known`; -1 ends the draft."""
+        if known < 0:
+            self.token = -1
+            return
+        self.drawn.append(known)
         self.token, self.position = token, self.position + 1
-        return len(self.drawn) < self.request.limit and token not in self.options.stop_ids
 
 
 class ModelDrafter:
-    """A `Drafter` with a model of its own and K/V `layers` in the target's blocks."""
+    """A `Drafter` with a model of its own and K/V `layers` in the target's blocks.  `ids` maps the
+    vocabularies where they differ.
+    """
 
     taps = ()
 
-    def __init__(self, model: Decoder, layers: Sequence[KVLayer]) -> None:
-        self.model, self.ops, self.layers = model, model.ops, layers
+    def __init__(self, model: Decoder, layers: Sequence[KVLayer], ids: IdMap | None = None) -> None:
+        self.model, self.ops, self.layers, self.ids = model, model.ops, layers, ids
         self.block_size = layers[0].block_size
         self._options: dict[Hashable, SequenceOptions] = {}
         self._columns = OptionColumns()
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Computes K and V of the step's tokens."""
-        self.model.compute_hidden(replace(batch, adapters=None), self.layers, NO_ROWS)
+        """Computes K and V of the step's tokens; one that the draft model lacks counts as its
+        first.
+        """
+        tokens = batch.tokens
+        if self.ids is not None:
+            tokens = np.maximum(self.ids.to_draft[tokens], 0)
+        own = replace(batch, tokens=tokens, adapters=None)
+        self.model.compute_hidden(own, self.layers, NO_ROWS)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Every request's next tokens, one of each at a time."""
         rows = [self._begin(request) for request in requests]
-        growing = [row for row in rows if row.request.limit > 0]
-        while growing:
+        while growing := [row for row in rows if row.growing]:
             tokens = self._draw(growing)
-            growing = [row for row, token in zip(growing, tokens, strict=True) if row.take(token)]
+            known = tokens if self.ids is None else self.ids.to_target[tokens]
+            for row, *token in zip(growing, tokens.tolist(), known.tolist(), strict=True):
+                row.take(*token)
         return [Draft(tuple(row.drawn)) for row in rows]
 
     def forget(self, id: Hashable) -> None:
@@ -79,29 +110,31 @@ class ModelDrafter:
     def _begin(self, request: DraftRequest) -> DraftRow:
         options = self._options.get(request.id)
         if options is None:
-            options = self._options[request.id] = make_draft_options(request)
+            same = self.ids is None
+            options = self._options[request.id] = make_draft_options(request.sampling, same)
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)
-        return DraftRow(request, options, blocks, request.tokens[last], last)
+        token = request.tokens[last]
+        if self.ids is not None:
+            token = int(self.ids.to_draft[token])
+        return DraftRow(request, options, blocks, token, last)
 
-    def _draw(self, rows: Sequence[DraftRow]) -> list[int]:
+    def _draw(self, rows: Sequence[DraftRow]) -> I32:
         """The token that follows each row's newest."""
-        batch = make_batch(
-            rows, self.block_size, self._columns([r.make_logits_row() for r in rows])
-        )
+        sampling = self._columns([row.make_logits_row() for row in rows])
+        batch = make_batch(rows, self.block_size, sampling)
         hidden = self.model.compute_hidden(batch, self.layers, batch.rows)
-        sampled = self.ops.sample(self.model.compute_logits(hidden), batch.sampling)
-        tokens: list[int] = sampled.tokens.tolist()
-        return tokens
+        return self.ops.sample(self.model.compute_logits(hidden), batch.sampling).tokens
 
 
-def make_draft_options(request: DraftRequest) -> SequenceOptions:
+def make_draft_options(sampling: DraftSampling, same: bool) -> SequenceOptions:
     """How a request's draft tokens are drawn: as the target draws, without what is only reported or
-    needs more than the tokens so far.
+    needs more than the tokens so far.  Options that name ids are of no use unless the vocabulary is
+    the `same`.
     """
-    sampling, options = request.sampling, request.sampling.options
-    if options is None:
+    options = sampling.options
+    if options is None or not same:
         params = SamplingParams(
             temperature=sampling.temperature,
             top_k=sampling.top_k,

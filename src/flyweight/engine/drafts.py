@@ -86,9 +86,9 @@ class Drafts:
             seq.draft, seq.parents = cut_draft(*draft, partial(cut, seq))
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
-        """For how many draft tokens the sequence has slots to write, from its newest token's on,
-        once it was given blocks that nobody needs: one is left for each sequence that runs.  None
-        while the newest token's block is shared; the next step takes a copy of it.
+        """The draft tokens that the sequence has slots for, from its newest token's on, with free
+        blocks as long as one is left for each running sequence.  0 while the newest token's block
+        is shared; the next step copies it.
         """
         pool, table, start = self.scheduler.pool, seq.table, seq.computed
         held = len(table.blocks)
@@ -151,7 +151,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:
-    """What a drafter is told of a sequence."""
+    """What a drafter may know of a sequence."""
     request = seq.request
     return DraftRequest(
         (request.id, seq.index),

@@ -59,8 +59,8 @@ class ModelRunner(Protocol):
 
 
 class Runner:
-    """One model with its K/V memory; `taps` are the layers whose states a drafter wants.  What is
-    copied in the memory is copied in `beside` too: a drafter's layers, in the same blocks.
+    """One model with its K/V memory; `taps` are the layers whose states a drafter wants.
+    Copies of slots are made in `beside` too: a drafter's layers, in the same blocks.
     """
 
     def __init__(

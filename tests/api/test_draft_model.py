@@ -1,0 +1,132 @@
+"""`draft_model` through the Python API: the pair inside the package, and what cannot draft."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight import LLM, ConfigError, SamplingParams
+from flyweight.errors import CheckpointError
+from flyweight.params.structured import StructuredOutputs
+from flyweight.types import SamplingParams as Params
+from tiny_model import tiny_folder
+
+CHARACTERS = ("Tom", "Lily", "a dog", "the cat", "Mia", "a red bird", "Ben", "an old man")
+OPENINGS = ("Once upon a time, {} went", "{} was sad because", "One day {} found a", "Why did {}")
+PROMPTS = [opening.format(one) for opening in OPENINGS for one in CHARACTERS]
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.0, "top_k": 40, "n": 2},
+    {"temperature": 0, "repetition_penalty": 1.2, "logprobs": 3},
+    {"temperature": 0.7, "structured_outputs": StructuredOutputs(regex="[a-z ,.]{20,60}")},
+    {"temperature": 0.7, "min_tokens": 12, "presence_penalty": 0.5},
+    {"temperature": 1.0, "min_p": 0.05, "prompt_logprobs": 2},
+)
+DRAFT = {"method": "draft_model", "model": "stories-draft", "num_speculative_tokens": 4}
+
+
+def list_params() -> list[Params]:
+    return [
+        SamplingParams(max_tokens=32, seed=i, **OPTIONS[i % len(OPTIONS)])
+        for i in range(len(PROMPTS))
+    ]
+
+
+def answer(llm: LLM) -> list[list[tuple[Any, ...]]]:
+    """Every answer: its tokens, why it ended and its log-probabilities."""
+    found = llm.generate(PROMPTS, list_params(), use_tqdm=False)
+    return [
+        [(o.token_ids, o.finish_reason, o.logprobs) for o in one.outputs] + [(one.prompt_logprobs,)]
+        for one in found
+    ]
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list[list[tuple[Any, ...]]]:
+    return answer(LLM("stories", threads=2))
+
+
+MIXES: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_num_batched_tokens": 32, "max_num_seqs": 5},
+    {"enable_prefix_caching": False, "block_size": 32},
+    {"blocks": 7, "block_size": 16, "max_model_len": 96},
+)
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=str)
+def test_answers_are_those_without_drafts(wanted, mix: dict[str, Any]) -> None:
+    llm = LLM("stories", threads=2, speculative_config=DRAFT, **mix)
+    assert answer(llm) == wanted
+    stats = llm.stats()
+    assert 100 < stats["accepted"] < stats["proposed"]
+    if "blocks" in mix:
+        assert stats["preempted"] > 0
+
+
+def test_a_model_that_drafts_for_itself_is_always_right() -> None:
+    llm = LLM("stories", threads=2, speculative_config={**DRAFT, "model": "stories"})
+    params = [
+        SamplingParams(max_tokens=40, temperature=t, top_p=0.95, seed=i)
+        for i, t in enumerate([0, 0.5, 1.0, 1.3])
+    ]
+    llm.generate(PROMPTS[:4], params, use_tqdm=False)
+    stats = llm.stats()
+    assert stats["accepted"] == stats["proposed"] > 80
+
+
+def test_drafts_come_true_often_enough_to_pay() -> None:
+    """Greedy tokens a step; the long figure is in docs/speculative.md."""
+    llm = LLM("stories", threads=2, speculative_config=DRAFT)
+    greedy = SamplingParams(temperature=0, max_tokens=60)
+    llm.generate(PROMPTS, [greedy] * len(PROMPTS), use_tqdm=False)
+    stats = llm.stats()
+    assert 1 + stats["accepted"] / stats["drafts"] > 2.2
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Path]:
+    """A model with a small vocabulary of its own, most of which is in the other."""
+    tiny_folder(tmp_path / "other")
+    yield tmp_path / "other"
+
+
+def test_a_draft_with_a_nested_vocabulary_changes_nothing(wanted, other: Path) -> None:
+    llm = LLM("stories", threads=2, speculative_config={**DRAFT, "model": str(other)})
+    assert answer(llm) == wanted
+    assert llm.stats()["proposed"] > 100
+
+
+def refuse(model: str = "stories", **options: Any) -> str:
+    with pytest.raises((ConfigError, CheckpointError)) as caught:
+        LLM(model, **options)
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+def test_what_cannot_draft_is_refused_before_anything_is_loaded(other: Path) -> None:
+    said = refuse(str(other), speculative_config=DRAFT)
+    assert "has another vocabulary: 16% of its 2048 tokens" in said
+    assert "a share of 50% or more" in said
+    said = refuse(speculative_config={**DRAFT, "model": "no/such/file.gguf"})
+    assert "no/such/file.gguf" in said
+    said = refuse(speculative_config={"method": "draft_model", "num_speculative_tokens": 4})
+    assert "speculative_config.model" in said and "is missing" in said
+    assert "is missing" in refuse(speculative_config={"model": "stories-draft"})
+
+
+def test_a_draft_that_is_too_large_is_refused_with_what_fits() -> None:
+    """Between what the model needs alone and what both need."""
+    asked: dict[str, Any] = {"max_model_len": 512, "max_num_seqs": 1, "block_size": 512}
+    found = re.search(r"this model needs ([\d.]+) MiB", refuse(memory_limit="50MiB", **asked))
+    assert found is not None
+    said = refuse(
+        speculative_config={**DRAFT, "model": "stories"},
+        memory_limit=f"{float(found[1]) + 5:.0f}MiB",
+        **asked,
+    )
+    assert "too small for the draft model: it needs" in said and "or no speculative_config" in said
