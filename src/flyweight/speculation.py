@@ -12,6 +12,7 @@ from typing import Any
 
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.validation.setting import whole
+from flyweight.validation.token_tree import read_token_tree
 from flyweight.validation.untrusted import parse_object, shown, spell
 
 SETTING = "speculative_config"
@@ -75,6 +76,12 @@ def _settle_ngram(options: dict[str, Any]) -> None:
     whole(f"{SETTING}.{name}", options[name], 1, options["prompt_lookup_max"])
 
 
+def _settle_tree(options: dict[str, Any]) -> None:
+    """Without a tree drafts are chains."""
+    if options.setdefault(TREE, ""):
+        read_token_tree(options[TREE], f"{SETTING}.{TREE}", MOST_DRAFTS)
+
+
 NGRAM_KEYS = (
     SpeculationKey("prompt_lookup_max", "Longest match, in tokens.", 1, 1024),
     SpeculationKey("prompt_lookup_min", "Shortest match, in tokens.", 1, 1024),
@@ -98,6 +105,8 @@ SUFFIX_KEYS = (
 DRAFT_MODEL_KEYS = (
     SpeculationKey("model", "The draft model: stories-draft, a file, a folder, a name on the Hub."),
 )
+TREE = "speculative_token_tree"
+TREE_KEY = SpeculationKey(TREE, "Paths of a tree of draft tokens.")
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -115,8 +124,8 @@ METHODS: Mapping[str, SpeculationMethod] = {
             "flyweight.draft.model", second=True,
         ),
         SpeculationMethod(
-            "medusa", "heads that predict several tokens at once", HEAD_KEYS,
-            "flyweight.draft.medusa",
+            "medusa", "heads that predict several tokens at once", (*HEAD_KEYS, TREE_KEY),
+            "flyweight.draft.medusa", settle=_settle_tree,
         ),
         SpeculationMethod("eagle", "a layer that predicts from the model's hidden states"),
         SpeculationMethod("eagle3", "the same, from the hidden states of several layers"),
@@ -130,7 +139,6 @@ COMMON = ("method", "num_speculative_tokens")
 OTHERS = (
     "model", "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
     "disable_by_batch_size", "disable_padded_drafter_batch", "parallel_drafting",
-    "speculative_token_tree",
 )  # fmt: skip
 
 
@@ -146,7 +154,7 @@ class SpeculationConfig:
 
     def describe(self) -> str:
         """In few words."""
-        own = "".join(f", {name} = {spell(value)}" for name, value in self.options.items())
+        own = "".join(f", {name} = {spell(value)}" for name, value in self._given())
         return f"{self.method}, {self.num_speculative_tokens} tokens a step{own}"
 
     def write(self) -> dict[str, Any]:
@@ -154,8 +162,12 @@ class SpeculationConfig:
         return {
             "method": self.method,
             "num_speculative_tokens": self.num_speculative_tokens,
-            **self.options,
+            **dict(self._given()),
         }
+
+    def _given(self) -> list[tuple[str, Any]]:
+        """Options without texts that are empty: those are not given."""
+        return [(name, value) for name, value in self.options.items() if value != ""]
 
 
 def read_speculation(given: object) -> SpeculationConfig | None:

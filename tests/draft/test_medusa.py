@@ -89,13 +89,13 @@ class Checked(MedusaDrafter):
 
     model: Decoder
     expected: Heads
-    compared = 0
+    compared = wrong = 0
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         drafts = super().propose(requests)
         for request, draft in zip(requests, drafts, strict=True):
             right = guess(self.model, self.expected, request.tokens)
-            assert list(draft.tokens) == right[: request.limit]
+            self.wrong += list(draft.tokens) != right[: request.limit]
             self.compared += 1
         return drafts
 
@@ -108,6 +108,7 @@ def check_every_draft(model: Decoder, heads: Heads, folder: Path, limits: Any) -
     engine = make_engine(model, limits, drafter)
     drain(engine, make_requests(PROMPTS))
     assert bool(engine.metrics.preempted) == (limits.blocks == TIGHT.blocks)
+    assert not drafter.wrong  # counted, as the engine goes on without a drafter that raises
     return drafter.compared
 
 

@@ -2,8 +2,9 @@
 hidden state of the last token that was computed.
 
 Invariant: all heads read one state and none sees another's proposal, so a draft is the best token
-of each, in order.  Reads FasterDecoding's files and vLLM's; heads without an output matrix use the
-model's own.  T tokens, R requests, H hidden, V vocabulary.
+of each, in order, or a tree of one shape over the best few of each.  Reads FasterDecoding's files
+and vLLM's; heads without an output matrix use the model's own.  T tokens, R requests, H hidden, V
+vocabulary.
 """
 
 import re
@@ -18,12 +19,14 @@ from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.headfolder import HeadFolder, find_heads
 from flyweight.draft.methods import DraftBase, DrafterParts
 from flyweight.draft.stepstates import StepStates
+from flyweight.draft.tree import is_chain
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import Weights
 from flyweight.spec import ModelSpec
-from flyweight.speculation import SpeculationConfig
-from flyweight.wire import I32, Batch, Tensor
+from flyweight.speculation import MOST_DRAFTS, SETTING, TREE, SpeculationConfig
+from flyweight.validation.token_tree import TokenTree, list_parents, read_token_tree
+from flyweight.wire import F32, I32, Batch, Tensor
 
 BLOCK = re.compile(
     r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\.layers\.(\d+))\.weight"
@@ -146,27 +149,59 @@ def open_source(config: SpeculationConfig, base: DraftBase) -> MedusaSource:
     """Raises `ConfigError` or `CheckpointError`."""
     path = find_heads(config.options["model"])
     folder, names = open_medusa(path, base.spec, base.fingerprint)
-    if config.num_speculative_tokens > len(names):
+    try:
+        _check_places(config, path, len(names))
+    except ConfigError:
         folder.close()
-        raise ConfigError(
-            f"is more than the {len(names)} heads in {path} draft",
-            "speculative_config.num_speculative_tokens",
-            value=config.num_speculative_tokens,
-            allowed=f"1 to {len(names)}",
-            hint=f"nearest valid: {len(names)}",
-        )
+        raise
     return MedusaSource(folder, names)
+
+
+def find_shape(config: SpeculationConfig) -> TokenTree:
+    """The tree of every draft; without one a chain."""
+    text = config.options[TREE]
+    if text:
+        return read_token_tree(text, f"{SETTING}.{TREE}", MOST_DRAFTS)
+    return tuple((0,) * (i + 1) for i in range(config.num_speculative_tokens))
+
+
+def _check_places(config: SpeculationConfig, path: Path, heads: int) -> None:
+    """Raises where drafts are longer than there are heads, or a tree has another size."""
+    shape, tokens = find_shape(config), config.num_speculative_tokens
+    name = f"{SETTING}.num_speculative_tokens"
+    if tokens != len(shape):
+        few = f"is not the number of paths in {TREE}"
+        hint = f"nearest valid: {len(shape)}"
+        raise ConfigError(few, name, value=tokens, allowed=f"{len(shape)}", hint=hint)
+    depth = max(map(len, shape))
+    if depth > heads and config.options[TREE]:
+        raise ConfigError(
+            f"has paths of {depth} tokens, more than the {heads} heads in {path} draft",
+            f"{SETTING}.{TREE}",
+            allowed=f"paths of 1 to {heads}",
+        )
+    if depth > heads:
+        raise ConfigError(
+            f"is more than the {heads} heads in {path} draft",
+            name,
+            value=tokens,
+            allowed=f"1 to {heads}",
+            hint=f"nearest valid: {heads}",
+        )
 
 
 def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "MedusaDrafter":
     assert parts.model is not None and isinstance(parts.source, MedusaSource)
     ops = parts.model.ops
     heads = load_medusa(parts.source.folder, parts.source.names, ops)
-    return MedusaDrafter(heads, ops, parts.model.compute_logits, parts.limits.block_size)
+    size, shape = parts.limits.block_size, find_shape(config)
+    return MedusaDrafter(heads, ops, parts.model.compute_logits, size, shape)
 
 
 class MedusaDrafter:
-    """A `Drafter` over heads; `compute_logits` is the model's own output matrix, [R,H] -> [R,V]."""
+    """A `Drafter` over heads; `compute_logits` is the model's own output matrix, [R,H] -> [R,V].
+    Drafts have the `shape`; without one they are chains.
+    """
 
     taps = (-1,)
 
@@ -176,9 +211,13 @@ class MedusaDrafter:
         ops: Ops,
         compute_logits: Callable[[Tensor], Tensor],
         block_size: int,
+        shape: TokenTree = (),
     ) -> None:
         self.heads, self._ops, self._compute_logits = heads, ops, compute_logits
         self._block_size = block_size
+        self._shape = shape or tuple((0,) * (i + 1) for i in range(len(heads)))
+        parents = list_parents(self._shape)
+        self._parents = None if is_chain(parents) else tuple(parents)
         self._step: StepStates | None = None
         self._held: dict[Hashable, tuple[int, Draft]] = {}  # the newest draft, and its position
 
@@ -189,34 +228,48 @@ class MedusaDrafter:
         places = self._step.find_all(requests) if self._step else [None] * len(requests)
         rows = [place for place in places if place is not None]
         most = max((request.limit for request in requests), default=0)
-        columns = self._compute(np.array(rows, np.int32), most) if rows else []
-        fresh = zip(*columns, strict=True) if columns else iter(())
+        fresh = iter(self._compute(np.array(rows, np.int32), self._shape[:most]) if rows else [])
         drafts = []
         for request, place in zip(requests, places, strict=True):
             at = len(request.tokens)
             if place is not None:
-                draft = Draft(tuple(next(fresh)))
+                draft = next(fresh)
             else:  # not in this step: its text has not changed, nor has what follows
                 held, draft = self._held.get(request.id, (-1, Draft(())))
                 draft = draft if held == at else Draft(())
             self._held[request.id] = at, draft
-            drafts.append(Draft(draft.tokens[: request.limit]))
+            parents = draft.parents and draft.parents[: request.limit]
+            drafts.append(Draft(draft.tokens[: request.limit], parents))
         return drafts
 
     def forget(self, id: Hashable) -> None:
         self._held.pop(id, None)
 
-    def _compute(self, rows: I32, most: int) -> list[list[int]]:
-        """The best token of each head, for each row."""
+    def _compute(self, rows: I32, shape: TokenTree) -> list[Draft]:
+        """A draft of that shape for each row."""
         assert self._step is not None
         ops, state = self._ops, self._ops.take(self._step.taps[-1], rows)
-        found = []
-        for head in self.heads[:most]:
-            x = state
+        best: list[I32] = []  # [R, ranks] of each head
+        for place in range(max(map(len, shape), default=0)):
+            head, x = self.heads[place], state
             for block in head.blocks:
                 added = ops.activate(ops.linear(x, block), "silu")
                 ops.add(x, added)
                 x = added
             logits = self._compute_logits(x) if head.head is None else ops.linear(x, head.head)
-            found.append(np.argmax(ops.fetch(logits), axis=1).tolist())
-        return found
+            count = 1 + max(path[place] for path in shape if len(path) > place)
+            best.append(find_best(ops.fetch(logits), count))
+        parents = self._parents and self._parents[: len(shape)]
+        return [
+            Draft(tuple(int(best[len(path) - 1][r, path[-1]]) for path in shape), parents)
+            for r in range(len(rows))
+        ]
+
+
+def find_best(logits: F32, count: int) -> I32:
+    """The ids of the `count` largest of each row, best first, all where a row has fewer: [R,n]."""
+    count = min(count, logits.shape[1])
+    few = np.argpartition(-logits, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(logits, few, axis=1), axis=1, kind="stable")
+    best: I32 = np.take_along_axis(few, order, axis=1).astype(np.int32)
+    return best
