@@ -7,6 +7,7 @@ from flyweight.cli.bench import (
     offline,
     sampling,
     serve,
+    spec,
     stages,
     startup,
     window,
@@ -21,6 +22,7 @@ app.command("latency", cls=HelpCommand)(add_definitions(offline.latency, "latenc
 app.command("startup", cls=HelpCommand)(add_definitions(startup.startup, "startup"))
 app.command("batch-sweep", cls=HelpCommand)(batch_sweep.batch_sweep)
 app.command("sampling", cls=HelpCommand)(sampling.sampling)
+app.command("spec", cls=HelpCommand)(spec.spec)
 app.command("stages", cls=HelpCommand)(stages.stages)
 app.command("fragmentation", cls=HelpCommand)(fragmentation.fragmentation)
 app.command("window", cls=HelpCommand)(window.window)

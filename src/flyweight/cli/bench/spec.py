@@ -1,0 +1,86 @@
+"""`flyweight bench spec [MODEL]`: drafters against none, on texts that repeat and that do not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyweight.cli import options as opt
+from flyweight.cli.bench import options as by
+from flyweight.cli.parameters import expand
+from flyweight.cli.reports import PlotOutput
+from flyweight.config import find_data_folder, whole
+from flyweight.errors import ConfigError, nearest
+
+if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.prove.spec_texts import SpecWorkload
+
+MOST_ANSWER, MOST_ROUNDS = 4096, 1000
+
+
+@expand
+def spec(
+    *,
+    model: opt.Model = "stories",
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this workload; may be repeated.  [default: all]"),
+    ] = None,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Only this drafter.  [default: every one that needs no files]"
+        ),
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Most draft tokens in a step.")
+    ] = 10,
+    output_len: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 96,
+    rounds: Annotated[
+        int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds to measure.")
+    ] = 6,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay",
+            help="Answer with the workload's own text, as a model would that writes it.",
+        ),
+    ] = False,
+    engine: by.MeasuredEngine,
+    out: PlotOutput,
+) -> None:
+    """Measure drafts: acceptance, speed-up, decisions.
+
+    With and without drafts in turns, on texts that repeat and on texts that do not.  Editing,
+    summarising and code repair are made of the data sets in FLYWEIGHT_DATA.
+    """
+    out.check()
+    whole("output_len", output_len, 2, MOST_ANSWER)
+    whole("repetitions", rounds, 2, MOST_ROUNDS)
+    from flyweight.cli.bench.progress import show_measuring
+    from flyweight.prove.spec_report import SpecSetting, report_spec
+    from flyweight.prove.spec_session import choose_configs, open_bench
+    from flyweight.prove.spec_texts import list_workloads
+
+    chosen = choose_workloads(list(list_workloads(find_data_folder())), workload)
+    configs = choose_configs(speculative_config, num_speculative_tokens)
+    with show_measuring() as listener:
+        bench = open_bench(str(model), configs, asdict(engine), output_len, replay, listener)
+        runs = {work.name: bench.run(work, rounds) for work in chosen}
+    whats = {work.name: work.what for work in chosen}
+    most = configs[0].num_speculative_tokens
+    out.show(report_spec(runs, SpecSetting(str(model), most, output_len, rounds, replay, whats)))
+
+
+def choose_workloads(known: list[SpecWorkload], names: list[str] | None) -> list[SpecWorkload]:
+    """Raises `ConfigError` for a name that is none."""
+    found = {work.name: work for work in known}
+    for name in names or ():
+        if name not in found:
+            raise ConfigError(
+                "is not valid", "workload", value=name,
+                allowed=f"{', '.join(found)}{nearest(name, found)}",
+            )  # fmt: skip
+    return [found[name] for name in names or found]

@@ -1,0 +1,51 @@
+"""Opens an engine that every drafter to be compared fits, and its sides.
+
+Invariant: the engine has the limits of the drafter with the most draft tokens; off is the same
+engine without a drafter.  Raises `ConfigError` before anything is loaded.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flyweight.build import build
+from flyweight.config import Settings
+from flyweight.describe import LoadListener
+from flyweight.draft.methods import DrafterParts, make_drafter
+from flyweight.prove.spec_runs import OFF, SpecBench, SpecSide
+from flyweight.prove.spec_texts import MANUAL, TextLimits
+from flyweight.speculation import METHODS, SpeculationConfig, read_speculation
+
+SEQS = 8  # computed at once
+
+
+def choose_configs(given: str | None, tokens: int) -> list[SpeculationConfig]:
+    """The drafter that is given, else those that are built and read no files."""
+    wanted: list[object] = [given]
+    if given is None:
+        wanted = [
+            {"method": name, "num_speculative_tokens": tokens}
+            for name, row in METHODS.items()
+            if row.module and not any(key.name == "model" for key in row.keys)
+        ]
+    return [config for one in wanted if (config := read_speculation(one)) is not None]
+
+
+def open_bench(
+    model: str, configs: Sequence[SpeculationConfig], engine: Mapping[str, Any], answer: int,
+    replayed: bool, listener: LoadListener | None,
+) -> SpecBench:  # fmt: skip
+    """The engine with its sides, off first."""
+    settings = Settings.of(
+        model=model, max_num_seqs=SEQS, speculative_config=configs[0].write(), **engine
+    )
+    loaded = build(settings, listener)
+    loaded.moving.settle()
+    made = loaded.engine.drafts.drafter
+    sides = [SpecSide(OFF, None, loaded.engine, False)]
+    for i, config in enumerate(configs):
+        parts = DrafterParts(loaded.limits, loaded.spec.vocab)
+        drafter = made if i == 0 else make_drafter(config, parts)
+        sides.append(SpecSide(config.method, drafter, loaded.engine, config.adaptive))
+    context = min(loaded.limits.max_model_len, MANUAL)
+    limits = TextLimits(loaded.tokenizer, loaded.spec.vocab, context, answer)
+    return SpecBench(loaded, sides, limits, replayed)
