@@ -357,8 +357,7 @@ def _load_draft(
 ) -> SecondModel:
     """A draft model's weights, packed anew at every start, and its K/V."""
     found, sizing = draft.found, memory.sizing
-    fresh = replace(settings, packed_cache=False)
-    weights, _ = load_weights(fresh, found, ops, SilentListener())
+    weights, _ = load_weights(replace(settings, packed_cache=False), found, ops, SilentListener())
     model = Decoder(Parts(ops, SingleProcess(), found.spec, weights), sizing.max_model_len)
     found.checkpoint.close()
     return SecondModel(model, allocate_kv(found.spec, ops, limits, sizing.kv_dtype), draft.ids)
@@ -380,6 +379,8 @@ def _make_engine(
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     adapters = tuple(settings.adapters)
     engine = Engine(scheduler, runner, drafter, EngineMetrics(), adapters, grammars)
+    if settings.speculation is not None and settings.speculation.adaptive:
+        engine.drafts.adapt()
     if not settings.kv_cache:
         engine.add_hook(Recomputation(scheduler))
     return engine

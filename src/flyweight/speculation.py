@@ -134,7 +134,7 @@ METHODS: Mapping[str, SpeculationMethod] = {
         SpeculationMethod("cascade", "a small model drafts, and a large one refines"),
     )
 }  # fmt: skip
-COMMON = ("method", "num_speculative_tokens")
+COMMON = ("method", "num_speculative_tokens", "adaptive")
 # vLLM's keys that some method of it has: known, so that they are refused by name
 OTHERS = (
     "model", "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
@@ -145,17 +145,19 @@ OTHERS = (
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
     """At most `num_speculative_tokens` draft tokens a step, drafted by `method`, whose own keys are
-    the `options`.
+    the `options`; an `adaptive` one drafts fewer where more would not pay.
     """
 
     method: str
     num_speculative_tokens: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    adaptive: bool = True
 
     def describe(self) -> str:
         """In few words."""
         own = "".join(f", {name} = {spell(value)}" for name, value in self._given())
-        return f"{self.method}, {self.num_speculative_tokens} tokens a step{own}"
+        most = "up to " if self.adaptive else ""
+        return f"{self.method}, {most}{self.num_speculative_tokens} tokens a step{own}"
 
     def write(self) -> dict[str, Any]:
         """The mapping that it is read from."""
@@ -163,6 +165,7 @@ class SpeculationConfig:
             "method": self.method,
             "num_speculative_tokens": self.num_speculative_tokens,
             **dict(self._given()),
+            **({} if self.adaptive else {"adaptive": False}),
         }
 
     def _given(self) -> list[tuple[str, Any]]:
@@ -194,7 +197,11 @@ def read_speculation(given: object) -> SpeculationConfig | None:
         raise ConfigError(
             "is missing", f"{SETTING}.num_speculative_tokens", allowed=f"1 to {MOST_DRAFTS}"
         )
-    return SpeculationConfig(method.name, int(tokens), _read_options(found, method))
+    adaptive = found.get("adaptive", True)
+    if not isinstance(adaptive, bool):
+        path = f"{SETTING}.adaptive"
+        raise ConfigError("is not valid", path, value=adaptive, allowed="true or false")
+    return SpeculationConfig(method.name, int(tokens), _read_options(found, method), adaptive)
 
 
 def _parse_text(text: str) -> dict[str, Any]:

@@ -26,7 +26,10 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "min_tokens": 12, "presence_penalty": 0.5},
     {"temperature": 1.0, "min_p": 0.05, "prompt_logprobs": 2},
 )
-DRAFT = {"method": "draft_model", "model": "stories-draft", "num_speculative_tokens": 4}
+DRAFT = {
+    "method": "draft_model", "model": "stories-draft", "num_speculative_tokens": 4,
+    "adaptive": False,
+}  # fmt: skip
 
 
 def list_params() -> list[Params]:

@@ -25,7 +25,7 @@ def write(path: Path, heads: int = 2, hidden: int = HIDDEN, **config: Any) -> st
 
 
 def config(model: str, tokens: int = 2) -> dict[str, Any]:
-    return {"method": "medusa", "model": model, "num_speculative_tokens": tokens}
+    return {"method": "medusa", "model": model, "num_speculative_tokens": tokens, "adaptive": False}
 
 
 def test_heads_are_used_and_change_nothing(tmp_path: Path) -> None:

@@ -111,8 +111,10 @@ def test_what_a_row_declares_can_be_given(row) -> None:
 def test_the_keywords_of_prompt_lookup_are_short_for_it() -> None:
     found = choose_engine({"draft_tokens": 4, "prompt_lookup_min": 1}).settings
     assert found == Settings.of(
-        speculative_config={"num_speculative_tokens": 4, "prompt_lookup_min": 1}
-    )
+        speculative_config={
+            "num_speculative_tokens": 4, "prompt_lookup_min": 1, "adaptive": False,
+        }
+    )  # fmt: skip
     assert choose_engine({"draft_tokens": 0}).settings.draft_tokens == 0
     for given, says in [
         ({"draft_tokens": 65}, "num_speculative_tokens = 65 is out of range"),
@@ -122,3 +124,14 @@ def test_the_keywords_of_prompt_lookup_are_short_for_it() -> None:
     ]:
         with pytest.raises(ConfigError, match=says):
             choose_engine(given)
+
+
+def test_drafts_are_limited_where_they_do_not_pay_unless_that_is_switched_off() -> None:
+    given = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 5}
+    found = read_speculation(given)
+    assert found is not None and found.adaptive and "adaptive" not in found.write()
+    fixed = read_speculation({**given, "adaptive": False})
+    assert fixed is not None and read_speculation(fixed.write()) == fixed != found
+    assert ("up to 3" in found.describe(), "up to 3" in fixed.describe()) == (True, False)
+    with pytest.raises(ConfigError, match=r"adaptive = 1 is not valid; allowed: true or false"):
+        read_speculation({**given, "adaptive": 1})

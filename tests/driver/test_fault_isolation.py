@@ -20,7 +20,7 @@ PLAIN = SamplingParams(temperature=0)
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[LoadedModel]:
     patience = CallProgress()
-    drafts = {"num_speculative_tokens": 2}
+    drafts = {"num_speculative_tokens": 2, "adaptive": False}
     yield build(Settings.of(speculative_config=drafts, max_num_seqs=8, threads=1), patience)
     patience.stop()
 

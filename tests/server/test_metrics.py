@@ -111,7 +111,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     adapters = {"poet": str(tiny_adapter(folder / "poet"))}
     engine = {
         "model": str(tiny_folder(folder / "model")), "adapters": adapters, "speculative_config": {
-            "num_speculative_tokens": 4, "prompt_lookup_min": 1,
+            "num_speculative_tokens": 4, "prompt_lookup_min": 1, "adaptive": False,
         }, "kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0,
         "blocks": 12, "max_model_len": 64, "block_size": 8, "max_num_seqs": 1,
     }  # fmt: skip

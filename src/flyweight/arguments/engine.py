@@ -74,7 +74,8 @@ def choose_engine(arguments: Mapping[str, Any]) -> EngineChoices:
 
 
 def join_ngram(given: dict[str, Any]) -> None:
-    """Replaces the keywords of prompt lookup by the `speculative_config` that they are short for.
+    """Replaces the keywords of prompt lookup by the `speculative_config` that they are short for:
+    of as many tokens, always.
     Raises `ConfigError`.
     """
     own = {name: given.pop(name) for name in NGRAM if name in given}
@@ -85,7 +86,9 @@ def join_ngram(given: dict[str, Any]) -> None:
         return
     if "speculative_config" in given:
         raise ConfigError("draft_tokens and speculative_config exclude each other; give one")
-    given["speculative_config"] = {"method": "ngram", "num_speculative_tokens": tokens, **own}
+    given["speculative_config"] = {
+        "method": "ngram", "num_speculative_tokens": tokens, "adaptive": False, **own,
+    }  # fmt: skip
 
 
 def find_setter(given: Mapping[str, Any], option: str, _: Value) -> Meaning | None:

@@ -78,7 +78,9 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row(
         "speculative_config",
         f"{drafts.method}, {most} tokens a step" if drafts else "off",
-        "answers are the same with and without",
+        "fewer where more would not pay; answers are the same with and without"
+        if drafts and drafts.adaptive
+        else "answers are the same with and without",
     )
     yield row("threads", plan.sizing.threads, "threads that compute")
     if settings.backend == "cuda":
@@ -109,6 +111,9 @@ def list_metrics(engine: Engine) -> list[Counter | Gauge]:
         Gauge("vllm:num_requests_waiting", now.waiting),
         Gauge("vllm:kv_cache_usage_perc", 1 - now.free_blocks / now.blocks),
     ]
+    speedup = now.totals.draft_speedup
+    if speedup is not None:
+        found.append(Gauge("flyweight:spec_decode_speedup", speedup))
     totals = asdict(now.totals)
     known = set(COUNTERS.values())
     found += [Counter(f"vllm:{name}", totals[own]) for name, own in COUNTERS.items()]

@@ -12,29 +12,47 @@ from operator import index as to_index
 
 from flyweight.draft.drafter import Draft, Drafter, DraftRequest, DraftSampling, StoringDrafter
 from flyweight.draft.tree import cut_tree, follow, put_in_order
+from flyweight.engine.draft_controller import DraftController
+from flyweight.engine.draft_limits import (
+    CountedStep,
+    DraftCandidate,
+    DraftDepth,
+    DraftLimits,
+    FullDrafts,
+    OfferedDraft,
+)
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
-Proposed = tuple[list[int], list[int] | None]  # tokens, and the parents of a tree in order
 LOG = logging.getLogger("flyweight")
 
 
 class Drafts:
     """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft;
-    `ended` are the sequences whose drafter failed.
+    `limits` decides how many tokens each may have, `ended` are the sequences whose drafter failed.
     """
 
     def __init__(
         self, drafter: Drafter | None, scheduler: Scheduler, metrics: EngineMetrics
     ) -> None:
         self.drafter, self.scheduler, self.metrics = drafter, scheduler, metrics
+        self.limits: DraftLimits = FullDrafts()
         self.places: list[int] = []
         self.stores = isinstance(drafter, StoringDrafter)
         self.ended: set[Hashable] = set()
         self.vocab = scheduler.limits.vocab
+        self._produced = 0  # tokens, up to the newest step
+
+    def adapt(self) -> None:
+        """From now on drafts are limited to what pays."""
+        self.limits = DraftController(self.scheduler.limits.draft_tokens)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.limits.begin()
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
@@ -65,25 +83,55 @@ class Drafts:
         """
         if self.drafter is None:
             return
+        shape = self._describe(batch)
+        wanted = self.limits.end(shape)
         try:
             self.drafter.observe(batch, sampled.taps or {})
         except Exception as error:
             self._end_all(error)
             return
+        if not wanted:
+            return
+        decoding = [s for s in self.scheduler.running if s.computed + 1 == len(s.tokens)]
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
-        requests: list[DraftRequest] = []
-        for seq in self.scheduler.running:
+        candidates: list[DraftCandidate] = []
+        for seq in decoding:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
-            if limit > 0 and seq.options.drafts and seq.computed + 1 == len(seq.tokens):
-                if (seq.request.id, seq.index) in self.ended:
-                    continue
-                if self.stores and not (limit := self._reserve(seq, limit)):
-                    continue
+            id = (seq.request.id, seq.index)
+            if limit > 0 and seq.options.drafts and id not in self.ended:
                 seqs.append(seq)
+                candidates.append(DraftCandidate(id, seq.tokens, limit))
+        depths = self.limits.choose(candidates, len(decoding))
+        drafts = self._request(seqs, depths)
+        for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
+            if draft is not None and depth.verified:
+                seq.draft, seq.parents = cut_draft(*draft, partial(cut, seq))
+        self.limits.take(candidates, drafts)
+        totals = self.limits.totals
+        self.metrics.decode_us = int(1e6 * totals.seconds)
+        self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
+
+    def _request(self, seqs: Seq[Sequence], depths: Seq[DraftDepth]) -> list[OfferedDraft | None]:
+        """A draft for each sequence that is to have one, and has room for it."""
+        requests: list[DraftRequest] = []
+        places: list[int] = []
+        for place, (seq, depth) in enumerate(zip(seqs, depths, strict=True)):
+            limit = depth.tokens
+            if self.stores and limit:
+                limit = self._reserve(seq, limit)
+            if limit:
+                places.append(place)
                 requests.append(make_draft_request(seq, limit))
-        for seq, draft in zip(seqs, self._call(requests), strict=True):
-            seq.draft, seq.parents = cut_draft(*draft, partial(cut, seq))
+        drafts: list[OfferedDraft | None] = [None] * len(seqs)
+        for place, draft in zip(places, self._call(requests), strict=True):
+            drafts[place] = draft
+        return drafts
+
+    def _describe(self, batch: Batch) -> CountedStep:
+        produced, self._produced = self._produced, self.metrics.produced
+        seqs, rows, drawn = len(batch.contexts), len(batch.tokens), len(batch.rows)
+        return CountedStep(seqs, rows, drawn, self._produced - produced)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """The draft tokens that the sequence has slots for, from its newest token's on, with free
@@ -108,11 +156,12 @@ class Drafts:
                     self.drafter.forget(id)
                 except Exception as error:
                     self._end_all(error)
+            self.limits.forget(id)
             live = self.scheduler.by_id.get(id[0], ())
             if id in self.ended and all(seq.index != id[1] for seq in live):
                 self.ended.remove(id)
 
-    def _call(self, requests: Seq[DraftRequest]) -> list[Proposed]:
+    def _call(self, requests: Seq[DraftRequest]) -> list[OfferedDraft]:
         """A draft for each request.  Where the drafter fails, it is called for each request
         alone, and ends for those that it fails for.
         """
@@ -128,16 +177,16 @@ class Drafts:
             id = requests[0].id
             self.ended.add(id)
             LOG.warning("drafting ends for sequence %s: %s", id, describe_failure(error))
-            return [([], None)]
+            return [OfferedDraft([])]
 
-    def _read(self, draft: Draft, limit: int) -> Proposed:
+    def _read(self, draft: Draft, limit: int) -> OfferedDraft:
         """The first tokens of a draft.  Raises for those that the model could not compute."""
         tokens, vocab = [to_index(token) for token in draft.tokens[:limit]], self.vocab
         if tokens and (min(tokens) < 0 or max(tokens) >= vocab):
             raise ValueError(f"draft tokens {tokens} are not all in 0 to {vocab - 1}")
         if draft.parents is None:
-            return tokens, None
-        return put_in_order(tokens, draft.parents[:limit])
+            return OfferedDraft(tokens)
+        return OfferedDraft(*put_in_order(tokens, draft.parents[:limit]))
 
     def _end_all(self, error: Exception) -> None:
         self.drafter = None
@@ -166,9 +215,13 @@ def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:
 
 def cut_draft(
     tokens: list[int], parents: list[int] | None, cut: Callable[[list[int]], list[int]]
-) -> Proposed:
+) -> OfferedDraft:
     """A draft, each token as far as `cut` lets what leads to it go on."""
-    return (cut(tokens), None) if parents is None else cut_tree(tokens, parents, cut)
+    return (
+        OfferedDraft(cut(tokens))
+        if parents is None
+        else OfferedDraft(*cut_tree(tokens, parents, cut))
+    )
 
 
 def accept_drafts(draft: Seq[int], sampled: Seq[int]) -> list[int]:

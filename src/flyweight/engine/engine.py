@@ -131,6 +131,7 @@ class Engine:
         """
         self.mend()
         self._events += self._queue_compiled()
+        self.drafts.begin()
         self._sound = False
         plan = self._plan = self.scheduler.schedule(budget)
         if plan.chunks:

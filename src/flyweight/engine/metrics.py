@@ -31,7 +31,17 @@ class EngineMetrics:
     adapted: int = 0  # requests for an adapter
     constrained: int = 0  # requests with a grammar
     drafts: int = 0  # drafts verified
+    # microseconds of steps that only decoded, drafting included, and by the measured costs without
+    decode_us: int = 0
+    undrafted_us: int = 0
     prefill_only: int = 0  # steps that sequences which decode skipped
+
+    @property
+    def draft_speedup(self) -> float | None:
+        """How many times as fast decoding was with drafts, by the measured costs of steps without
+        them; None where that was not measured.
+        """
+        return self.undrafted_us / self.decode_us if self.decode_us else None
 
     def count(self, plan: Plan, events: Sequence[Event]) -> None:
         """One step, with what it produced."""

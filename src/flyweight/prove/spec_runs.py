@@ -14,7 +14,6 @@ import numpy as np
 
 from flyweight.build import LoadedModel
 from flyweight.draft.drafter import Drafter
-from flyweight.engine.draft_controller import DraftController
 from flyweight.engine.drafts import Drafts
 from flyweight.engine.engine import Engine
 from flyweight.engine.hook import LogitsEdit, LogitsRead
@@ -97,7 +96,7 @@ class SpecSide:
         self.name = name
         self.drafts = Drafts(drafter, engine.scheduler, engine.metrics)
         if drafter is not None and adaptive:
-            self.drafts.limits = DraftController(engine.scheduler.limits.draft_tokens)
+            self.drafts.adapt()
         # what a drafter learned of blocks holds only for those that it saw
         self.salt = name if drafter is not None and (drafter.taps or self.drafts.stores) else ""
 

@@ -112,6 +112,12 @@ class EngineTotals:
         return newest + self._before[name]
 
     @property
+    def draft_speedup(self) -> float | None:
+        """See `EngineMetrics`; of all processes."""
+        taken = self["decode_us"]
+        return self["undrafted_us"] / taken if taken else None
+
+    @property
     def positions(self) -> list[int]:
         both = zip_longest(self._positions, self._positions_before, fillvalue=0)
         return [new + before for new, before in both]

@@ -172,6 +172,12 @@ class EffectiveConfiguration:
             "limits": limits,
             "requests": {"begun": totals["requests"]},
             "sequences": {"finished": totals["finished"], "aborted": totals["aborted"]},
+            "speculation": {
+                "drafts": totals["drafts"],
+                "draft_tokens": totals["proposed"],
+                "accepted_tokens": totals["accepted"],
+                "speedup": totals.draft_speedup,
+            },
             "warnings": [row["warning"] for row in rows if row["warning"]],
         }
 

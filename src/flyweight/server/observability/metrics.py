@@ -102,6 +102,16 @@ OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("busy_seconds", "Time spent in steps (s).", lambda c: c.busy),
     ("computed_tokens", "Tokens computed, recomputation included.", lambda c: c.totals["computed"]),
     ("evicted_blocks", "Evicted K/V cache blocks.", lambda c: c.totals["evicted"]),
+    (
+        "spec_decode_seconds",
+        "Time of steps that only decoded, drafting included (s); 0 unless drafts are adaptive.",
+        lambda c: c.totals["decode_us"] / 1e6,
+    ),
+    (
+        "spec_decode_undrafted_seconds",
+        "The same without drafts, by the measured costs of steps (s).",
+        lambda c: c.totals["undrafted_us"] / 1e6,
+    ),
 )
 REFUSED = {"requests": "reqs", "tokens": "tokens"}
 CACHES = {  # vLLM's; only the first exists here, under two names
@@ -179,6 +189,10 @@ class MetricsPage(Collector):
         adapters = self.client.facts.get("adapters")
         if adapters:
             yield self._adapters(len(adapters))
+        speedup = self.counts.totals.draft_speedup
+        if speedup is not None:
+            times = "Decoding speed with drafts over without, by the measured costs of steps."
+            yield self._gauge("flyweight:spec_decode_speedup", times, speedup)
         up = "1 while the engine process accepts requests."
         yield self._gauge("flyweight:engine_up", up, int(self.client.ready))
 

@@ -6,6 +6,7 @@ plan allows.  Budgets change when tokens are computed, never their values.  Stan
 
 from math import inf
 
+from flyweight.engine.moving_line import MovingLine, average
 from flyweight.engine.step import Load, StepBudget
 
 GRAIN = 4  # prompt tokens of a step are a multiple of it, so that small changes have no effect
@@ -40,11 +41,11 @@ class BudgetController:
     def record(self, prompt: int, decodes: int, seconds: float) -> None:
         """A step with `prompt` tokens of prompts and `decodes` others took `seconds`."""
         if not prompt:
-            self._decode = _average(self._decode or seconds, seconds, RECENT)
+            self._decode = average(self._decode or seconds, seconds, RECENT)
         elif decodes:
             if self._prefill.measured:
                 beyond = max(0.0, seconds - self._prefill.cost(prompt))
-                self._decode = _average(self._decode, beyond, INDIRECT)
+                self._decode = average(self._decode, beyond, INDIRECT)
             self._mixed.record(prompt, seconds - min(self._decode, seconds / 2))
             self._prefill.learn(self._mixed)
         else:
@@ -84,17 +85,14 @@ class PromptCost:
     def __init__(self, most: int) -> None:
         self.most, self.tokens = most, min(FIRST, most)
         self._steps = 0  # of this kind, recorded
-        self._seen: tuple[float, float, float, float] | None = None  # means: t, s, t * t, t * s
+        self._line = MovingLine(ALIKE)
 
     def record(self, tokens: int, seconds: float) -> None:
-        if self._seen is None and tokens < LEAST:
+        if self._line.seen is None and tokens < LEAST:
             return  # mostly the cost of reading weights
-        new, weight = (tokens, seconds, tokens**2, tokens * seconds), tokens / (tokens + FEW)
         self._steps += 1
-        weight = max(RECENT * weight, 0.5 if self._steps < EARLY else 0.0)
-        old = self._seen or new
-        t, s, tt, ts = (_average(a, b, weight) for a, b in zip(old, new, strict=True))
-        self._seen = (t, s, tt, ts)
+        weight = max(RECENT * tokens / (tokens + FEW), 0.5 if self._steps < EARLY else 0.0)
+        self._line.record(tokens, seconds, weight)
 
     @property
     def measured(self) -> bool:
@@ -104,11 +102,11 @@ class PromptCost:
     def learn(self, other: "PromptCost") -> None:
         """Copies the other kind's model until a step of this one is recorded."""
         if not self.measured:
-            self._seen, self.tokens = other._seen, other.tokens
+            self._line.seen, self.tokens = other._line.seen, other.tokens
 
     def cost(self, tokens: int) -> float:
         """Seconds for so many tokens in a step; 0 while nothing is known."""
-        step, each = self._line()
+        step, each = self._fit()
         return step + each * tokens
 
     def price(self) -> float:
@@ -117,22 +115,12 @@ class PromptCost:
 
     def fit(self, seconds: float) -> None:
         """Sets `tokens` to what can be computed in so much time."""
-        if self._seen is None:
+        if self._line.seen is None:
             return
-        step, each = self._line()
+        step, each = self._fit()
         wanted = min(max(0.0, seconds - step) / each, self.tokens * STEEPEST, self.most)
         self.tokens = max(LEAST, int(wanted) // GRAIN * GRAIN)
 
-    def _line(self) -> tuple[float, float]:
-        """Seconds per step and per token, by least squares if sizes differ enough."""
-        if self._seen is None:
-            return 0.0, 0.0
-        t, s, tt, ts = self._seen
-        whole = s / t
-        each = (ts - t * s + ALIKE * whole) / (tt - t * t + ALIKE)
-        each = min(max(each, whole / 2), whole)
-        return s - each * t, each
-
-
-def _average(old: float, new: float, weight: float) -> float:
-    return old + weight * (new - old)
+    def _fit(self) -> tuple[float, float]:
+        """Seconds per step and per token."""
+        return self._line.fit(1 / 2, 1.0)

@@ -1,0 +1,228 @@
+"""Decides for each sequence and step how many draft tokens are worth their time.
+
+Invariant: changes which steps are computed, never their tokens.  What drafts lose, against steps
+without, stays below a share of the time: drafts are verified only while the account is positive,
+and looking for them again is paid from a second one.  Time comes from a clock that is given.
+Knows no drafter and no scheduler.
+"""
+
+import time
+from collections.abc import Callable, Hashable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from flyweight.engine.acceptance import Acceptance, DraftOutlook, JudgedDraft
+from flyweight.engine.draft_limits import (
+    CountedStep,
+    DraftCandidate,
+    DraftDepth,
+    DraftTotals,
+    OfferedDraft,
+)
+from flyweight.engine.moving_line import MovingLine
+from flyweight.engine.step_costs import DecodeCosts
+
+KEPT = 0.9  # of a request's earlier drafts, with every new one
+KEPT_OF_ALL = 0.98  # the same for the engine's
+MARGIN = 0.03  # by which drafts must be quicker than none to be tried
+LOSS = 0.01  # of the time, that drafts may lose
+CREDIT, MOST_CREDIT = 2.0, 6.0  # plain steps that may be lost at the start, and later at once
+LOOKS = 0.005  # of the time, for looking whether drafts would be right
+MOST_LOOKS = 4.0  # that may be saved up
+REFRESH = 128  # steps after which a plain step is measured again
+RECENT = 0.2  # weight of the newest call of the drafter
+
+
+@dataclass(slots=True)
+class DraftedRequest:
+    """A sequence's acceptance, and the draft that its next tokens are compared with: it began at
+    `start`, and `wanted` tokens were requested.
+    """
+
+    acceptance: Acceptance
+    start: int = 0
+    wanted: int = 0
+    offered: OfferedDraft | None = None
+
+
+@dataclass(slots=True)
+class DraftAccounts:
+    """Seconds: what drafts may still lose, and what may be spent on looking for them."""
+
+    loss: float = 0.0
+    looks: float = 0.0
+    opened: bool = False
+
+    def earn(self, gained: float, seconds: float, plain: float, look: float) -> None:
+        """A step took so long, and drafts `gained` time in it; one without drafts takes `plain`, a
+        look `look`.
+        """
+        if not self.opened:
+            self.loss, self.opened = CREDIT * plain, True
+        loss = self.loss + gained + LOSS * seconds
+        self.loss = min(max(loss, -CREDIT * plain), MOST_CREDIT * plain)
+        self.looks = min(self.looks + LOOKS * seconds, MOST_LOOKS * look)
+
+
+class DraftController:
+    """Of one engine; drafts have at most `most` tokens."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.most, self.clock = most, clock
+        self.costs, self.totals = DecodeCosts(), DraftTotals()
+        self.depths: list[DraftDepth] = []  # of the newest decision
+        self._all = Acceptance(most, KEPT_OF_ALL)
+        self._requests: dict[Hashable, DraftedRequest] = {}
+        self._accounts = DraftAccounts()
+        self._drafting = MovingLine(1.0)  # seconds of a call of the drafter by tokens
+        self._began = self._ended = 0.0
+        self._look = 0.0  # seconds of the newest look
+        self._width = 1.0  # draft tokens for each step of depth; more than one in trees
+        self._verifying = self._waiting = False  # for the cost of a plain step
+        self._plain_at = 0  # step that was plain last
+
+    def begin(self) -> None:
+        self._began = self.clock()
+
+    def end(self, shape: CountedStep) -> bool:
+        self._ended = self.clock()
+        if shape.drawn == shape.rows:  # no tokens of prompts
+            self._count(shape, self._ended - self._began)
+        return self._verifying or self._waiting or self._accounts.looks >= 0
+
+    def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
+        for one in seqs:
+            self._judge(one)
+        verified = self._choose_depths(seqs, batch)
+        looked = [one.limit if self._accounts.looks >= 0 else 0 for one in seqs]
+        self.depths = [
+            DraftDepth(round(depth * self._width), True) if depth else DraftDepth(most, False)
+            for depth, most in zip(verified, looked, strict=True)
+        ]
+        self._verifying = any(verified)
+        return self.depths
+
+    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None]) -> None:
+        for one, depth, draft in zip(seqs, self.depths, drafts, strict=True):
+            request = self._requests[one.id]
+            request.start, request.wanted = len(one.tokens), depth.tokens
+            request.offered = draft
+        seconds = self.clock() - self._ended
+        self.totals.seconds += seconds
+        most = max((depth.tokens for depth in self.depths), default=0)
+        if most:
+            self._drafting.record(most, seconds, RECENT)
+        if self._verifying:
+            self._accounts.loss -= seconds
+        else:
+            self._look = seconds
+            self._accounts.looks -= seconds
+            self.totals.looks += most > 0
+
+    def forget(self, id: Hashable) -> None:
+        self._requests.pop(id, None)
+
+    # --- what was measured ---
+
+    def _count(self, shape: CountedStep, seconds: float) -> None:
+        """A step without tokens of prompts."""
+        costs, drafted = self.costs, shape.rows > shape.seqs
+        plain = costs.find_plain(shape.seqs) if drafted else seconds
+        counted = costs.record(shape.seqs, shape.rows, seconds)
+        if plain is None:
+            return
+        without = plain * shape.produced / shape.seqs if drafted else seconds
+        if not drafted:
+            self._plain_at = costs.step
+        self.totals.seconds += seconds
+        self.totals.plain_seconds += without
+        self._accounts.earn(without - counted if drafted else 0.0, seconds, plain, self._look)
+
+    def _judge(self, one: DraftCandidate) -> None:
+        """Compares a draft with the tokens that followed."""
+        request = self._requests.get(one.id)
+        if request is None:
+            self._requests[one.id] = DraftedRequest(Acceptance(self.most, KEPT))
+            return
+        draft = request.offered
+        if draft is None:
+            return
+        request.offered = None
+        tried, right = compare_draft(draft, one.tokens[request.start :])
+        deepest = count_depth(draft)
+        if deepest:
+            self._width = len(draft.tokens) / deepest
+        judged = JudgedDraft(round(request.wanted / self._width), deepest, tried, right)
+        request.acceptance.record(judged)
+        self._all.record(judged)
+
+    # --- the decision ---
+
+    def _choose_depths(self, seqs: Seq[DraftCandidate], batch: int) -> list[int]:
+        self._waiting = False
+        none = [0] * len(seqs)
+        if self._accounts.opened and self._accounts.loss <= 0:
+            return none
+        stale = self._verifying and self.costs.step - self._plain_at >= REFRESH
+        self._waiting = stale or self.costs.find_plain(batch) is None
+        if self._waiting:
+            return none
+        outlooks = [
+            self._requests[one.id].acceptance.look_ahead(self._all)[: int(one.limit / self._width)]
+            for one in seqs
+        ]
+        return self._find_best(outlooks, batch)
+
+    def _find_best(self, outlooks: Seq[Seq[DraftOutlook]], batch: int) -> list[int]:
+        """The depths that give the most tokens a second: of all positions of all drafts, those
+        that are most likely right.
+        """
+        curve = self.costs.make_curve(batch)
+        call, each = self._drafting.fit(0.0, 1.0)
+        offers = [(one.right, one.reach, i, depth + 1) for i, outlook in enumerate(outlooks)
+                  for depth, one in enumerate(outlook)]  # fmt: skip
+        offers.sort(key=lambda offer: -offer[0])  # stable: a draft's tokens stay in order
+        plain = curve.cost(batch)
+        best, kept = batch / plain * (1 + MARGIN), 0
+        tokens, rows, deepest = float(batch), float(batch), 0
+        for count, (right, reach, _, depth) in enumerate(offers, 1):
+            tokens += right * reach
+            rows += reach * self._width
+            deepest = max(deepest, depth)
+            drafting = call + each * deepest
+            if curve.risk(rows) + drafting - plain > self._accounts.loss:
+                break  # more than may be lost if nothing is right
+            speed = tokens / (curve.cost(rows) + drafting)
+            if speed > best:
+                best, kept = speed, count
+        depths = [0] * len(outlooks)
+        for _, _, i, depth in offers[:kept]:
+            depths[i] = depth
+        return depths
+
+
+def compare_draft(draft: OfferedDraft, text: Seq[int]) -> tuple[int, int]:
+    """How many tokens of the text a draft was compared with, and how many it had foreseen."""
+    at, right, size = -1, 0, len(draft.tokens)
+    for token in text:
+        if draft.parents is None:
+            children: Seq[int] = range(at + 1, min(at + 2, size))
+        else:
+            children = [i for i, parent in enumerate(draft.parents) if parent == at]
+        if not children:
+            return right, right  # the draft ends
+        found = next((i for i in children if draft.tokens[i] == token), None)
+        if found is None:
+            return right + 1, right
+        at, right = found, right + 1
+    return right, right
+
+
+def count_depth(draft: OfferedDraft) -> int:
+    """Tokens of the longest path."""
+    if draft.parents is None:
+        return len(draft.tokens)
+    depths: list[int] = []
+    for parent in draft.parents:
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return max(depths, default=0)

@@ -1,0 +1,102 @@
+"""How many tokens drafts may have: who decides it, and what it is decided by.
+
+Invariant: a decision changes which steps are computed, never their tokens.  Standard library only;
+knows no drafter and no scheduler.
+"""
+
+from collections.abc import Hashable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class CountedStep(NamedTuple):
+    """What a step computed: `seqs` sequences, `rows` tokens, `drawn` of which were drawn from;
+    and the tokens of answers that came of it.
+    """
+
+    seqs: int
+    rows: int
+    drawn: int
+    produced: int
+
+
+class DraftCandidate(NamedTuple):
+    """A sequence about to decode, and the most tokens that its draft may have."""
+
+    id: Hashable
+    tokens: Seq[int]
+    limit: int
+
+
+class DraftDepth(NamedTuple):
+    """The most tokens of a draft, to be verified, or only to be compared with the text that
+    follows.
+    """
+
+    tokens: int
+    verified: bool
+
+
+class OfferedDraft(NamedTuple):
+    """A draft's tokens and, where it is a tree, their parents."""
+
+    tokens: list[int]
+    parents: list[int] | None = None
+
+
+@dataclass(slots=True)
+class DraftTotals:
+    """Seconds of steps that only decoded, drafting included, and what they would have taken without
+    drafts by the measured costs; `looks` for drafts that were not verified.  All are 0 where
+    nothing is measured.
+    """
+
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+    looks: int = 0
+
+    @property
+    def speedup(self) -> float | None:
+        return self.plain_seconds / self.seconds if self.seconds else None
+
+
+class DraftLimits(Protocol):
+    """How many tokens drafts may have.  Called by `Drafts` around each step."""
+
+    totals: DraftTotals
+
+    def begin(self) -> None:
+        """A step begins."""
+        ...
+
+    def end(self, shape: CountedStep) -> bool:
+        """It ended; whether drafts are wanted for the next."""
+        ...
+
+    def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
+        """A depth for each, of `batch` sequences that decode."""
+        ...
+
+    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None]) -> None:
+        """What was offered to each, None where nothing was requested."""
+        ...
+
+    def forget(self, id: Hashable) -> None: ...
+
+
+class FullDrafts:
+    """As many tokens as a draft may have, always."""
+
+    def __init__(self) -> None:
+        self.totals = DraftTotals()
+
+    def begin(self) -> None: ...
+    def end(self, shape: CountedStep) -> bool:
+        return True
+
+    def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
+        return [DraftDepth(one.limit, True) for one in seqs]
+
+    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None]) -> None: ...
+    def forget(self, id: Hashable) -> None: ...

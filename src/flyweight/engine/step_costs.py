@@ -1,0 +1,148 @@
+"""Seconds of a decode step by its rows, learned from the steps that were computed.
+
+Invariant: what is the same for all steps (the machine's load, longer contexts) moves all figures
+together; a figure that was not measured for long counts as unknown, and unknown rows are taken to
+be cheap.  Standard library only; knows no sequences.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from flyweight.engine.moving_line import average
+
+COMMON = 0.2  # weight of the newest step in what all steps have in common
+OWN = 0.1  # the same in the figure of its own number of rows, at least
+STRANGEST = 2.0  # a step counts as at most so many times slower, or quicker, than was expected
+KEPT = 32  # steps for which a figure is believed, times how often it was measured
+LONGEST = 8  # times at most
+CHEAP = 0.03  # of a step: what another row costs while that is unknown
+CHEAP_SHARE = 0.25  # of a row's share of the step, if that is less
+FINE = 16  # extra rows up to which every number has a figure of its own
+GRAIN = 8  # figures for each doubling beyond
+
+
+@dataclass(slots=True)
+class RowCost:
+    """Seconds of a step with so many rows, in units of what all steps have in common; of several
+    numbers that share a figure, `rows` is their mean.
+    """
+
+    rows: float
+    cost: float
+    measured: int = 1  # times
+    newest: int = 0  # step
+
+    def is_known(self, step: int) -> bool:
+        return step - self.newest <= KEPT * min(self.measured, LONGEST)
+
+
+class DecodeCosts:
+    """A curve for each number of sequences."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._common = 0.0  # seconds
+        self._curves: dict[int, dict[int, RowCost]] = {}
+
+    def record(self, seqs: int, rows: int, seconds: float) -> float:
+        """A step of `seqs` sequences and `rows` rows took `seconds`; returns them without what is
+        too strange to be the step's own, such as another process on its cores.
+        """
+        self.step += 1
+        curve = self._curves.setdefault(seqs, {})
+        place = rows if rows - seqs <= FINE else _round_rows(rows)
+        found = curve.get(place)
+        if not self._common:
+            self._common = seconds
+        if found is None or not found.is_known(self.step):
+            curve[place] = RowCost(rows, seconds / self._common, 1, self.step)
+            return seconds
+        plain = curve.get(seqs, found)
+        each = (found.cost - plain.cost) / max(1.0, found.rows - seqs)
+        expected = (found.cost + max(0.0, each) * (rows - found.rows)) * self._common
+        ratio = seconds / expected
+        ratio = min(max(ratio, 1 / STRANGEST), STRANGEST)
+        self._common *= average(1.0, ratio, COMMON)
+        found.measured += 1
+        weight = max(OWN, 1 / found.measured)
+        found.cost += max(0.0, each) * weight * (rows - found.rows)
+        found.cost *= average(1.0, ratio, weight * (1 - COMMON))
+        found.rows = average(found.rows, rows, weight)
+        found.newest = self.step
+        return ratio * expected
+
+    def find_plain(self, seqs: int) -> float | None:
+        """Seconds of a step without drafts; None while that is unknown."""
+        found = self._curves.get(seqs, {}).get(seqs)
+        if found is None or not found.is_known(self.step):
+            return None
+        return found.cost * self._common
+
+    def make_curve(self, seqs: int) -> "CostCurve":
+        """The costs of steps of `seqs` sequences, whose plain cost is known."""
+        points = self._list_known(seqs)
+        widest = max(self._curves, key=lambda n: self._measure_span(n, points[-1].rows))
+        beyond = self._list_known(widest) if widest != seqs else []
+        knots = [(p.rows, p.cost * self._common) for p in points]
+        slope = min(CHEAP, CHEAP_SHARE / seqs) * knots[0][1]
+        if len(beyond) > 1:
+            low, high = beyond[0], beyond[-1]
+            steep = (high.cost - low.cost) * self._common / (high.rows - low.rows)
+            slope = max(slope, steep)
+        elif len(knots) > 1:
+            (a, cost_a), (b, cost_b) = knots[-2:]
+            slope = max(slope, (cost_b - cost_a) / (b - a))
+        return CostCurve(knots, slope, max(slope, self._find_steep(seqs)))
+
+    def _find_steep(self, seqs: int) -> float:
+        """The most that a row is taken to cost: what it once did, else a sequence's own share."""
+        points = sorted(self._curves[seqs].values(), key=lambda p: p.rows)
+        first, last = points[0], points[-1]
+        if len(points) == 1:
+            return first.cost * self._common / seqs
+        return (last.cost - first.cost) * self._common / (last.rows - first.rows)
+
+    def _list_known(self, seqs: int) -> list[RowCost]:
+        found = [p for p in self._curves[seqs].values() if p.is_known(self.step)]
+        return sorted(found, key=lambda p: p.rows)
+
+    def _measure_span(self, seqs: int, rows: float) -> float:
+        """How far a curve is known beyond `rows`, of its own drafts."""
+        known = self._list_known(seqs)
+        return known[-1].rows - max(rows, known[0].rows) if len(known) > 1 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Straight lines between knots of (rows, seconds).  Beyond them a row costs `slope`, and in the
+    worst case `steep`: as much as a sequence's own.
+    """
+
+    knots: list[tuple[float, float]]
+    slope: float
+    steep: float
+
+    def cost(self, rows: float) -> float:
+        """Seconds of a step with so many rows, at least as many as the first knot's."""
+        return self._compute(rows, self.slope)
+
+    def risk(self, rows: float) -> float:
+        """The same where rows that were not measured are as expensive as they may be."""
+        return self._compute(rows, self.steep)
+
+    def _compute(self, rows: float, slope: float) -> float:
+        knots = self.knots
+        at = bisect_left(knots, rows, key=lambda knot: knot[0])
+        if at == 0:
+            return knots[0][1]
+        a, cost_a = knots[at - 1]
+        if at == len(knots):
+            return cost_a + slope * (rows - a)
+        b, cost_b = knots[at]
+        return cost_a + (cost_b - cost_a) * (rows - a) / (b - a)
+
+
+def _round_rows(rows: int) -> int:
+    """The figure that a large number of rows belongs to."""
+    grain = 1 << max(0, rows.bit_length() - 1 - GRAIN.bit_length() + 1)
+    return rows // grain * grain

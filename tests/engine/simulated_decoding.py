@@ -1,0 +1,96 @@
+"""A machine without a model: sequences that decode a text that is given, with drafts that are given
+too, on a clock that steps and drafts move forward.
+
+Nothing here is measured: every second is a figure of the test.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flyweight.engine.draft_limits import (
+    CountedStep,
+    DraftCandidate,
+    DraftLimits,
+    OfferedDraft,
+)
+
+WRONG = -1
+
+Cost = Callable[[int, int], float]  # seconds of a step, by sequences and rows
+Foresee = Callable[[int, int, int], int]  # right tokens of a draft, by sequence, place and tokens
+
+
+def memory_bound(seqs: int, rows: int) -> float:
+    """A step of a model on a processor: 30 ms, 2.4 ms for each row beyond the first."""
+    return 0.030 + 0.0024 * (rows - 1)
+
+
+def compute_bound(seqs: int, rows: int) -> float:
+    return 0.004 + 0.006 * rows
+
+
+@dataclass
+class SimulatedDecoding:
+    """`batch` is how many sequences decode at each step; each draft has all tokens that are
+    requested, and costs `drafting` seconds.
+    """
+
+    limits: DraftLimits
+    foresee: Foresee
+    cost: Cost = memory_bound
+    drafting: float = 30e-6
+    noise: float = 0.0
+    most: int = 10
+    now: float = 0.0
+    verified: list[int] = field(default_factory=list)  # draft tokens, by step
+    calls: int = 0  # calls of the drafter
+    texts: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(5)
+        self.depths: dict[int, int] = {}
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, batches: Sequence[int]) -> float:
+        """Steps, each with so many sequences; returns the tokens a second."""
+        began, before = self.now, sum(map(len, self.texts.values()))
+        for batch in batches:
+            self.step(batch)
+        return (sum(map(len, self.texts.values())) - before) / (self.now - began)
+
+    def step(self, batch: int) -> None:
+        self.limits.begin()
+        rows = produced = 0
+        for i in range(batch):
+            text = self.texts.setdefault(i, [])
+            depth = self.depths.pop(i, 0)
+            right = min(depth, self.foresee(i, len(text), depth)) if depth else 0
+            rows, produced = rows + 1 + depth, produced + 1 + right
+            text.extend(range(len(text), len(text) + 1 + right))
+        self.verified.append(rows - batch)
+        spread = 1 + self.rng.uniform(-self.noise, self.noise)
+        self.now += self.cost(batch, rows) * spread
+        for i in [i for i in self.texts if i >= batch]:  # these have ended
+            self.limits.forget(i)
+            del self.texts[i]
+        if self.limits.end(CountedStep(batch, rows, rows, produced)):
+            self.draft(batch)
+
+    def draft(self, batch: int) -> None:
+        seqs = [DraftCandidate(i, self.texts[i], self.most) for i in range(batch)]
+        depths = self.limits.choose(seqs, batch)
+        drafts: list[OfferedDraft | None] = [None] * batch
+        for i, depth in enumerate(depths):
+            if depth.tokens:
+                at = len(self.texts[i])
+                right = self.foresee(i, at, depth.tokens)
+                tokens = [at + j if j < right else WRONG for j in range(depth.tokens)]
+                drafts[i] = OfferedDraft(tokens)
+                self.depths[i] = depth.tokens if depth.verified else 0
+        if any(draft is not None for draft in drafts):
+            self.calls += 1
+            self.now += self.drafting
+        self.limits.take(seqs, drafts)

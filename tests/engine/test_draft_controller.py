@@ -1,0 +1,247 @@
+"""The controller of drafts on a simulated machine: never much slower than without drafts, close to
+the best fixed depth, and the account it keeps.  All times are the test's; nothing is measured.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import pytest
+from simulated_decoding import Cost, Foresee, SimulatedDecoding, compute_bound, memory_bound
+from workload import Harness, workload
+
+from flyweight.engine.acceptance import Acceptance, JudgedDraft
+from flyweight.engine.draft_controller import (
+    DraftController,
+    compare_draft,
+    count_depth,
+)
+from flyweight.engine.draft_limits import DraftDepth, FullDrafts, OfferedDraft
+from flyweight.engine.step_costs import DecodeCosts
+
+STEPS = 300
+COSTS = (memory_bound, compute_bound)
+
+
+@dataclass
+class FixedDepth(FullDrafts):
+    """The same depth always."""
+
+    depth: int
+
+    def choose(self, seqs, batch):
+        return [DraftDepth(self.depth, True) for _ in seqs]
+
+
+def likely(chance: float) -> Foresee:
+    """Every token of a draft is right with that chance; the same for the same place."""
+
+    def foresee(seq: int, place: int, tokens: int) -> int:
+        rng = random.Random(seq * 100_003 + place)
+        right = 0
+        while right < tokens and rng.random() < chance:
+            right += 1
+        return right
+
+    return foresee
+
+
+def in_turn(length: int) -> Foresee:
+    """So many tokens that drafts hardly ever foresee, then as many that they nearly always do."""
+    bad, good = likely(0.02), likely(0.95)
+    return lambda seq, place, n: (good if place // length % 2 else bad)(seq, place, n)
+
+
+class Lure:
+    """Foresees everything while nothing is verified, nothing once a draft is verified."""
+
+    sim: SimulatedDecoding
+
+    def __call__(self, seq: int, place: int, tokens: int) -> int:
+        return 0 if self.sim.limits.depths and self.sim.limits.depths[0].verified else tokens
+
+
+def simulate(foresee: Foresee, cost: Cost, depth: int | None = None, **options: float):
+    sim = SimulatedDecoding(FullDrafts(), foresee, cost, **options)
+    sim.limits = DraftController(sim.most, sim.clock) if depth is None else FixedDepth(depth)
+    return sim
+
+
+def measure_gain(foresee: Foresee, cost: Cost, batches: list[int], **options: float) -> float:
+    """Tokens a second, with the controller over without drafts."""
+    without = simulate(foresee, cost, 0, **options).run(batches)
+    return simulate(foresee, cost, **options).run(batches) / without
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize(("batch", "chance"), [(1, 0.0), (4, 0.1), (1, 0.3), (4, 0.6)])
+def test_drafts_never_cost_two_per_cent(cost: Cost, batch: int, chance: float) -> None:
+    assert measure_gain(likely(chance), cost, [batch] * STEPS, noise=0.05) >= 0.98
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize(("batch", "length"), [(1, 3), (1, 10), (4, 30), (1, 100)])
+def test_nor_do_they_where_the_text_changes(cost: Cost, batch: int, length: int) -> None:
+    assert measure_gain(in_turn(length), cost, [batch] * STEPS, noise=0.05) >= 0.98
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_nor_where_drafts_are_right_until_they_are_verified(cost: Cost, batch: int) -> None:
+    lure = Lure()
+    lure.sim = simulate(lure, cost)
+    with_drafts = lure.sim.run([batch] * STEPS)
+    assert any(lure.sim.verified)
+    assert with_drafts / simulate(likely(0), cost, 0).run([batch] * STEPS) >= 0.98
+
+
+def test_nor_where_every_call_of_the_drafter_is_slow() -> None:
+    """A draft model may take half a step."""
+    assert measure_gain(likely(0.1), memory_bound, [1] * STEPS, drafting=0.015) >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("chance", "batch", "least"),
+    [(1.0, 1, 0.97), (1.0, 4, 0.97), (1.0, 16, 0.97), (0.95, 1, 0.95), (0.8, 1, 0.88),
+     (0.8, 4, 0.92), (0.6, 1, 0.92), (0.3, 1, 0.92)],
+)  # fmt: skip
+def test_it_is_close_to_the_best_fixed_depth(chance: float, batch: int, least: float) -> None:
+    work = likely(chance)
+    best = max(
+        simulate(work, memory_bound, k).run([batch] * STEPS) for k in (0, 1, 2, 3, 4, 6, 8, 10)
+    )
+    found = simulate(work, memory_bound, noise=0.05).run([batch] * STEPS)
+    assert found >= least * best
+
+
+def test_it_is_better_than_any_fixed_depth_where_the_text_changes() -> None:
+    work = in_turn(100)
+    best = max(simulate(work, memory_bound, k).run([1] * STEPS) for k in range(11))
+    assert simulate(work, memory_bound).run([1] * STEPS) > best
+
+
+def test_drafts_stop_with_the_step_at_which_the_batch_grows() -> None:
+    """Rows are cheap while they are few; a large batch fills the machine by itself."""
+
+    def steep(seqs: int, rows: int) -> float:
+        return 0.030 + 0.0005 * min(rows, 16) + 0.003 * max(0, rows - 16)
+
+    sim = simulate(likely(0.7), steep)
+    sim.run([1] * 100)
+    assert sum(sim.verified[-20:]) > 20
+    sim.run([16] * 200)
+    assert sum(sim.verified[100:102]) <= 20  # planned before the batch grew, and the step after
+    plain = simulate(likely(0.7), steep, 0)
+    assert sim.run([16] * 200) >= 0.98 * plain.run([16] * 200)
+    sim.run([1] * 40)
+    assert sum(sim.verified[-20:]) > 20
+
+
+def test_a_drafter_that_does_not_pay_is_called_rarely() -> None:
+    """Looking for drafts that would be right costs less than 1 % of the time."""
+    sim = simulate(likely(0), memory_bound, drafting=0.010)
+    sim.run([1] * 1000)
+    assert 2 <= sim.calls <= 0.01 * sim.now / sim.drafting
+
+
+def test_the_measured_speedup_is_the_true_one() -> None:
+    for chance in (0.0, 0.6, 1.0):
+        sim = simulate(likely(chance), memory_bound)
+        true = sim.run([1] * STEPS) * memory_bound(1, 1)
+        assert sim.limits.totals.speedup == pytest.approx(true, rel=0.02)
+
+
+def test_the_same_clock_gives_the_same_decisions() -> None:
+    first, second = (simulate(likely(0.6), memory_bound, noise=0.2) for _ in range(2))
+    first.run([1, 2, 3] * 50)
+    second.run([1, 2, 3] * 50)
+    assert first.verified == second.verified
+    assert any(first.verified)
+
+
+def test_a_drafts_tokens_are_compared_as_far_as_the_text_goes() -> None:
+    draft = OfferedDraft([5, 6, 7])
+    assert compare_draft(draft, []) == (0, 0)
+    assert compare_draft(draft, [5]) == (1, 1)
+    assert compare_draft(draft, [4, 6]) == (1, 0)
+    assert compare_draft(draft, [5, 6, 8, 7]) == (3, 2)
+    assert compare_draft(draft, [5, 6, 7, 8]) == (3, 3)
+
+
+def test_a_tree_is_followed_along_its_branches() -> None:
+    tree = OfferedDraft([5, 6, 7, 8], [-1, -1, 1, 2])
+    assert compare_draft(tree, [6, 7, 9]) == (3, 2)
+    assert compare_draft(tree, [5, 7]) == (1, 1)  # nothing follows the 5
+    assert count_depth(tree) == 3
+    assert count_depth(OfferedDraft([1, 2])) == 2
+
+
+def test_acceptance_is_by_position_and_the_newest_count_most() -> None:
+    found = Acceptance(4, 0.5)
+    assert [one.right for one in found.look_ahead()] == [0, 0, 0, 0]
+    for _ in range(20):
+        found.record(JudgedDraft(4, 3, 3, 2))
+    ahead = found.look_ahead()
+    assert ahead[1].right > 2 * ahead[2].right > 0
+    assert ahead[2].reach > 0.9 > 0.5 > ahead[3].reach  # three tokens are offered, not four
+    for _ in range(4):
+        found.record(JudgedDraft(4, 4, 1, 0))
+    assert found.look_ahead()[0].right < 0.1
+
+
+def test_costs_follow_the_machine_and_are_forgotten() -> None:
+    costs = DecodeCosts()
+    for rows in (1, 3) * 20:
+        costs.record(1, rows, 0.010 * rows)
+    assert costs.find_plain(1) == pytest.approx(0.010)
+    curve = costs.make_curve(1)
+    assert [curve.cost(r) for r in (1, 2, 3, 5)] == pytest.approx([0.01, 0.02, 0.03, 0.05])
+    for _ in range(30):  # all steps are twice as slow
+        costs.record(1, 3, 0.060)
+    assert costs.find_plain(1) == pytest.approx(0.020, rel=0.2)
+    assert costs.find_plain(2) is None
+    for _ in range(300):
+        costs.record(1, 3, 0.060)
+    assert costs.find_plain(1) is None
+
+
+def test_one_strange_step_changes_little() -> None:
+    costs = DecodeCosts()
+    for _ in range(20):
+        costs.record(1, 1, 0.010)
+    assert costs.record(1, 1, 10.0) == pytest.approx(0.020)
+    assert costs.find_plain(1) < 0.014
+
+
+class AnyDepth(FullDrafts):
+    """Decisions at random."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
+
+    def choose(self, seqs, batch):
+        return [DraftDepth(self.rng.randint(0, s.limit), self.rng.random() < 0.7) for s in seqs]
+
+
+def jump(seed: int) -> Callable[[], float]:
+    """A clock that jumps at random."""
+    rng = random.Random(seed)
+    return accumulate(rng.choice((0.001, 0.001, 1.0)) for _ in iter(int, 1)).__next__
+
+
+def test_whatever_is_decided_no_token_changes() -> None:
+    """Random workloads; the harness checks every step and answer."""
+    found = Counter[str]()
+    for seed in range(40):
+        work = replace(workload(seed, searches=0.1), guesses="oracle")
+        controller = DraftController(work.limits.draft_tokens, jump(seed))
+        for name, limits in (("controller", controller), ("any", AnyDepth(seed))):
+            harness = Harness(work)
+            harness.engine.drafts.limits = limits
+            harness.run()
+            found[name] += harness.engine.metrics.accepted
+        found["looks"] += controller.totals.looks
+    assert found["controller"] > 3 and found["looks"] > 3 and found["any"] > 40, found
