@@ -130,6 +130,7 @@ class Batch:
     adapters: I32 | None = None  # [S]
     hidden: I32 | None = None  # [E] tokens whose final hidden states are wanted
     ancestors: tuple[I32, I32] | None = None  # [A] slots each: from, to
+    branches: int = 0  # how many of the S sequences are branches
 
 
 @dataclass(slots=True)

@@ -95,6 +95,31 @@ def test_everything_was_met_often_enough(adopted: Counter[str]) -> None:
     assert adopted["preemption"] > 20
 
 
+def test_a_tree_counts_as_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the controller is told of a step is what was planned."""
+    seen: list[tuple[int, int]] = []
+    right = drafts_room.Drafts._describe
+
+    def describe(self: drafts_room.Drafts, batch: Any) -> Any:
+        found = right(self, batch)
+        seen.append((found.seqs, len(batch.contexts)))
+        return found
+
+    monkeypatch.setattr(drafts_room.Drafts, "_describe", describe)
+    planned: list[int] = []
+    build = batch_room.build
+
+    def counted(plan: Any, *rest: Any) -> Any:
+        planned.append(len(plan.chunks))
+        return build(plan, *rest)
+
+    monkeypatch.setattr(engine_room, "build", counted)
+    for seed in range(40):
+        run(seed)
+    assert [seqs for seqs, _ in seen] == planned
+    assert sum(views > seqs for seqs, views in seen) > 20
+
+
 def caught() -> bool:
     for seed in range(ENOUGH):
         try:

@@ -64,6 +64,7 @@ def build(
         adapters=_list_owners(plan.chunks, adapters) if adapters else None,
         hidden=_to_ints(hidden) if plan.hidden else None,
         ancestors=list_ancestors(plan.chunks, block_size) if len(views) > count else None,
+        branches=len(views) - count,
     )
 
 

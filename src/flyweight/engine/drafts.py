@@ -130,7 +130,8 @@ class Drafts:
 
     def _describe(self, batch: Batch) -> CountedStep:
         produced, self._produced = self._produced, self.metrics.produced
-        seqs, rows, drawn = len(batch.contexts), len(batch.tokens), len(batch.rows)
+        seqs = len(batch.contexts) - batch.branches
+        rows, drawn = len(batch.tokens), len(batch.rows)
         return CountedStep(seqs, rows, drawn, self._produced - produced)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
