@@ -150,11 +150,12 @@ def test_what_must_need_nothing_needs_nothing(module: str) -> None:
 
 
 def test_nothing_imports_torch() -> None:
-    """But the process of a peer, which other interpreters run, and the CUDA backend."""
+    """But the process of a peer, which other interpreters run, the CUDA backend, and training."""
+    foreign = ("ops/cuda/", "flyweight/training/", "peer_child.py")
     strays = [
         f"{name(path)} imports {found}"
         for path in MODULES
-        if path.name != "peer_child.py" and "ops/cuda/" not in path.as_posix()
+        if not any(part in path.as_posix() for part in foreign)
         for found in imports(tree(path))
         if found.split(".")[0] in HEAVY
     ]

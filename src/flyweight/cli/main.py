@@ -37,6 +37,7 @@ from flyweight.cli import (
     stamp,
     stop,
     tokenize,
+    train_heads,
     tune,
 )
 from flyweight.cli import eval as evaluation
@@ -59,6 +60,7 @@ app.command("check", cls=HelpCommand)(check.check)
 app.command("compile", cls=HelpCommand)(compile.compile_model)
 app.command("quantize", cls=HelpCommand)(quantize.quantize)
 app.command("imatrix", cls=HelpCommand)(imatrix.imatrix)
+app.command("train-heads", cls=HelpCommand)(train_heads.train_heads)
 app.command("pull", cls=HelpCommand)(hub.pull)
 app.command("models", cls=HelpCommand)(hub.models)
 app.command("rm", cls=HelpCommand)(hub.rm)

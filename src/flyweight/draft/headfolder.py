@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import CheckpointError, ConfigError, nearest
+from flyweight.ops.base import to_bf16_bits
 from flyweight.spec import ModelSpec
 from flyweight.validation.untrusted import read_json, shown
 from flyweight.weights.formats.values import to_f32
@@ -66,11 +67,21 @@ class HeadFolder:
     @property
     def kinds(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
         """Shape and kind of each tensor, for the memory plan."""
-        return {f"drafter {name}": [(x.shape, x.kind)] for name, x in self._spans.items()}
+        return {
+            f"drafter {name}": [(x.shape, "bf16" if x.kind == "i8" else x.kind)]
+            for name, x in self._spans.items()
+        }
 
     def read(self, name: str) -> Any:
-        """A tensor of floats as the file has it: float32, float16, or bfloat16 bits as uint16."""
+        """A tensor of floats as the file has it: float32, float16, or bfloat16 bits as uint16.
+        Codes of 8 bits with a scale a row are bfloat16 when read.
+        """
         span = self._spans[name]
+        if span.kind == "i8" and f"{name}_scale" in self._spans:
+            self.check_shape(f"{name}_scale", (span.shape[0], 1))
+            raw = self._file.copy(span.offset, span.nbytes, name)
+            codes = np.frombuffer(raw, np.int8).reshape(span.shape)
+            return to_bf16_bits(codes * to_f32(self.read(f"{name}_scale")).reshape(-1, 1))
         if span.kind not in FLOATS:
             raise CheckpointError(
                 f"{self.path}: tensor {shown(name)} is {span.kind}; known: {', '.join(FLOATS)}"

@@ -1,0 +1,210 @@
+"""`train_heads`: draft heads for a model, from a text, as a folder that `speculative_config` takes.
+
+Invariant: what cannot be trained is refused before the model is loaded.  The texts may be the
+model's own, continued from the openings of a file's: drafts are judged by what the model says.
+Imports torch only when it trains.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flyweight.config import Settings
+from flyweight.describe import ModelDescription, describe, find
+from flyweight.draft.headfolder import FINGERPRINT
+from flyweight.errors import ConfigError, nearest
+from flyweight.llm import LLM
+from flyweight.sampling_params import SamplingParams
+from flyweight.spec import ModelSpec
+from flyweight.training.folder import DTYPES, check_output, write_heads
+from flyweight.training.states import TextStates, collect_states
+from flyweight.validation.setting import whole
+from flyweight.validation.untrusted import read_bytes
+from flyweight.weights.load import read_matrix
+from flyweight.wire import F32
+
+METHODS = ("medusa", "eagle")
+SEPARATOR = "<|endoftext|>"
+MOST_TEXT = 1 << 30  # bytes
+LEAST_TOKENS = 512
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOptions:
+    """What is trained: `openings` tokens of each text that the model continues itself, 0 for the
+    texts as they are; `layers` blocks of each Medusa head; `inner` elements of EAGLE's MLP, 0 for
+    the model's own.  Raises `ConfigError`.
+    """
+
+    method: str
+    steps: int = 2000
+    heads: int = 4
+    layers: int = 1
+    inner: int = 0
+    openings: int = 0
+    length: int = 512
+    dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("method", METHODS), ("dtype", DTYPES)):
+            value = getattr(self, name)
+            if value not in allowed:
+                words = f"{', '.join(allowed)}{nearest(str(value), allowed)}"
+                raise ConfigError("is not valid", f"--{name}", value=value, allowed=words)
+        ranges = {"steps": (1, 10**7), "heads": (1, 16), "layers": (1, 8), "inner": (0, 1 << 18)}
+        ranges |= {"openings": (0, 1024), "length": (16, 1 << 17)}
+        for name, (low, high) in ranges.items():
+            whole(f"--{name}", getattr(self, name), low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHeads:
+    """What was written: bytes, tokens trained on, the loss of the first and last steps."""
+
+    path: Path
+    nbytes: int
+    tokens: int
+    losses: tuple[float, float]
+
+
+def train_heads(
+    model: str | None, text: Path, output: Path, options: HeadOptions, report: Report,
+    engine: dict[str, Any] | None = None,
+) -> TrainedHeads:  # fmt: skip
+    """Raises `ConfigError` or `CheckpointError`."""
+    if find_spec("torch") is None:
+        raise ConfigError("train-heads needs torch, which is not installed; pip install "
+                          "'flyweight[train]'")  # fmt: skip
+    check_output(output)
+    written = read_texts(text)
+    found = describe(find(Settings(model=model)))
+    check_base(found.spec, options)
+    matrices = [
+        _read_table(found, slot) for slot in ("embed", "embed" if found.spec.tie else "head")
+    ]
+    fingerprint = found.checkpoint.fingerprint
+    found.checkpoint.close()
+    with LLM(model, **(engine or {})) as llm:
+        texts = _make_texts(llm, written, options, report)
+        total = sum(map(len, texts))
+        if total < LEAST_TOKENS:
+            raise ConfigError(
+                f"has {total} tokens; at least {LEAST_TOKENS} are needed", "--text", value=str(text)
+            )
+        done, states = 0, []
+        for one in collect_states(llm.loaded, texts, (-1,)):
+            states.append(one)
+            done += len(one.tokens)
+            report("states", done, total)
+    tensors, config, losses = _train(states, matrices, found, options, report)
+    config |= {FINGERPRINT: fingerprint, "base_model": Path(model or "stories").name}
+    nbytes = write_heads(output, config, tensors, options.dtype)
+    return TrainedHeads(output, nbytes, total, (losses[0], losses[-1]))
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file: one, or as many as `<|endoftext|>` separates.  Raises `ConfigError`."""
+    raw = read_bytes(path, MOST_TEXT)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8 at byte {error.start}"
+        raise ConfigError(problem, "--text", value=str(path)) from None
+    texts = [part.strip() for part in text.split(SEPARATOR) if part.strip()]
+    if not texts:
+        raise ConfigError("holds no text", "--text", value=str(path))
+    return texts
+
+
+def check_base(spec: ModelSpec, options: HeadOptions) -> None:
+    """Raises `ConfigError` for a model whose heads are not supported."""
+    last = spec.layers[-1]
+    if spec.narrow:
+        problem = f"has no heads for {spec.family}, which projects its states before its output"
+        raise ConfigError(problem, "--method", value=options.method)
+    if options.method == "eagle" and (not spec.ropes or last.latent or last.rope is None):
+        problem = f"needs rotary positions and plain attention; {spec.family} has none"
+        raise ConfigError(problem, "--method", value="eagle", hint="nearest valid: medusa")
+
+
+def _read_table(found: ModelDescription, name: str) -> F32:
+    """A matrix [V,H] in float32."""
+    slot = next(slot for slot in found.plan.slots if slot.name == name)
+    return read_matrix(found.checkpoint, slot)
+
+
+def _make_texts(
+    llm: LLM, texts: Sequence[str], options: HeadOptions, report: Report
+) -> list[list[int]]:
+    """Tokens: windows of the texts, or their openings with what the model says after them."""
+    encoded = [llm.tokenizer.encode(text, add_special=True) for text in texts]
+    length = min(options.length, llm.loaded.limits.max_model_len)
+    if not options.openings:
+        end = sorted(llm.loaded.stop_ids)[:1]
+        whole = [[*ids, *end] for ids in encoded]
+        return [ids[i : i + length] for ids in whole for i in range(0, len(ids), length)]
+    params = SamplingParams(temperature=0, max_tokens=max(1, length - options.openings))
+    made: list[list[int]] = []
+    for first in range(0, len(encoded), 256):
+        part = [ids[: options.openings] for ids in encoded[first : first + 256]]
+        answers = llm.generate([{"prompt_token_ids": ids} for ids in part], params, use_tqdm=False)
+        for ids, answer in zip(part, answers, strict=True):
+            made.append([*ids, *answer.outputs[0].token_ids])
+        report("continuing texts", min(first + 256, len(encoded)), len(encoded))
+    return made
+
+
+def _train(
+    texts: Sequence[TextStates],
+    matrices: Sequence[F32],
+    found: ModelDescription,
+    options: HeadOptions,
+    report: Report,
+) -> tuple[dict[str, F32], dict[str, Any], list[float]]:
+    """The tensors, their config.json, and every step's loss."""
+    import torch
+
+    from flyweight.training.corpus import Corpus, to_arrays
+    from flyweight.training.eagle import name_tensors, train_eagle
+    from flyweight.training.medusa import train_medusa
+
+    losses: list[float] = []
+
+    def note(loss: float) -> None:
+        losses.append(loss)
+        report(f"training, loss {loss:.3f}", len(losses), options.steps)
+
+    embedding, head = (torch.from_numpy(matrix) for matrix in matrices)
+    corpus, spec = Corpus.of(texts, head), found.spec
+    sizes = {"hidden_size": spec.hidden, "vocab_size": spec.vocab}
+    if options.method == "medusa":
+        trained = train_medusa(corpus, head, (options.heads, options.layers), options.steps, note)
+        config = {
+            "model_type": "medusa", "architectures": ["MedusaModel"], **sizes,
+            "num_heads": options.heads, "num_hidden_layers": options.layers,
+            "medusa_fc_bias": True, "truncated_vocab_size": spec.vocab,
+        }  # fmt: skip
+        return to_arrays(trained), config, losses
+    shape = make_shape(found, options)
+    layer = train_eagle(corpus, (embedding, head), shape, options.steps, note)
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"], **sizes,
+        "num_hidden_layers": 1, "intermediate_size": shape.inner, "head_dim": shape.head,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "rms_norm_eps": shape.eps, "rope_theta": shape.base, "hidden_act": "silu",
+        "max_position_embeddings": spec.context, "bias": False,
+    }  # fmt: skip
+    return to_arrays(name_tensors(layer)), config, losses
+
+
+def make_shape(found: ModelDescription, options: HeadOptions) -> Any:
+    """EAGLE's layer: the model's last layer without its special parts."""
+    from flyweight.training.eagle import EagleShape
+
+    spec, last = found.spec, found.spec.layers[-1]
+    inner, base = options.inner or last.inner, spec.ropes[0].base
+    kv = last.kv.heads
+    return EagleShape(spec.hidden, last.heads, kv, last.head, inner, base, spec.norm.eps)

@@ -1,0 +1,67 @@
+"""What `flyweight train-heads` refuses, in one line and before anything is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight.errors import ConfigError
+from flyweight.models.registry import find_family
+from flyweight.training import job
+from flyweight.training.folder import check_output
+from flyweight.training.job import HeadOptions, check_base, read_texts, train_heads
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "medsa"}, "--method = 'medsa' is not valid.*medusa"),
+        ({"method": "medusa", "dtype": "int4"}, "--dtype = 'int4' is not valid.*bf16, int8"),
+        ({"method": "medusa", "steps": 0}, "--steps = 0"),
+        ({"method": "medusa", "heads": 17}, "--heads = 17.*1 to 16"),
+        ({"method": "eagle", "inner": -1}, "--inner = -1"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        HeadOptions(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_texts_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("  <|endoftext|>\n")
+    with pytest.raises(ConfigError, match="holds no text"):
+        read_texts(tmp_path / "empty.txt")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 3"):
+        read_texts(tmp_path / "latin.txt")
+    (tmp_path / "two.txt").write_text("one\n<|endoftext|>\n two <|endoftext|>\n")
+    assert read_texts(tmp_path / "two.txt") == ["one", "two"]
+
+
+def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exists already"):
+        check_output(tmp_path)
+    with pytest.raises(ConfigError, match="does not exist"):
+        check_output(tmp_path / "a" / "b")
+
+
+def test_models_without_heads() -> None:
+    for name, method, message in (
+        ("opt-350m", "medusa", "projects its states"),
+        ("gpt2", "eagle", "needs rotary positions"),
+        ("deepseek-v2-lite", "eagle", "needs rotary positions"),
+    ):
+        config = json.loads((MODELS / name / "config.json").read_text())
+        spec = find_family(config).read_spec(config)
+        with pytest.raises(ConfigError, match=message):
+            check_base(spec, HeadOptions(method))
+
+
+def test_torch_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs torch.*pip install 'flyweight\[train\]'"):
+        train_heads(None, tmp_path, tmp_path, HeadOptions("medusa"), lambda *_: None)

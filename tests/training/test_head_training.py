@@ -1,0 +1,78 @@
+"""Training: the loss falls, and what is written drafts for the model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flyweight import LLM, SamplingParams
+from flyweight.training.corpus import Corpus
+from flyweight.training.eagle import EagleLayer, EagleShape
+from flyweight.training.job import HeadOptions, train_heads
+from flyweight.training.states import TextStates
+
+STORY = "Once upon a time there was a little dog. The dog liked to play with the red ball. "
+SHAPE = EagleShape(hidden=16, heads=4, kv_heads=2, head=8, inner=24, base=10000.0, eps=1e-5)
+
+
+def test_medusa_heads_learn_and_draft(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n<|endoftext|>\n".join([STORY * 3] * 12))
+    options = HeadOptions("medusa", steps=60, heads=2, openings=8, length=96, dtype="int8")
+    told: list[tuple[str, int, int]] = []
+    done = train_heads(
+        None, tmp_path / "text.txt", tmp_path / "h", options, lambda *x: told.append(x)
+    )
+    assert done.losses[1] < done.losses[0] / 2
+    assert told[-1][1:] == (60, 60)
+    config = {"method": "medusa", "model": str(tmp_path / "h"), "num_speculative_tokens": 2}
+    llm = LLM(max_model_len=96, speculative_config=config)
+    params = SamplingParams(temperature=0, max_tokens=48)
+    (found,) = llm.generate(STORY[:30], params, use_tqdm=False)
+    (plain,) = LLM(max_model_len=96).generate(STORY[:30], params, use_tqdm=False)
+    assert found.outputs[0].token_ids == plain.outputs[0].token_ids
+    assert llm.loaded.engine.metrics.accepted > 5
+
+
+def test_batches_are_whole_texts() -> None:
+    rng = np.random.default_rng(0)
+    texts = [
+        TextStates(rng.integers(0, 9, n).astype(np.int32), {-1: np.eye(n, 4, dtype=np.float32)})
+        for n in (3, 7, 5, 7)
+    ]
+    corpus = Corpus.of(texts, torch.eye(9, 4))
+    batches = corpus.batch_texts(14, 0)
+    seen: list[list[int]] = []
+    for _ in range(2):
+        places, length = next(batches)
+        assert places.shape[1] == length and places.numel() <= 14
+        seen += [sorted(set(row)) for row in places.tolist()]
+    assert sorted(seen) == [[0, 1, 2], list(range(3, 10)), list(range(10, 15)), list(range(15, 22))]
+
+
+def test_passes_see_what_drafting_sees() -> None:
+    """A later pass at a token equals that token computed after true states, by itself."""
+    torch.manual_seed(0)
+    layer = EagleLayer(SHAPE)
+    embedded, states = torch.randn(1, 9, 16), torch.randn(1, 9, 16)
+    passes: list[tuple[torch.Tensor, torch.Tensor]] = []
+    first = layer(embedded, states, passes)
+    second_in = torch.cat((states[:, :1], first[:, :-1]), 1)
+    second = layer(embedded, second_in, passes)
+    third_in = torch.cat((states[:, :1], second[:, :-1]), 1)
+    third = layer(embedded, third_in, passes)
+    at = 6  # true states up to at - 2, then one of each pass
+    own = states.clone()
+    own[:, at - 1], own[:, at] = second_in[:, at - 1], third_in[:, at]
+    alone = layer(embedded[:, : at + 1], own[:, : at + 1], [])
+    assert torch.allclose(alone[:, at], third[:, at], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_the_same_seed_trains_the_same(tmp_path: Path, method: str) -> None:
+    (tmp_path / "text.txt").write_text(STORY * 40)
+    options = HeadOptions(method, steps=3, heads=1, inner=32, length=64)
+    for name in ("a", "b"):
+        train_heads(None, tmp_path / "text.txt", tmp_path / name, options, lambda *_: None)
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
+    assert files[0] == files[1]
