@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import test_interrupts
 from oracle import VOCAB, answer
-from workload import Harness, workload
+from workload import Harness, Workload, workload
 
 from flyweight.draft.drafter import DraftRequest
 from flyweight.draft.tree import follow
@@ -118,6 +119,30 @@ def test_a_tree_counts_as_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
         run(seed)
     assert [seqs for seqs, _ in seen] == planned
     assert sum(views > seqs for seqs, views in seen) > 20
+
+
+@pytest.mark.parametrize(("seed", "step"), [(11, 2), (29, 5)])
+def test_an_interrupted_plan_changes_no_answer(
+    seed: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any line that takes blocks for branches, too."""
+
+    def with_trees(seed: int) -> Workload:
+        work = workload(seed, searches=0.1)
+        limits = work.limits
+        most, blocks = limits.max_num_batched_tokens + 9, limits.blocks + 8
+        more = replace(limits, draft_tokens=8, max_num_batched_tokens=most, blocks=blocks)
+        return replace(work, limits=more)
+
+    monkeypatch.setattr(test_interrupts, "Harness", TreeHarness)
+    monkeypatch.setattr(test_interrupts, "workload", with_trees)
+    files = (*test_interrupts.FILES, "engine/branches.py")
+    monkeypatch.setattr(test_interrupts, "FILES", files)
+    at, hit = 0, True
+    while hit:
+        at += 1
+        _, hit = test_interrupts.run(seed, step, at, "schedule")
+    assert at > 100, "the tripwire never fired"
 
 
 def caught() -> bool:

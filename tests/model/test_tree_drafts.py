@@ -1,14 +1,18 @@
 """Drafts that are trees change no bit, on any target, with every type of K/V."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from harness import MODELS, decoder
 from random_models import Answer, answers, engine, random_model, request
+from test_adapters import ADAPTERS, NAMES
 
 from flyweight.draft.drafter import DraftRequest
 from flyweight.engine.engine import Engine
+from flyweight.models.decoder import Decoder
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu import CpuOps, available_isas
 from flyweight.ops.reference import ReferenceOps
@@ -33,7 +37,7 @@ def requested(lengths: tuple[int, ...], most: int = 14) -> list[Request]:
     made = []
     for i, n in enumerate(lengths):
         options = {"logit_bias": LIKELY, **kinds[i % len(kinds)]}
-        made.append(request(f"t{n}", rng.integers(0, 331, n).tolist(), most, seed=i, **options))
+        made.append(request(f"t{n}", rng.integers(0, 200, n).tolist(), most, seed=i, **options))
     words = RequestWords(bad=((3, 4),), breakers=frozenset({6}))
     return [replace(r, words=words) for r in made]
 
@@ -50,7 +54,7 @@ def propose_trees(
     def find_right(ask: DraftRequest) -> tuple[int, ...]:
         return tuple(wanted[ask.id].tokens)[len(ask.tokens) - prompts[ask.id[0]] :]  # type: ignore[index]
 
-    drafter = TreeDrafter(find_right, range(331))
+    drafter = TreeDrafter(find_right, range(guessing.runner.model.spec.vocab))
     guessing.drafts.drafter = drafter
 
     def observe(batch: object, taps: object) -> None:
@@ -64,12 +68,18 @@ def propose_trees(
 
 
 def check(ops: Ops, requests: list[Request], kv: str, **limits: object) -> None:
-    model = random_model(ops, "q8_0")
+    check_model(random_model(ops, "q8_0"), requests, kv, **limits)
+
+
+def check_model(
+    model: Decoder, requests: list[Request], kv: str, adapters: Sequence[str] = (), **limits: object
+) -> None:
     wanted: dict[tuple[str, int], Answer] = {}
     for r in requests:
-        alone = engine(model, kv, max_num_batched_tokens=1024, prefix_caching=False)
+        alone = engine(model, kv, adapters, max_num_batched_tokens=1024, prefix_caching=False)
         wanted |= answers(alone, [r])
-    guessing = engine(model, kv, **{"draft_tokens": 9, "max_num_batched_tokens": 77, **limits})
+    bounds = {"draft_tokens": 9, "max_num_batched_tokens": 77, **limits}
+    guessing = engine(model, kv, adapters, **bounds)
     seen = propose_trees(guessing, wanted, requests)
     assert answers(guessing, requests) == wanted
     assert 0 < guessing.metrics.accepted < guessing.metrics.proposed
@@ -100,3 +110,19 @@ def test_trees_change_nothing_where_memory_is_short() -> None:
     """Preempted, in chunks, with prefix hits."""
     requests = requested((40, 33, 60, 25, 51), 60)
     check(CpuOps(2, None, "int8"), requests, "f16", blocks=20, max_num_batched_tokens=48)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gemma2", "gpt-oss", "deepseek-v2", "llama4", "mistral-window", "qwen3-moe", "gpt2"],
+)
+def test_trees_change_nothing_in_other_layers(name: str, native: Ops) -> None:
+    """Windows, sinks, latents, chunks, experts."""
+    check_model(decoder(MODELS / name, native), requested((1, 33, 70), 9), "f32")
+
+
+def test_trees_change_nothing_next_to_adapters(native: Ops) -> None:
+    folders = [ADAPTERS / "llama3" / name for name in NAMES]
+    model = decoder(MODELS / "llama3", native, adapters=folders)
+    own = zip(requested((20, 33, 15, 40)), ("", *NAMES), strict=True)
+    check_model(model, [replace(r, adapter=name) for r, name in own], "f32", NAMES)
