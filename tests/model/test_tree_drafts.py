@@ -37,7 +37,7 @@ def requested(lengths: tuple[int, ...], most: int = 14) -> list[Request]:
     made = []
     for i, n in enumerate(lengths):
         options = {"logit_bias": LIKELY, **kinds[i % len(kinds)]}
-        made.append(request(f"t{n}", rng.integers(0, 200, n).tolist(), most, seed=i, **options))
+        made.append(request(f"t{n}", rng.integers(0, 110, n).tolist(), most, seed=i, **options))
     words = RequestWords(bad=((3, 4),), breakers=frozenset({6}))
     return [replace(r, words=words) for r in made]
 
