@@ -161,12 +161,15 @@ class CompletionOutput:
 class RequestMetrics:
     """Seconds: `queued` before the first step, `ttft` from arrival to the first token, `total` from
     arrival to the newest token; `decode_rate` tokens per second after the first, over all choices.
+    `draft_speedup` is how many times as fast decode steps were with drafts, by the measured costs
+    of steps; None without drafts, or before the end.
     """
 
     queued: float = 0.0
     ttft: float = 0.0
     total: float = 0.0
     decode_rate: float = 0.0
+    draft_speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,13 +109,15 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Timings:
     """Monotonic seconds: `arrival`, `scheduled` (first step), `first` (first token), `last` (newest
-    token).
+    token).  At the end `draft_speedup` is how many times as fast decode steps were with drafts
+    while the request took part in them; None where that was not measured.
     """
 
     arrival: float
     scheduled: float
     first: float
     last: float
+    draft_speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,8 @@ def test_the_measured_speedup_is_the_true_one() -> None:
         sim = simulate(likely(chance), memory_bound)
         true = sim.run([1] * STEPS) * memory_bound(1, 1)
         assert sim.limits.totals.speedup == pytest.approx(true, rel=0.02)
+        assert sim.limits.measure(0) == pytest.approx(true, rel=0.03)
+        assert sim.limits.measure("unknown") is None
 
 
 def test_the_same_clock_gives_the_same_decisions() -> None:

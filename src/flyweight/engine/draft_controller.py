@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from flyweight.engine.acceptance import Acceptance, DraftOutlook, JudgedDraft
+from flyweight.engine.acceptance import Acceptance, DraftOutlook, JudgedDraft, Rates
 from flyweight.engine.draft_limits import (
     CountedStep,
     DraftCandidate,
@@ -20,26 +20,32 @@ from flyweight.engine.draft_limits import (
     OfferedDraft,
 )
 from flyweight.engine.moving_line import MovingLine
-from flyweight.engine.step_costs import DecodeCosts
+from flyweight.engine.step_costs import STRANGEST, DecodeCosts
 
 KEPT = 0.9  # of a request's earlier drafts, with every new one
 KEPT_OF_ALL = 0.98  # the same for the engine's
 MARGIN = 0.03  # by which drafts must be quicker than none to be tried
-LOSS = 0.01  # of the time, that drafts may lose
+LOSS = 0.0075  # of the time, that drafts may lose
 CREDIT, MOST_CREDIT = 2.0, 6.0  # plain steps that may be lost at the start, and later at once
-LOOKS = 0.005  # of the time, for looking whether drafts would be right
+LOOKS = 0.0075  # of the time, for looking whether drafts would be right
 MOST_LOOKS = 4.0  # that may be saved up
+LONGEST_WAIT = 64  # steps until the next look, if one took longer than that pays
 REFRESH = 128  # steps after which a plain step is measured again
+SLOW = 4  # drafts after which what is found for all is computed again
+FINE = 16  # draft tokens of a batch up to which every number is considered
 RECENT = 0.2  # weight of the newest call of the drafter
 
 
 @dataclass(slots=True)
 class DraftedRequest:
     """A sequence's acceptance, and the draft that its next tokens are compared with: it began at
-    `start`, and `wanted` tokens were requested.
+    `start`, and `wanted` tokens were requested.  Totals were `seconds` and `plain_seconds` when it
+    began to decode.
     """
 
     acceptance: Acceptance
+    seconds: float
+    plain_seconds: float
     start: int = 0
     wanted: int = 0
     offered: OfferedDraft | None = None
@@ -53,14 +59,18 @@ class DraftAccounts:
     looks: float = 0.0
     opened: bool = False
 
-    def earn(self, gained: float, seconds: float, plain: float, look: float) -> None:
-        """A step took so long, and drafts `gained` time in it; one without drafts takes `plain`, a
-        look `look`.
+    def earn(self, gained: float, seconds: float, plain: float) -> None:
+        """A step without prompts took so long, and drafts `gained` time in it; one without drafts
+        takes `plain`.
         """
         if not self.opened:
             self.loss, self.opened = CREDIT * plain, True
         loss = self.loss + gained + LOSS * seconds
         self.loss = min(max(loss, -CREDIT * plain), MOST_CREDIT * plain)
+        self.looks = max(self.looks, -LOOKS * LONGEST_WAIT * plain)
+
+    def earn_looks(self, seconds: float, look: float) -> None:
+        """A step took so long, and a look takes `look`."""
         self.looks = min(self.looks + LOOKS * seconds, MOST_LOOKS * look)
 
 
@@ -76,6 +86,7 @@ class DraftController:
         self._accounts = DraftAccounts()
         self._drafting = MovingLine(1.0)  # seconds of a call of the drafter by tokens
         self._began = self._ended = 0.0
+        self._before: Rates = ()  # of all, a few drafts old
         self._look = 0.0  # seconds of the newest look
         self._width = 1.0  # draft tokens for each step of depth; more than one in trees
         self._verifying = self._waiting = False  # for the cost of a plain step
@@ -86,6 +97,7 @@ class DraftController:
 
     def end(self, shape: CountedStep) -> bool:
         self._ended = self.clock()
+        self._accounts.earn_looks(self._ended - self._began, self._look)
         if shape.drawn == shape.rows:  # no tokens of prompts
             self._count(shape, self._ended - self._began)
         return self._verifying or self._waiting or self._accounts.looks >= 0
@@ -113,11 +125,19 @@ class DraftController:
         if most:
             self._drafting.record(most, seconds, RECENT)
         if self._verifying:
-            self._accounts.loss -= seconds
+            call, each = self._drafting.fit(0.0, 1.0)
+            self._accounts.loss -= min(seconds, STRANGEST * (call + each * most))
         else:
             self._look = seconds
             self._accounts.looks -= seconds
             self.totals.looks += most > 0
+
+    def measure(self, id: Hashable) -> float | None:
+        request = self._requests.get(id)
+        if request is None or self.totals.seconds <= request.seconds:
+            return None
+        seconds = self.totals.seconds - request.seconds
+        return (self.totals.plain_seconds - request.plain_seconds) / seconds
 
     def forget(self, id: Hashable) -> None:
         self._requests.pop(id, None)
@@ -136,13 +156,15 @@ class DraftController:
             self._plain_at = costs.step
         self.totals.seconds += seconds
         self.totals.plain_seconds += without
-        self._accounts.earn(without - counted if drafted else 0.0, seconds, plain, self._look)
+        self._accounts.earn(without - counted if drafted else 0.0, seconds, plain)
 
     def _judge(self, one: DraftCandidate) -> None:
         """Compares a draft with the tokens that followed."""
         request = self._requests.get(one.id)
         if request is None:
-            self._requests[one.id] = DraftedRequest(Acceptance(self.most, KEPT))
+            now = self.totals
+            known = Acceptance(self.most, KEPT)
+            self._requests[one.id] = DraftedRequest(known, now.seconds, now.plain_seconds)
             return
         draft = request.offered
         if draft is None:
@@ -167,8 +189,11 @@ class DraftController:
         self._waiting = stale or self.costs.find_plain(batch) is None
         if self._waiting:
             return none
+        if self._all.drafts % SLOW == 0 or not self._before:
+            self._before = self._all.list_rates()
+        before = self._before
         outlooks = [
-            self._requests[one.id].acceptance.look_ahead(self._all)[: int(one.limit / self._width)]
+            self._requests[one.id].acceptance.look_ahead(before)[: int(one.limit / self._width)]
             for one in seqs
         ]
         return self._find_best(outlooks, batch)
@@ -189,10 +214,12 @@ class DraftController:
             tokens += right * reach
             rows += reach * self._width
             deepest = max(deepest, depth)
-            drafting = call + each * deepest
-            if curve.risk(rows) + drafting - plain > self._accounts.loss:
+            if count > FINE and count % FINE and count < len(offers):
+                continue
+            seconds = curve.cost(rows) + call + each * deepest
+            if seconds + curve.doubt(rows) - plain > self._accounts.loss:
                 break  # more than may be lost if nothing is right
-            speed = tokens / (curve.cost(rows) + drafting)
+            speed = tokens / seconds
             if speed > best:
                 best, kept = speed, count
         depths = [0] * len(outlooks)

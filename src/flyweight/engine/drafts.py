@@ -7,6 +7,7 @@ else.  Knows no concrete drafter.
 import logging
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from functools import partial
 from operator import index as to_index
 
@@ -24,6 +25,7 @@ from flyweight.engine.draft_limits import (
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
+from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
@@ -148,6 +150,13 @@ class Drafts:
         if most > 0:
             pool.grow(table, start, start + most)
         return max(0, most)
+
+    def add_speedup(self, events: Seq[Event]) -> None:
+        """Adds what drafts gained to the timings of sequences that end."""
+        for event in events:
+            if event.finish is not None and event.timings is not None:
+                speedup = self.limits.measure((event.id, event.index))
+                event.timings = replace(event.timings, draft_speedup=speedup)
 
     def forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Sequences that ended, or lost their blocks."""

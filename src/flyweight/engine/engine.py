@@ -181,6 +181,7 @@ class Engine:
             self._events += own
             events += own
         self.metrics.count(plan, events)
+        self.drafts.add_speedup(events)
         self._forget([(event.id, event.index) for event in events if event.finish])
         self.drafts.forget([(seq.request.id, seq.index) for seq in plan.preempted])
 

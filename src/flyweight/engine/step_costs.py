@@ -17,6 +17,7 @@ KEPT = 32  # steps for which a figure is believed, times how often it was measur
 LONGEST = 8  # times at most
 CHEAP = 0.03  # of a step: what another row costs while that is unknown
 CHEAP_SHARE = 0.25  # of a row's share of the step, if that is less
+AGED = 6  # steps for which a curve is used
 FINE = 16  # extra rows up to which every number has a figure of its own
 GRAIN = 8  # figures for each doubling beyond
 
@@ -43,6 +44,7 @@ class DecodeCosts:
         self.step = 0
         self._common = 0.0  # seconds
         self._curves: dict[int, dict[int, RowCost]] = {}
+        self._made: dict[int, tuple[int, CostCurve]] = {}
 
     def record(self, seqs: int, rows: int, seconds: float) -> float:
         """A step of `seqs` sequences and `rows` rows took `seconds`; returns them without what is
@@ -55,7 +57,11 @@ class DecodeCosts:
         if not self._common:
             self._common = seconds
         if found is None or not found.is_known(self.step):
+            if rows > seqs and self.find_plain(seqs) is not None:
+                known = self.make_curve(seqs)
+                seconds = min(seconds, STRANGEST * (known.cost(rows) + known.doubt(rows)))
             curve[place] = RowCost(rows, seconds / self._common, 1, self.step)
+            self._made.pop(seqs, None)
             return seconds
         plain = curve.get(seqs, found)
         each = (found.cost - plain.cost) / max(1.0, found.rows - seqs)
@@ -79,7 +85,10 @@ class DecodeCosts:
         return found.cost * self._common
 
     def make_curve(self, seqs: int) -> "CostCurve":
-        """The costs of steps of `seqs` sequences, whose plain cost is known."""
+        """The costs of steps of `seqs` sequences, whose plain cost is known; a few steps old."""
+        step, made = self._made.get(seqs, (-AGED, None))
+        if made is not None and self.step - step < AGED:
+            return made
         points = self._list_known(seqs)
         widest = max(self._curves, key=lambda n: self._measure_span(n, points[-1].rows))
         beyond = self._list_known(widest) if widest != seqs else []
@@ -92,7 +101,10 @@ class DecodeCosts:
         elif len(knots) > 1:
             (a, cost_a), (b, cost_b) = knots[-2:]
             slope = max(slope, (cost_b - cost_a) / (b - a))
-        return CostCurve(knots, slope, max(slope, self._find_steep(seqs)))
+        steep = max(slope, self._find_steep(seqs))
+        made = CostCurve([rows for rows, _ in knots], [cost for _, cost in knots], slope, steep)
+        self._made[seqs] = self.step, made
+        return made
 
     def _find_steep(self, seqs: int) -> float:
         """The most that a row is taken to cost: what it once did, else a sequence's own share."""
@@ -118,28 +130,25 @@ class CostCurve:
     worst case `steep`: as much as a sequence's own.
     """
 
-    knots: list[tuple[float, float]]
+    rows: list[float]
+    seconds: list[float]
     slope: float
     steep: float
 
     def cost(self, rows: float) -> float:
         """Seconds of a step with so many rows, at least as many as the first knot's."""
-        return self._compute(rows, self.slope)
-
-    def risk(self, rows: float) -> float:
-        """The same where rows that were not measured are as expensive as they may be."""
-        return self._compute(rows, self.steep)
-
-    def _compute(self, rows: float, slope: float) -> float:
-        knots = self.knots
-        at = bisect_left(knots, rows, key=lambda knot: knot[0])
+        at = bisect_left(self.rows, rows)
         if at == 0:
-            return knots[0][1]
-        a, cost_a = knots[at - 1]
-        if at == len(knots):
-            return cost_a + slope * (rows - a)
-        b, cost_b = knots[at]
-        return cost_a + (cost_b - cost_a) * (rows - a) / (b - a)
+            return self.seconds[0]
+        a, seconds = self.rows[at - 1], self.seconds[at - 1]
+        if at == len(self.rows):
+            return seconds + self.slope * (rows - a)
+        each = (self.seconds[at] - seconds) / (self.rows[at] - a)
+        return seconds + each * (rows - a)
+
+    def doubt(self, rows: float) -> float:
+        """How much more that may be, where so many rows were not measured."""
+        return max(0.0, rows - self.rows[-1]) * (self.steep - self.slope)
 
 
 def _round_rows(rows: int) -> int:

@@ -43,7 +43,11 @@ def report_spec(runs: Runs, setting: SpecSetting) -> Report:
         "the same round, with its interval at 95 %.",
         *(f"{name}: {what}." for name, what in setting.whats.items()),
     ]
-    tables = [make_speed_table(runs), make_position_table(runs, setting), make_step_table(runs)]
+    tables = [
+        make_speed_table(runs),
+        make_position_table(runs, setting.tokens),
+        make_step_table(runs),
+    ]
     return Report("Speculative decoding", tables, notes, make_plot(runs))
 
 
@@ -80,9 +84,9 @@ def make_speed_table(runs: Runs) -> ReportTable:
     return ReportTable("speed", "Speed-up", columns, rows, notes)
 
 
-def make_position_table(runs: Runs, setting: SpecSetting) -> ReportTable:
+def make_position_table(runs: Runs, tokens: int) -> ReportTable:
     """Of all verified drafts, how many had their token there accepted."""
-    positions = range(setting.tokens)
+    positions = range(tokens)
     columns = [Column("workload", "workload"), Column("drafter", "drafter")]
     columns += [
         Column(f"position_{i}", f"{i + 1}", lambda share: f"{share:.0%}") for i in positions

@@ -114,6 +114,7 @@ class Collector:
         self.cached = 0
         self.interval = 1  # tokens of a piece, from the second on
         self.reuse: Reuse | None = None
+        self._draft_speedup: float | None = None
         self._scheduled = self._first = self._last = 0.0
         params = request.params
         self.echo = self._read_prompt_text() if params.echo else ""
@@ -289,6 +290,7 @@ class Collector:
         if event.timings is None:
             return
         choice.first = choice.first or event.timings.first
+        self._draft_speedup = event.timings.draft_speedup
         if not self._first:
             self._scheduled, self._first = event.timings.scheduled, event.timings.first
 
@@ -303,6 +305,7 @@ class Collector:
             ttft=self._first - arrival,
             total=self._last - arrival,
             decode_rate=later / decoding if decoding > 0 else 0.0,
+            draft_speedup=self._draft_speedup,
         )
 
     def sum_gaps(self) -> tuple[float, int]:

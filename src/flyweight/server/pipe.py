@@ -158,7 +158,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
     finish: str | None = None
     stop_token: int | None = None
     cached: int = 0
-    timings: tuple[float, float, float, float] | None = None
+    timings: tuple[float, float, float, float, float | None] | None = None
     scored: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
     prompt: list[tuple[float, int, tuple[int, ...], tuple[float, ...]]] = []
     vector: bytes | None = None  # float32, native byte order
@@ -177,7 +177,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             event.finish.value if event.finish else None,
             event.stop_token,
             event.cached,
-            (timings.arrival, timings.scheduled, timings.first, timings.last) if timings else None,
+            astuple(timings) if timings else None,
             [_flatten(s) for s in event.logprobs] if event.logprobs else [],
             [_flatten(s) for s in event.prompt_logprobs] if event.prompt_logprobs else [],
             event.vector.tobytes() if event.vector is not None else None,

@@ -56,11 +56,13 @@ def _make_usage(prompt: int, made: int, cached: int) -> dict[str, Any]:
 
 def measure_timings(*collectors: Collector) -> dict[str, float | None]:
     """vLLM's `metrics` in milliseconds, and the prefill time.  Of several prompts: up to the first
-    token of any, with the queue time before it, then up to the last token of all.
+    token of any, with the queue time before it, then up to the last token of all.  The speed-up by
+    drafts, where there were some, is the first prompt's.
     """
     arrival, queued, first, last = find_times(collectors)
     seconds, gaps = _sum_gaps(collectors)
     decode = last - first
+    speedup = next((s for c in collectors if (s := c.metrics().draft_speedup) is not None), None)
     return {
         "time_to_first_token_ms": to_ms(first - arrival),
         "queue_time_ms": to_ms(queued),
@@ -68,6 +70,7 @@ def measure_timings(*collectors: Collector) -> dict[str, float | None]:
         "generation_time_ms": to_ms(decode),
         "mean_itl_ms": to_ms(seconds / gaps) if gaps else None,
         "tokens_per_second": round(gaps / decode, 3) if decode > 0 else 0.0,
+        **({} if speedup is None else {"draft_speedup": round(speedup, 3)}),
     }
 
 

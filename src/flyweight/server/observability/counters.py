@@ -263,7 +263,7 @@ class StepObserver:
     def _observe_first(self, stream: EngineStream, news: StepEvents) -> None:
         """Counts the first token of a request."""
         if news.timings is not None:
-            arrival, _, first, _ = news.timings
+            arrival, _, first, *_ = news.timings
             self.counts.ttft.observe(first - arrival)
         self._count_prompt(len(stream.collector.request.tokens), news.cached)
 

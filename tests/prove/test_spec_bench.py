@@ -1,0 +1,107 @@
+"""`bench spec`: replayed answers, equal tokens on all sides, and the figures of the report."""
+
+import json
+from itertools import count
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flyweight.cli.main import app
+from flyweight.errors import EngineError
+from flyweight.prove.spec_report import average_parts, make_position_table, make_speed_table
+from flyweight.prove.spec_runs import OFF, SpecBench, SpecRun
+from flyweight.prove.spec_session import choose_configs, open_bench
+from flyweight.prove.spec_texts import SpecPrompt, SpecWorkload, list_workloads
+
+ALWAYS = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
+CYCLE = list(range(20, 29))
+
+
+def make_cycles(limits, round):
+    return [SpecPrompt(CYCLE * 4, (CYCLE * 3)[: limits.answer]) for _ in range(2)]
+
+
+CYCLES = SpecWorkload("cycles", "tokens that repeat", make_cycles)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    engine = {"threads": 1, "max_model_len": 256}
+    made = open_bench("stories", choose_configs(ALWAYS, 4), engine, 24, True, None)
+    made.clock = map(float, count()).__next__  # a second between two looks at the clock
+    return made
+
+
+def test_replayed_answers_are_the_workloads_and_are_foreseen(bench: SpecBench) -> None:
+    found = bench.run(CYCLES, 2)
+    assert list(found) == [OFF, "ngram"]
+    for runs in found.values():
+        assert [run.answers for run in runs] == [((*CYCLE * 2, *CYCLE[:6]),) * 2] * 2
+    (without, _), (drafted, _) = found.values()
+    assert (without.drafts, without.tokens, without.seconds) == (0, 46, 1.0)
+    assert drafted.accepted == drafted.proposed > 20
+    assert drafted.places[0] == drafted.drafts and sum(drafted.places) == drafted.accepted
+    assert len(drafted.steps) < len(without.steps)
+
+
+def test_tokens_that_differ_are_refused(bench: SpecBench, monkeypatch) -> None:
+    find = SpecBench._run
+
+    def wrong(self, side, work, prompts):
+        run = find(self, side, work, prompts)
+        if side.name != OFF:
+            object.__setattr__(run, "answers", ((1,), *run.answers[1:]))
+        return run
+
+    monkeypatch.setattr(SpecBench, "_run", wrong)
+    with pytest.raises(EngineError, match="cycles: tokens with ngram differ"):
+        bench.run(CYCLES, 2)
+
+
+def test_the_texts_fit_the_model_and_differ_by_round(bench: SpecBench) -> None:
+    folder = None
+    for work in list_workloads(folder):
+        first, second = (work.make(bench.limits, round) for round in (0, 1))
+        assert first == work.make(bench.limits, 0) and first != second
+        for prompt in first:
+            assert len(prompt.tokens) + len(prompt.answer) <= 256 and len(prompt.answer) == 24
+
+
+def test_the_report_has_acceptance_speed_up_and_decisions() -> None:
+    steps = ((1, 0.0), (5, 4.0), (9, 2.0))
+    off = SpecRun(8.0, 8, 0, 0, 0, (), ((9, 0.0),), ((1,),))
+    on = SpecRun(4.0, 8, 2, 6, 3, (2, 1), steps, ((1,),))
+    runs = {"w": {OFF: [off] * 2, "ngram": [on] * 2}}
+    without, drafted = make_speed_table(runs).list_records()
+    assert without["speedup"] == 1.0 and without["accepted"] is None
+    assert (drafted["accepted"], drafted["length"], drafted["speedup"]) == (0.5, 2.5, 2.0)
+    assert (drafted["low"], drafted["high"]) == (2.0, 2.0)
+    (row,) = make_position_table(runs, 3).list_records()
+    assert [row[f"position_{i}"] for i in range(3)] == [1.0, 0.5, 0.0]
+    assert average_parts([on]) == [0.0, None, None, 4.0, None, None, None, 2.0]
+
+
+def test_the_command_prints_one_document(tmp_path: Path) -> None:
+    words = ["bench", "spec", "--workload", "random", "-r", "2", "--output-len", "8", "--json",
+             "--num-speculative-tokens", "3", "-t", "1",
+             "--svg", str(tmp_path / "plot.svg")]  # fmt: skip
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert {row["drafter"] for row in document["tables"]["speed"]["rows"]} >= {OFF, "ngram"}
+    assert (tmp_path / "plot.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--workload", "manul"], "did you mean 'manual'?"),
+        (["-r", "1"], "repetitions = 1 is out of range"),
+        (["--num-speculative-tokens", "65"], "num_speculative_tokens = 65 is out of range"),
+        (["--speculative-config", "{"], "not valid JSON"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "spec", *words])
+    assert done.exit_code != 0 and says in str(done.exception or "") + done.output
