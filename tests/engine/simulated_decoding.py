@@ -40,6 +40,7 @@ class SimulatedDecoding:
     foresee: Foresee
     cost: Cost = memory_bound
     drafting: float = 30e-6
+    observing: float = 0.0  # seconds in which the drafter sees a step
     noise: float = 0.0
     most: int = 10
     now: float = 0.0
@@ -76,8 +77,12 @@ class SimulatedDecoding:
         for i in [i for i in self.texts if i >= batch]:  # these have ended
             self.limits.forget(i)
             del self.texts[i]
-        if self.limits.end(CountedStep(batch, rows, rows, produced)):
+        wanted = self.limits.end(CountedStep(batch, rows, rows, produced))
+        self.now += self.observing
+        if wanted:
             self.draft(batch)
+        else:
+            self.limits.skip()
 
     def draft(self, batch: int) -> None:
         seqs = [DraftCandidate(i, self.texts[i], self.most) for i in range(batch)]

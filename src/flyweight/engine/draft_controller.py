@@ -31,8 +31,10 @@ LOOKS = 0.0075  # of the time, for looking whether drafts would be right
 MOST_LOOKS = 4.0  # that may be saved up
 LONGEST_WAIT = 64  # steps until the next look, if one took longer than that pays
 REFRESH = 128  # steps after which a plain step is measured again
+HELD = 8  # plain steps that are counted at once while nothing is drafted
 SLOW = 4  # drafts after which what is found for all is computed again
 FINE = 16  # draft tokens of a batch up to which every number is considered
+NO_STEP = CountedStep(0, 0, 0, 0)
 RECENT = 0.2  # weight of the newest call of the drafter
 
 
@@ -49,6 +51,15 @@ class DraftedRequest:
     start: int = 0
     wanted: int = 0
     offered: OfferedDraft | None = None
+
+
+@dataclass(slots=True)
+class HeldSteps:
+    """Plain steps that are not counted yet, all of one shape."""
+
+    shape: CountedStep = NO_STEP
+    steps: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -83,7 +94,7 @@ class DraftController:
         self.depths: list[DraftDepth] = []  # of the newest decision
         self._all = Acceptance(most, KEPT_OF_ALL)
         self._requests: dict[Hashable, DraftedRequest] = {}
-        self._accounts = DraftAccounts()
+        self._accounts, self._held = DraftAccounts(), HeldSteps()
         self._drafting = MovingLine(1.0)  # seconds of a call of the drafter by tokens
         self._began = self._ended = 0.0
         self._before: Rates = ()  # of all, a few drafts old
@@ -97,9 +108,14 @@ class DraftController:
 
     def end(self, shape: CountedStep) -> bool:
         self._ended = self.clock()
-        self._accounts.earn_looks(self._ended - self._began, self._look)
+        seconds = self._ended - self._began
+        if self._accounts.looks < 0 and shape == self._held.shape and not self._verifying:
+            return self._hold(seconds)
+        self._release()
+        self._held.shape = CountedStep(shape.seqs, shape.seqs, shape.seqs, shape.seqs)
+        self._accounts.earn_looks(seconds, self._look)
         if shape.drawn == shape.rows:  # no tokens of prompts
-            self._count(shape, self._ended - self._began)
+            self._count(shape, seconds)
         return self._verifying or self._waiting or self._accounts.looks >= 0
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
@@ -132,6 +148,9 @@ class DraftController:
             self._accounts.looks -= seconds
             self.totals.looks += most > 0
 
+    def skip(self) -> None:
+        self.totals.seconds += self.clock() - self._ended
+
     def measure(self, id: Hashable) -> float | None:
         request = self._requests.get(id)
         if request is None or self.totals.seconds <= request.seconds:
@@ -144,11 +163,27 @@ class DraftController:
 
     # --- what was measured ---
 
-    def _count(self, shape: CountedStep, seconds: float) -> None:
-        """A step without tokens of prompts."""
+    def _hold(self, seconds: float) -> bool:
+        """Another plain step while nothing is drafted: such steps are counted a few at a time."""
+        held = self._held
+        held.seconds += seconds
+        held.steps += 1
+        if held.steps == HELD:
+            self._release()
+        return self._waiting or self._accounts.looks >= 0
+
+    def _release(self) -> None:
+        held = self._held
+        if held.steps:
+            self._accounts.earn_looks(held.seconds, self._look)
+            self._count(held.shape, held.seconds, held.steps)
+            held.steps, held.seconds = 0, 0.0
+
+    def _count(self, shape: CountedStep, seconds: float, steps: int = 1) -> None:
+        """So many steps of the same shape without tokens of prompts."""
         costs, drafted = self.costs, shape.rows > shape.seqs
-        plain = costs.find_plain(shape.seqs) if drafted else seconds
-        counted = costs.record(shape.seqs, shape.rows, seconds)
+        plain = costs.find_plain(shape.seqs) if drafted else seconds / steps
+        counted = costs.record(shape.seqs, shape.rows, seconds / steps, steps)
         if plain is None:
             return
         without = plain * shape.produced / shape.seqs if drafted else seconds

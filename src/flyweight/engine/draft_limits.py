@@ -82,6 +82,10 @@ class DraftLimits(Protocol):
         """What was offered to each, None where nothing was requested."""
         ...
 
+    def skip(self) -> None:
+        """Nothing was drafted; the drafter has only seen the step."""
+        ...
+
     def measure(self, id: Hashable) -> float | None:
         """How many times as fast steps were with drafts since a sequence began to decode."""
         ...
@@ -103,6 +107,7 @@ class FullDrafts:
         return [DraftDepth(one.limit, True) for one in seqs]
 
     def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None]) -> None: ...
+    def skip(self) -> None: ...
     def measure(self, id: Hashable) -> float | None:
         return None
 

@@ -93,6 +93,7 @@ class Drafts:
             self._end_all(error)
             return
         if not wanted:
+            self.limits.skip()
             return
         decoding = [s for s in self.scheduler.running if s.computed + 1 == len(s.tokens)]
         most = self.scheduler.limits.draft_tokens

@@ -46,11 +46,12 @@ class DecodeCosts:
         self._curves: dict[int, dict[int, RowCost]] = {}
         self._made: dict[int, tuple[int, CostCurve]] = {}
 
-    def record(self, seqs: int, rows: int, seconds: float) -> float:
-        """A step of `seqs` sequences and `rows` rows took `seconds`; returns them without what is
-        too strange to be the step's own, such as another process on its cores.
+    def record(self, seqs: int, rows: int, seconds: float, steps: int = 1) -> float:
+        """A step of `seqs` sequences and `rows` rows took `seconds`, or `steps` of them did on
+        average; returns that without what is too strange to be the step's own, such as another
+        process on its cores.
         """
-        self.step += 1
+        self.step += steps
         curve = self._curves.setdefault(seqs, {})
         place = rows if rows - seqs <= FINE else _round_rows(rows)
         found = curve.get(place)
