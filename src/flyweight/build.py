@@ -179,8 +179,8 @@ def build(
     held = f"{found.checkpoint.fingerprint} {memory.sizing.kv_dtype}"
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
     drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, model, drafts, pair))
-    beside = drafter.layers if isinstance(drafter, StoringDrafter) else ()
-    runner = Runner(model, ops, layers, drafter.taps if drafter else (), beside)
+    draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
+    runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, held)
     found.checkpoint.close()
     for adapter in adapters:
@@ -188,7 +188,7 @@ def build(
     return LoadedModel(
         engine=engine,
         moving=moving,
-        ahead=Prefault(engine.scheduler.pool, [*layers, *beside], ops),
+        ahead=Prefault(engine.scheduler.pool, [*layers, *draft_kv], ops),
         tokenizer=found.tokenizer,
         spec=found.spec,
         memory=memory,
@@ -360,7 +360,8 @@ def _load_draft(
     weights, _ = load_weights(replace(settings, packed_cache=False), found, ops, SilentListener())
     model = Decoder(Parts(ops, SingleProcess(), found.spec, weights), sizing.max_model_len)
     found.checkpoint.close()
-    return SecondModel(model, allocate_kv(found.spec, ops, limits, sizing.kv_dtype), draft.ids)
+    layers = allocate_kv(found.spec, ops, limits, sizing.kv_dtype)
+    return SecondModel(model, layers, draft.ids, draft.spellers)
 
 
 def _make_drafter(settings: Settings, parts: DrafterParts) -> Drafter | None:

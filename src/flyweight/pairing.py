@@ -8,19 +8,21 @@ from dataclasses import dataclass, replace
 
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, describe, find
+from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import LEAST_SHARE, IdMap, Token, is_same, map_ids
 from flyweight.errors import ConfigError
 from flyweight.speculation import METHODS, SETTING
 
-SETTING_MODEL = f"{SETTING}.model"
-
 
 @dataclass(frozen=True, slots=True)
 class DraftDescription:
-    """A draft model looked at, not loaded; `ids` maps the vocabularies where they differ."""
+    """A draft model looked at, not loaded.  Where the vocabularies differ, `ids` maps them, or
+    `spellers` read the target's text and write it.
+    """
 
     found: ModelDescription
-    ids: IdMap | None
+    ids: IdMap | None = None
+    spellers: tuple[Speller, Speller] | None = None
 
 
 def find_draft(
@@ -32,10 +34,9 @@ def find_draft(
     config = settings.speculation
     if config is None or not METHODS[config.method].second:
         return None
-    name = str(config.options["model"])
     own = replace(
         settings,
-        model=name,
+        model=str(config.options["model"]),
         revision=None,
         adapters={},
         quantization={},
@@ -43,37 +44,32 @@ def find_draft(
         speculative_config="",
     )
     found = describe(find(own, tell))
-    ids = match_vocabularies(name, target, found)
-    if ids is not None:
-        target_share, draft_share = ids.shares
-        tell.note(
-            f"the draft model has {target_share:.0%} of the model's tokens and shares "
-            f"{draft_share:.0%} of its own; a token that it lacks ends a draft"
-        )
-    return DraftDescription(found, ids)
-
-
-def match_vocabularies(
-    name: str, target: ModelDescription, draft: ModelDescription
-) -> IdMap | None:
-    """The map between two vocabularies, None where ids mean the same.  Raises `ConfigError` where
-    most of the draft model's tokens are not the target's.
-    """
-    ours, theirs = list_tokens(target), list_tokens(draft)
+    ours, theirs = list_tokens(target), list_tokens(found)
     if is_same(ours, theirs) and len(theirs) >= len(ours):
-        return None
+        return DraftDescription(found)
     ids = map_ids(ours, theirs)
-    share = ids.shares[1]
-    if share < LEAST_SHARE:
+    share = ids.share
+    if share >= LEAST_SHARE:
+        tell.note(f"the draft model has {share:.1%} of the model's tokens; drafts end at others")
+        return DraftDescription(found, ids)
+    _check_text(own.model, found)
+    tell.note(f"the draft model has {share:.1%} of the model's tokens; drafts go through text")
+    spellers = (
+        Speller(target.tokenizer, found.tokenizer),
+        Speller(found.tokenizer, target.tokenizer),
+    )
+    return DraftDescription(found, spellers=spellers)
+
+
+def _check_text(name: object, draft: ModelDescription) -> None:
+    """Raises `ConfigError` where a draft model has no vocabulary to read text with."""
+    if not any(raw for _, raw in list_tokens(draft)):
         raise ConfigError(
-            f"has another vocabulary: {share:.0%} of its {len(theirs)} tokens are tokens of the "
-            "model",
-            SETTING_MODEL,
-            value=name,
-            allowed=f"a share of {LEAST_SHARE:.0%} or more",
-            hint="nearest valid: a draft model with the model's tokenizer",
+            "has no vocabulary",
+            f"{SETTING}.model",
+            value=str(name),
+            hint="nearest valid: a draft model with a tokenizer",
         )
-    return ids
 
 
 def list_tokens(found: ModelDescription) -> list[Token]:

@@ -121,7 +121,7 @@ METHODS: Mapping[str, SpeculationMethod] = {
         ),
         SpeculationMethod(
             "draft_model", "a small model drafts for a large one", DRAFT_MODEL_KEYS,
-            "flyweight.draft.model", second=True,
+            "flyweight.draft.second", second=True,
         ),
         SpeculationMethod(
             "medusa", "heads that predict several tokens at once", (*HEAD_KEYS, TREE_KEY),

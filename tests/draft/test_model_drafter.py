@@ -47,7 +47,7 @@ def drafting(target: Decoder, draft: Decoder, kv: str = "f16", **limits: object)
     """An engine whose drafter runs `draft` in the same blocks."""
     made = engine(target, kv, draft_tokens=4, **limits)
     layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, kv)
-    made.runner.beside = layers
+    made.runner.draft_kv = layers
     made.drafts.__init__(ModelDrafter(draft, layers), made.scheduler, made.metrics)
     return made
 
@@ -146,7 +146,7 @@ def test_a_seeded_bug_costs_acceptance_only(
 
 def test_copies_that_are_not_made_in_the_draft_are_noticed(target, truth) -> None:
     made = drafting(target, target)
-    made.runner.beside = ()
+    made.runner.draft_kv = ()
     assert answers(made, requests()) == truth
     assert made.metrics.accepted < made.metrics.proposed
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Drafter
+from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
@@ -39,12 +40,14 @@ class DraftSource(Protocol):
 @dataclass(frozen=True, slots=True)
 class SecondModel:
     """A draft model, loaded, with K/V in the target's blocks; `ids` maps the target's vocabulary to
-    its own where they differ.
+    its own where they differ, `spellers` read the target's text and write it where too few tokens
+    are the same.
     """
 
     model: Decoder
     layers: Sequence[KVLayer]
     ids: IdMap | None
+    spellers: tuple[Speller, Speller] | None = None
 
 
 @dataclass(frozen=True, slots=True)

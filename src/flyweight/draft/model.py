@@ -16,24 +16,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling
-from flyweight.draft.methods import DrafterParts
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.sampling.arrays import LogitsRow, OptionColumns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling_params import SamplingParams
-from flyweight.speculation import SpeculationConfig
 from flyweight.wire import I32, Batch, SampleBatch, Tensor
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
-
-
-def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "ModelDrafter":
-    """The drafter of `draft_model`."""
-    second = parts.second
-    assert second is not None, "a draft model that was not loaded"
-    return ModelDrafter(second.model, second.layers, second.ids)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from flyweight.wire import I32
 
-LEAST_SHARE = 0.5  # of a draft's tokens that the target must have too
+LEAST_SHARE = 0.9  # of the target's tokens that a draft model must have, to draft by ids
 Token = tuple[str, bytes]  # a piece as the file has it, and the bytes of its text
 
 
@@ -25,9 +25,9 @@ class IdMap:
     to_target: I32
 
     @property
-    def shares(self) -> tuple[float, float]:
-        """The shares of the target's and of the draft's tokens that are mapped."""
-        return float((self.to_draft >= 0).mean()), float((self.to_target >= 0).mean())
+    def share(self) -> float:
+        """The share of the target's tokens that are mapped."""
+        return float((self.to_draft >= 0).mean())
 
 
 def is_same(target: Sequence[Token], draft: Sequence[Token]) -> bool:

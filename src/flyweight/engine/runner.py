@@ -60,7 +60,7 @@ class ModelRunner(Protocol):
 
 class Runner:
     """One model with its K/V memory; `taps` are the layers whose states a drafter wants.
-    Copies of slots are made in `beside` too: a drafter's layers, in the same blocks.
+    Copies of slots are made in `draft_kv` too: a drafter's layers, in the same blocks.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Runner:
         ops: Ops,
         kv: Sequence[KVLayer],
         taps: Sequence[int] = (),
-        beside: Sequence[KVLayer] = (),
+        draft_kv: Sequence[KVLayer] = (),
     ) -> None:
         self.model, self.ops, self.kv, self.taps = model, ops, kv, tuple(taps)
-        self.beside = beside
+        self.draft_kv = draft_kv
 
     def submit(
         self,
@@ -86,7 +86,7 @@ class Runner:
         `reads` of them come before.
         """
         if moves is not None:
-            for layer in (*self.kv, *self.beside):
+            for layer in (*self.kv, *self.draft_kv):
                 self.ops.move_kv(layer, *moves)
         wanted, rows = len(batch.rows), batch.rows
         if batch.hidden is not None:
