@@ -164,7 +164,8 @@ def build(
     needs = needs.add(drafts.kinds, ops) if drafts else needs
     second = find_draft(settings, found, tell)
     if second is not None:
-        needs = replace(needs, draft=measure_description(second.found, ops))
+        own = second.found
+        needs = replace(needs, draft=measure_needs(own.checkpoint, own.spec, own.plan, ops))
     memory = make_memory_plan(settings, needs, here, served=served)
     judge_length(settings, found.spec, tell)
     if second is not None:
@@ -262,11 +263,6 @@ def _list_adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) ->
 def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
     """What a model needs of memory."""
     return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
-
-
-def measure_description(found: ModelDescription, ops: Ops) -> Needs:
-    """The same, of a model that was looked at."""
-    return measure_needs(found.checkpoint, found.spec, found.plan, ops)
 
 
 def make_memory_plan(

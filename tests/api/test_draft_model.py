@@ -9,6 +9,7 @@ import pytest
 
 from flyweight import LLM, ConfigError, LoRARequest, SamplingParams, pairing
 from flyweight.draft.textmodel import DraftText, TextDrafter
+from flyweight.engine.draft_limits import FullDrafts
 from flyweight.errors import CheckpointError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.plan import machine
@@ -49,6 +50,13 @@ def answer(llm: LLM) -> list[list[tuple[Any, ...]]]:
     ]
 
 
+def load(model: str, config: dict[str, Any] | None, **options: Any) -> LLM:
+    """A model that drafts at every step, whether that pays or not."""
+    llm = LLM(model, threads=2, speculative_config=config, **options)
+    llm.loaded.engine.drafts.limits = FullDrafts()
+    return llm
+
+
 @pytest.fixture(scope="module")
 def wanted() -> list[list[tuple[Any, ...]]]:
     return answer(LLM("stories", threads=2))
@@ -64,7 +72,7 @@ MIXES: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_answers_are_those_without_drafts(wanted, mix: dict[str, Any]) -> None:
-    llm = LLM("stories", threads=2, speculative_config=DRAFT, **mix)
+    llm = load("stories", DRAFT, **mix)
     assert answer(llm) == wanted
     stats = llm.stats()
     assert 100 < stats["accepted"] < stats["proposed"]
@@ -73,7 +81,7 @@ def test_answers_are_those_without_drafts(wanted, mix: dict[str, Any]) -> None:
 
 
 def test_a_model_that_drafts_for_itself_is_always_right() -> None:
-    llm = LLM("stories", threads=2, speculative_config={**DRAFT, "model": "stories"})
+    llm = load("stories", {**DRAFT, "model": "stories"})
     params = [
         SamplingParams(max_tokens=40, temperature=t, top_p=0.95, seed=i)
         for i, t in enumerate([0, 0.5, 1.0, 1.3])
@@ -85,7 +93,7 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
 
 def test_drafts_come_true_often_enough_to_pay() -> None:
     """Greedy tokens a step; the long figure is in docs/speculative.md."""
-    llm = LLM("stories", threads=2, speculative_config=DRAFT)
+    llm = load("stories", DRAFT)
     greedy = SamplingParams(temperature=0, max_tokens=60)
     llm.generate(PROMPTS, [greedy] * len(PROMPTS), use_tqdm=False)
     stats = llm.stats()
@@ -97,7 +105,7 @@ def test_an_adapter_acts_on_the_model_alone(tmp_path: Path) -> None:
     params = [SamplingParams(max_tokens=24, seed=i, temperature=i % 2) for i in range(8)]
     prompts, found = ["The cat sat on", "a b c d"] * 4, []
     for config in (None, {**DRAFT, "model": str(folder)}):
-        llm = LLM(str(folder), threads=2, adapters={"x": adapter}, speculative_config=config)
+        llm = load(str(folder), config, adapters={"x": adapter})
         lora = [None if i % 3 else LoRARequest("x", 1, str(adapter)) for i in range(8)]
         outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=lora)
         found.append([one.outputs[0].token_ids for one in outputs])
@@ -114,7 +122,7 @@ def other(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("mix", [{}, MIXES[1], MIXES[3]], ids=str)
 def test_a_draft_with_another_vocabulary_changes_nothing(wanted, other: Path, mix) -> None:
-    llm = LLM("stories", threads=2, speculative_config={**DRAFT, "model": str(other)}, **mix)
+    llm = load("stories", {**DRAFT, "model": str(other)}, **mix)
     assert answer(llm) == wanted
     assert llm.stats()["proposed"] > 100
 
@@ -126,7 +134,7 @@ def test_a_model_that_drafts_for_itself_through_text_is_mostly_right(
     """Words are whole, and the draft's K/V follows the text."""
     monkeypatch.setattr(pairing, "is_same", lambda ours, theirs: False)
     monkeypatch.setattr(pairing, "LEAST_SHARE", 2)
-    llm = LLM("stories", threads=2, speculative_config={**DRAFT, "model": "stories"}, **mix)
+    llm = load("stories", {**DRAFT, "model": "stories"}, **mix)
     assert answer(llm) == wanted
     greedy = [SamplingParams(temperature=0, max_tokens=32)] * len(PROMPTS)
     before = llm.stats()
@@ -150,7 +158,7 @@ def test_rejected_text_in_the_drafts_kv_is_noticed(
     greedy, found = [SamplingParams(temperature=0, max_tokens=32)] * len(PROMPTS), []
     for read in (TextDrafter._read, keep):
         monkeypatch.setattr(TextDrafter, "_read", read)
-        llm = LLM("stories", threads=2, speculative_config=draft)
+        llm = load("stories", draft)
         assert answer(llm) == wanted
         llm.generate(PROMPTS, greedy, use_tqdm=False)
         found.append(llm.stats()["accepted"])

@@ -1,7 +1,7 @@
 """Spells the tokens of one vocabulary in the pieces of another.
 
-Invariant: what is spelled has the bytes of what it stands for.  A token is spelled by itself, so
-the spelling of a text only grows with the text.  Knows no model.
+Invariant: a token and its spelling have the same bytes.  A token is spelled by itself, so the
+spelling of a text only grows with the text.  Knows no model.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Speller:
         self._longest = max(map(len, self._ids), default=1)
 
     def spell(self, token: int) -> tuple[int, ...]:
-        """The ids of one token; none where nothing stands for it."""
+        """The ids of one token; none where it has no spelling."""
         found = self._known.get(token)
         if found is None:
             if token in self._special:
@@ -57,7 +57,7 @@ class Speller:
             text = raw.decode()
         except UnicodeDecodeError:
             return self._cut(raw)
-        # a vocabulary may put a space before a text, which a first space or line end stands for
+        # a vocabulary may add a space before a text: try without ours, and after a line end
         for before, given in (("", text), (" ", text[1:]), ("\n", "\n" + text)):
             if before == " " and not text.startswith(" "):
                 continue
