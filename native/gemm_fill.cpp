@@ -101,14 +101,14 @@ class Columns {
   int64_t k_;
 };
 
-void fill_i8(const LinearJob& job, int64_t token, int64_t size) {
+void fill_i8(const LinearJob& job, int64_t token, int64_t size, Range k) {
   const CodeSums sums = code_sums(job.kind);
   const float calibrated = input_scale_of(job);
   const Columns columns(job);
   uint8_t* group = job.panels + token * token_bytes(Mode::i8, job.k);
   for (int64_t t = 0; t < size; ++t) {
     const float* x = row_of(job, token + t);
-    for (int64_t g = 0; g < job.k / kGroup; ++g) {
+    for (int64_t g = k.begin / kGroup; g < k.end / kGroup; ++g) {
       float some[kGroup];
       quantize_group(columns.take(x, g * kGroup, some), calibrated, sums, group + g * kRecord * size, t, size);
     }
@@ -123,44 +123,44 @@ FW_INLINE uint32_t bf16_of(float x) {
   return (u + 0x7FFF + (u >> 16 & 1)) >> 16;
 }
 
-void fill_f32(const LinearJob& job, int64_t token, int64_t size) {
+void fill_f32(const LinearJob& job, int64_t token, int64_t size, Range k) {
   const Columns columns(job);
-  uint8_t* word = job.panels + token * token_bytes(Mode::f32, job.k);
-  for (int64_t k = 0; k < job.k; ++k)
+  uint8_t* word = job.panels + token * token_bytes(Mode::f32, job.k) + k.begin * size * 4;
+  for (int64_t at = k.begin; at < k.end; ++at)
     for (int64_t t = 0; t < size; ++t, word += 4) {
-      const float x = columns.one(row_of(job, token + t), k);
+      const float x = columns.one(row_of(job, token + t), at);
       const uint32_t rounded = bf16_of(x) << 16;
       std::memcpy(word, job.round_bf16 ? static_cast<const void*>(&rounded) : &x, 4);
     }
 }
 
-void fill_bf16(const LinearJob& job, int64_t token, int64_t size) {
+void fill_bf16(const LinearJob& job, int64_t token, int64_t size, Range k) {
   const Columns columns(job);
   uint8_t* panel = job.panels + token * token_bytes(Mode::bf16, job.k);
   for (int64_t t = 0; t < size; ++t) {
     const float* x = row_of(job, token + t);
-    for (int64_t k = 0; k < job.k; k += 16) {
-      const int left = static_cast<int>(job.k - k < 16 ? job.k - k : 16);
-      auto* to = reinterpret_cast<uint16_t*>(panel + (k / kGroup * size + t) * 64 + k % kGroup * 2);
+    for (int64_t at = k.begin; at < k.end; at += 16) {
+      const int left = static_cast<int>(job.k - at < 16 ? job.k - at : 16);
+      auto* to = reinterpret_cast<uint16_t*>(panel + (at / kGroup * size + t) * 64 + at % kGroup * 2);
       float some[16];
-      const float* from = columns.take(x, k, some);
+      const float* from = columns.take(x, at, some);
       store_bf16(to, left == 16 ? load(from) : load_tail(from, left));
     }
-    if ((job.k + 15) / 16 % 2)  // the second half of the last 32
+    if (k.end == job.k && (job.k + 15) / 16 % 2)  // the second half of the last 32
       store_bf16(reinterpret_cast<uint16_t*>(panel + (job.k / kGroup * size + t) * 64 + 32), zero());
   }
 }
 
 }  // namespace
 
-void fill(const LinearJob& job, Range panels) {
+void fill(const LinearJob& job, Range panels, Range k) {
   const int64_t count = panel_count(job.tokens, panel_width(job));
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     const int64_t token = panel_start(job.tokens, count, p), size = panel_start(job.tokens, count, p + 1) - token;
     switch (job.mode) {
-      case Mode::f32: fill_f32(job, token, size); break;
-      case Mode::bf16: fill_bf16(job, token, size); break;
-      case Mode::i8: fill_i8(job, token, size); break;
+      case Mode::f32: fill_f32(job, token, size, k); break;
+      case Mode::bf16: fill_bf16(job, token, size, k); break;
+      case Mode::i8: fill_i8(job, token, size, k); break;
     }
   }
 }

@@ -61,7 +61,9 @@ class Grouped {
     return lookup(kS.table == Table::e2m1 ? kE2M1 : kNonLinear, codes);
   }
 
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) {
+  // X: B8x64, or a place of four bytes for all lanes.
+  template <class X>
+  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, X x) {
     if constexpr (!kSigned) return dot_u7i8(acc, w, x);
     if constexpr (kZero) return dot_u8i8(acc, w, x);
     return dot_i8i8(acc, bxor(w, bset1(128)), x);
@@ -120,7 +122,9 @@ class Formed : FormedBlocks {
 
   FW_INLINE B8x64 quad(const uint8_t* tile, int64_t g, int q) const { return quad_of<Bits>(codes<Bits>(tile, g), q); }
 
-  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, B8x64 x) {
+  // X: B8x64, or a place of four bytes for all lanes.
+  template <class X>
+  FW_INLINE static I32x16 dot(I32x16 acc, B8x64 w, X x) {
     if constexpr (!kSigned) return dot_u7i8(acc, w, x);
     if constexpr (kZero) return dot_u8i8(acc, w, x);
     return dot_i8i8(acc, bxor(w, bset1(128)), x);

@@ -94,6 +94,7 @@ FW_INLINE I32x16 ibroadcast(const uint8_t* p) {
 }
 
 FW_INLINE void prefetch(const uint8_t* p, int64_t bytes) {
+#pragma GCC unroll 8
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 // What is ahead of a stream at p that goes on by `bytes`.  At the end of the tiles that is what is stored behind them: what the
@@ -102,6 +103,7 @@ FW_INLINE void prefetch_stream(int64_t ahead, const uint8_t* p, int64_t bytes) {
   prefetch(p + ahead, bytes);
   if (ahead > kAhead) return;
   const uint8_t* near = p + ahead / 2;
+#pragma GCC unroll 8
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(near + i);
 }
 
@@ -186,8 +188,13 @@ void multiply_i8(const LinearJob& job, const Spot& at) {
         B8x64 w[Tiles];
         each<Tiles>([&](auto i) FW_LAMBDA { w[i] = weight.quad(at.tile + bytes * i, g, s * quads + j); });
         each<Tokens>([&](auto t) FW_LAMBDA {
-          const B8x64 xs = set4(x + kGroup * t + 4 * (s * quads + j));
-          each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = W::dot(dot[i][t], w[i], xs); });
+          const uint8_t* four = x + kGroup * t + 4 * (s * quads + j);
+          if constexpr (Tiles == 1) {
+            dot[0][t] = W::dot(dot[0][t], w[0], four);
+          } else {
+            const B8x64 xs = set4(four);
+            each<Tiles>([&](auto i) FW_LAMBDA { dot[i][t] = W::dot(dot[i][t], w[i], xs); });
+          }
         });
       }
       each<Tiles>([&](auto i) FW_LAMBDA {
@@ -292,7 +299,7 @@ int32_t probe_read(const uint8_t* data, int64_t size);
 int32_t probe_dot(int64_t rounds);
 float probe_fma(int64_t rounds);
 float probe_bf16(int64_t rounds);
-void fill(const LinearJob& job, Range panels);
+void fill(const LinearJob& job, Range panels, Range k);
 // How the sums of codes in a panel are kept: times -zero, or times their scale (kernels_gemm.h).
 struct CodeSums {
   int32_t zero;

@@ -222,7 +222,7 @@ struct GemmKernels {
   int64_t (*panel_width)(const LinearJob& job);    // most tokens a panel may hold
   int64_t (*tiles_at_once)(const LinearJob& job);  // best divisor of a run of tiles
   int64_t (*panels_near)(const LinearJob& job);    // bytes of panels a run of tiles may pass over
-  void (*fill)(const LinearJob& job, Range panels);               // x -> panels
+  void (*fill)(const LinearJob& job, Range panels, Range k);      // x -> panels, k whole groups of 32 or to the end
   void (*multiply)(const LinearJob& job, Range tiles, Range panels);
   void (*unpack)(const LinearJob& job, int64_t row, float* out);  // one weight row [K], exactly as the format defines
   // probe.cpp: what the machine can do at most; the results only keep the work alive
@@ -233,13 +233,14 @@ struct GemmKernels {
 };
 constexpr int64_t kDotOps = 1536, kFmaOps = 384, kBf16Ops = 768;
 
-// How linear.cpp shares out one product of a call: runs of tiles by layers of panels.
+// How linear.cpp shares out one product of a call: runs of tiles by layers of panels, and panels to be filled in slices of K.
 struct Cut {
   int64_t step, runs, depth, panels;  // tiles not to be parted, chunks side by side; panels of a chunk, of the product
-  int64_t first_panel, first_chunk;  // numbers in the whole call
+  int64_t slices;                     // of a panel
+  int64_t first_slice, first_chunk;   // numbers in the whole call
 };
 
-// Whole products, each of one token or more: fills the panels, then hands out the tiles of all of them in one go.  A
+// Whole products, each of one token or more: workers fill the panels together, then take the tiles of all of them.  A
 // chunk's bits do not depend on who computes it.  `cuts` is scratch, one a job.
 void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64_t count, Cut* cuts);
 inline void linear(Pool& pool, const GemmKernels& kernels, const LinearJob& job) {

@@ -1,5 +1,8 @@
 // How products are cut into chunks for the pool.  The kernels (gemm_*.cpp) fix every bit; this file only decides who
 // computes what and when, so nothing here can change a result.
+#include <atomic>
+#include <thread>
+
 #include "kernels.h"
 
 namespace flyweight {
@@ -8,8 +11,10 @@ namespace {
 // A chunk reads at least enough weights to repay its hand-out (~0.1 us against ~3 us) and at most what leaves the last
 // chunk short; small weights are cut finer so that every thread gets several chunks.
 constexpr int64_t kMaxChunkBytes = 256 << 10, kMinChunkBytes = 16 << 10, kChunksPerThread = 6;
-// Below this many activations the caller rounds them alone: waking the pool costs more.
-constexpr int64_t kFillAlone = 16 << 10;
+// Activations of a slice: about a microsecond of rounding.
+constexpr int64_t kSliceSize = 4096;
+// Then whoever waits for another worker's slice lets other threads run.
+constexpr int kSpins = 10000;
 
 int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -22,7 +27,9 @@ Cut cut_of(const LinearJob& job, const GemmKernels& kernels, int64_t share, int6
   const int64_t steps = ceil_div(tiles, cut.step);
   cut.runs = clamp(ceil_div(ceil_div(tiles * bytes, share), threads) * threads, 1, steps);
   cut.panels = panel_count(job.tokens, kernels.panel_width(job));
-  const int64_t panel_bytes = ceil_div(job.tokens, cut.panels) * token_bytes(job.mode, job.k);
+  const int64_t panel_tokens = ceil_div(job.tokens, cut.panels);
+  cut.slices = clamp(ceil_div(panel_tokens * job.k, kSliceSize), 1, ceil_div(job.k, kGroup));
+  const int64_t panel_bytes = panel_tokens * token_bytes(job.mode, job.k);
   cut.depth = clamp(kernels.panels_near(job) / panel_bytes, 1, cut.panels);
   const int64_t layers = ceil_div(least, cut.runs);  // so many make enough chunks
   cut.depth = clamp(ceil_div(cut.panels, layers), 1, cut.depth);
@@ -47,29 +54,54 @@ void multiply_chunk(const GemmKernels& kernels, const LinearJob& job, const Cut&
   kernels.multiply(job, {start(run), start(run + 1)}, {panel, panel + cut.depth < cut.panels ? panel + cut.depth : cut.panels});
 }
 
+// The activations of a call, rounded by its workers before they multiply: in slices of K, so that no two write to one line.
+class Filling {
+ public:
+  Filling(const GemmKernels& kernels, const LinearJob* jobs, const Cut* cuts, int64_t count, int64_t slices)
+      : kernels_(kernels), jobs_(jobs), cuts_(cuts), count_(count), slices_(slices) {}
+
+  // Fills slices that nobody has taken and waits for the others': after it all panels can be read.
+  void finish() {
+    if (done_.load(std::memory_order_acquire) == slices_) return;
+    for (int64_t slice; (slice = next_.fetch_add(1, std::memory_order_relaxed)) < slices_;) {
+      fill(slice);
+      done_.fetch_add(1, std::memory_order_release);
+    }
+    for (int spin = 0; done_.load(std::memory_order_acquire) < slices_; ++spin)
+      if (spin > kSpins) std::this_thread::yield();
+  }
+
+ private:
+  void fill(int64_t number) {
+    const int64_t i = job_of<&Cut::first_slice>(cuts_, count_, number), slice = number - cuts_[i].first_slice;
+    const int64_t panel = slice / cuts_[i].slices, part = slice % cuts_[i].slices;
+    const int64_t k = jobs_[i].k, groups = ceil_div(k, kGroup);
+    const auto start = [&](int64_t at) { return clamp(groups * at / cuts_[i].slices * kGroup, 0, k); };
+    kernels_.fill(jobs_[i], {panel, panel + 1}, {start(part), start(part + 1)});
+  }
+
+  const GemmKernels& kernels_;
+  const LinearJob* jobs_;
+  const Cut* cuts_;
+  int64_t count_, slices_;
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+};
+
 }  // namespace
 
 void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64_t count, Cut* cuts) {
-  int64_t bytes = 0, activations = 0, panels = 0, chunks = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    bytes += tile_count(jobs[i].n) * tile_bytes(jobs[i].kind, jobs[i].k);
-    activations += jobs[i].tokens * jobs[i].k;
-  }
+  int64_t bytes = 0, slices = 0, chunks = 0;
+  for (int64_t i = 0; i < count; ++i) bytes += tile_count(jobs[i].n) * tile_bytes(jobs[i].kind, jobs[i].k);
   const int64_t share = clamp(bytes / (pool.threads() * kChunksPerThread), kMinChunkBytes, kMaxChunkBytes);
   for (int64_t i = 0; i < count; ++i) {
     Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share, ceil_div(pool.threads() * kChunksPerThread, count), pool.threads());
-    cut.first_panel = panels, cut.first_chunk = chunks;
-    panels += cut.panels, chunks += cut.runs * ceil_div(cut.panels, cut.depth);
+    cut.first_slice = slices, cut.first_chunk = chunks;
+    slices += cut.panels * cut.slices, chunks += cut.runs * ceil_div(cut.panels, cut.depth);
   }
-  const auto fill = [&](int64_t panel, int) {
-    const int64_t i = job_of<&Cut::first_panel>(cuts, count, panel), p = panel - cuts[i].first_panel;
-    kernels.fill(jobs[i], {p, p + 1});
-  };
-  if (activations <= kFillAlone)
-    for (int64_t panel = 0; panel < panels; ++panel) fill(panel, 0);
-  else
-    pool.run(panels, fill);
+  Filling filling(kernels, jobs, cuts, count, slices);
   pool.run_portions(chunks, [&](int64_t number, int) {
+    filling.finish();
     const int64_t i = job_of<&Cut::first_chunk>(cuts, count, number), chunk = number - cuts[i].first_chunk;
     multiply_chunk(kernels, jobs[i], cuts[i], chunk);
   });

@@ -12,7 +12,15 @@
 namespace flyweight::FW_ISA {
 namespace {
 
-constexpr int64_t kTokens = 4;  // a chunk of the pool's work: some microseconds
+// A chunk of the pool's work, some microseconds: all heads of so many tokens, or a share of the heads of more.  What is
+// stored of one head at neighbouring positions lies in the same lines, so few tokens are parted by heads.
+constexpr int64_t kTokens = 4, kShares = 4;
+constexpr int64_t kLeast = 4096;  // numbers of a token that are worth parting
+
+struct Share {
+  int64_t begin, end;    // tokens
+  int64_t first, last;   // KV heads, with their query heads
+};
 
 FW_INLINE int tail(int64_t left) { return left < 16 ? static_cast<int>(left) : 16; }
 
@@ -142,17 +150,16 @@ void store_v_pairs(uint16_t* to, const float* even, const float* odd, int64_t di
   }
 }
 
-// V of tokens [begin, end).
 template <KVType type, class T>
-void store_v(const RopeStoreArgs& a, int64_t begin, int64_t end) {
+void store_v(const RopeStoreArgs& a, const Share& share) {
   const KVView& kv = a.kv;
   const int64_t width = a.heads * kv.k_dim + kv.heads * kv.row(), skip = (a.heads + kv.heads) * kv.k_dim;
-  for (int64_t t = begin, next; t < end; t = next) {
+  for (int64_t t = share.begin, next; t < share.end; t = next) {
     const int64_t slot = a.slots[t];
-    const bool both = kv.paired && slot % 2 == 0 && t + 1 < end && a.slots[t + 1] == slot + 1;
+    const bool both = kv.paired && slot % 2 == 0 && t + 1 < share.end && a.slots[t + 1] == slot + 1;
     next = both ? t + 2 : t + 1;
-    const float* x = a.qkv + t * width + skip;
-    for (int64_t head = 0; head < kv.heads; ++head, x += kv.v_dim) {
+    const float* x = a.qkv + t * width + skip + share.first * kv.v_dim;
+    for (int64_t head = share.first; head < share.last; ++head, x += kv.v_dim) {
       if constexpr (coded(type)) {
         store_v_codes<type>(kv, slot, head, x);
       } else {
@@ -170,31 +177,39 @@ void store_v(const RopeStoreArgs& a, int64_t begin, int64_t end) {
 }
 
 template <KVType type, class T>
-void store_qk(const RopeStoreArgs& a, int64_t t) {
+void store_qk(const RopeStoreArgs& a, int64_t t, const Share& share) {
   const KVView& kv = a.kv;
+  const int64_t each = a.heads / kv.heads;
   const int64_t slot = a.slots[t];
   const float* cos = a.cos + t * a.half;
   const float* sin = a.sin + t * a.half;
   const float* x = a.qkv + t * (a.heads * kv.k_dim + kv.heads * kv.row());
   const TokenNorm q_norm(a.q_norm, x, a.heads, kv.k_dim, a.eps);
-  for (int64_t head = 0; head < a.heads; ++head, x += kv.k_dim) {
+  for (int64_t head = share.first * each; head < share.last * each; ++head) {
     float* q = a.q + (t * a.heads + head) * kv.k_dim;
-    q_norm.write(q, x, head);
+    q_norm.write(q, x + head * kv.k_dim, head);
     rotate(q, cos, sin, a.half);
   }
+  x += a.heads * kv.k_dim;
   const TokenNorm k_norm(a.k_norm, x, kv.heads, kv.k_dim, a.eps);
-  for (int64_t head = 0; head < kv.heads; ++head, x += kv.k_dim) {
+  for (int64_t head = share.first; head < share.last; ++head) {
     alignas(64) float k[kMaxHead];
-    k_norm.write(k, x, head);
+    k_norm.write(k, x + head * kv.k_dim, head);
     rotate(k, cos, sin, a.half);
     store_k<type, T>(kv, slot, head, k);
   }
 }
 
 template <KVType type, class T>
-void store_tokens(const RopeStoreArgs& a, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) store_qk<type, T>(a, t);
-  if (!a.kv.v_in_k) store_v<type, T>(a, begin, end);
+void store_share(const RopeStoreArgs& a, const Share& share) {
+  for (int64_t t = share.begin; t < share.end; ++t) store_qk<type, T>(a, t, share);
+  if (!a.kv.v_in_k) store_v<type, T>(a, share);
+}
+
+// Into how many shares the heads of a token are parted.  A norm of all heads needs all of them.
+int64_t count_shares(const RopeStoreArgs& a) {
+  if (a.q_norm.whole || a.k_norm.whole || a.heads % a.kv.heads != 0 || a.kv.heads < kShares) return 1;
+  return a.tokens * (a.heads + a.kv.heads) * a.kv.k_dim < kLeast ? 1 : kShares;
 }
 
 // Calls f(element, its place) for every stored element of a slot and head.
@@ -221,16 +236,19 @@ void move_head(const KVView& kv, int64_t head, const int32_t* src, const int32_t
 
 void rope_store(Pool& pool, const RopeStoreArgs& args);
 void rope_store(Pool& pool, const RopeStoreArgs& args) {
-  pool.run((args.tokens + kTokens - 1) / kTokens, [&](int64_t chunk, int) {
-    const int64_t begin = chunk * kTokens, end = begin + kTokens < args.tokens ? begin + kTokens : args.tokens;
+  const int64_t shares = count_shares(args), each = kTokens * shares;
+  pool.run_portions((args.tokens + each - 1) / each * shares, [&](int64_t chunk, int) {
+    const int64_t begin = chunk / shares * each, end = begin + each < args.tokens ? begin + each : args.tokens;
+    const int64_t part = chunk % shares, heads = args.kv.heads;
+    const Share share{begin, end, heads * part / shares, heads * (part + 1) / shares};
     switch (args.kv.type) {
-      case KVType::f16: return store_tokens<KVType::f16, uint16_t>(args, begin, end);
-      case KVType::bf16: return store_tokens<KVType::bf16, uint16_t>(args, begin, end);
-      case KVType::f32: return store_tokens<KVType::f32, float>(args, begin, end);
-      case KVType::int8: return store_tokens<KVType::int8, uint8_t>(args, begin, end);
-      case KVType::int4: return store_tokens<KVType::int4, uint8_t>(args, begin, end);
-      case KVType::e4m3: return store_tokens<KVType::e4m3, uint8_t>(args, begin, end);
-      case KVType::e5m2: return store_tokens<KVType::e5m2, uint8_t>(args, begin, end);
+      case KVType::f16: return store_share<KVType::f16, uint16_t>(args, share);
+      case KVType::bf16: return store_share<KVType::bf16, uint16_t>(args, share);
+      case KVType::f32: return store_share<KVType::f32, float>(args, share);
+      case KVType::int8: return store_share<KVType::int8, uint8_t>(args, share);
+      case KVType::int4: return store_share<KVType::int4, uint8_t>(args, share);
+      case KVType::e4m3: return store_share<KVType::e4m3, uint8_t>(args, share);
+      case KVType::e5m2: return store_share<KVType::e5m2, uint8_t>(args, share);
     }
   });
 }

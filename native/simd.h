@@ -12,7 +12,8 @@
 //   B8x64   bload bstore set4 (four bytes to every lane) bset1 band bxor as_bytes as_words
 //           lookup(table, v): byte v of 16 in place of each byte v, for bytes up to 15
 //           pick(table, i): entry i & 15 of 16 floats in place of each word i
-//           dot_u8i8 dot_u7i8 dot_i8i8 (four products into each of 16 int32 lanes, exact) dot_bf16
+//           dot_u8i8 dot_u7i8 dot_i8i8 (four products into each of 16 int32 lanes, exact) dot_bf16; the integer ones also
+//           with a place in memory, whose four bytes every lane multiplies with
 //
 // `max(a, b)` is a > b ? a : b and `min(a, b)` is a < b ? a : b: with a NaN, the second operand.
 #pragma once
@@ -43,6 +44,20 @@
 #endif
 
 namespace flyweight::FW_ISA {
+
+// The same four bytes for every lane, read where they are.
+#if defined(FW_ISA_AVX512)
+// As a part of the instruction, which compilers do not do by themselves: half as many of them for a row.
+FW_INLINE I32x16 dot_u8i8(I32x16 acc, B8x64 a, const uint8_t* four) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(a.v), "m"(*reinterpret_cast<const uint8_t(*)[4]>(four)));
+  return acc;
+}
+FW_INLINE I32x16 dot_u7i8(I32x16 acc, B8x64 a, const uint8_t* four) { return dot_u8i8(acc, a, four); }
+#else
+FW_INLINE I32x16 dot_u8i8(I32x16 acc, B8x64 a, const uint8_t* four) { return dot_u8i8(acc, a, set4(four)); }
+FW_INLINE I32x16 dot_u7i8(I32x16 acc, B8x64 a, const uint8_t* four) { return dot_u7i8(acc, a, set4(four)); }
+#endif
+FW_INLINE I32x16 dot_i8i8(I32x16 acc, B8x64 a, const uint8_t* four) { return dot_i8i8(acc, a, set4(four)); }
 
 // f(0), ..., f(N - 1) with constants.  Unlike a loop with a pragma this is unrolled before arrays are given registers, so
 // an array of accumulators never goes through memory.  The body is marked FW_LAMBDA.

@@ -243,10 +243,11 @@ def test_stored_values_are_rounded_to_nearest_even(isa: str, dtype: str) -> None
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dim", "rotated"), [(8, 8), (48, 20), (80, 80), (128, 64), (128, 128)])
-def test_rope_store(isa: str, dim: int, rotated: int) -> None:
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (10, 5)])  # five are parted into four
+def test_rope_store(isa: str, dim: int, rotated: int, heads: int, kv_heads: int) -> None:
     """q, K and V against float64: head norm, half-split rotation; k_dim and v_dim may differ."""
     rng = np.random.default_rng(dim)
-    heads, group, tokens = 4, KVGroup(2, dim, 24), 37
+    group, tokens = KVGroup(kv_heads, dim, 24), 37
     x = normal(rng, tokens, heads + group.heads, dim)
     v = normal(rng, tokens, group.heads, group.v_dim)
     qkv = np.concatenate([x.reshape(tokens, -1), v.reshape(tokens, -1)], axis=1)
