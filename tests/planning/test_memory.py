@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from flyweight.cli.plan.memory import measure_use
 from flyweight.errors import ConfigError
 from flyweight.planning.memory import MemoryPlanner, PlannedUse, find_most
 from flyweight.planning.memory_report import Place, report_memory
@@ -31,6 +32,19 @@ def test_parts_and_weights_add_up(planner: MemoryPlanner) -> None:
     weights = get_rows(report, "weights")
     assert sum(row["bytes"] for row in weights) == parts["weights"]
     assert sum(row["params"] for row in weights) == planner.outline.params
+
+
+def test_a_draft_model_is_a_part_of_the_plan(planner: MemoryPlanner) -> None:
+    pair = replace(planner, draft=planner.outline, _needs={}, _needed={})
+    alone, both = planner.plan(USE), pair.plan(USE)
+    assert both.draft_kv == alone.kv
+    assert both.need == alone.need + alone.weights + alone.rounding + alone.kv
+    assert pair.expect_peak(USE) == planner.expect_peak(USE) + both.draft + both.draft_kv
+    report = report_memory(pair, USE, [Place("here", 1 << 33, 1 << 33)])
+    parts = {row["part"]: row["bytes"] for row in get_rows(report, "parts")}
+    assert parts["draft model's weights"] == alone.weights + alone.rounding
+    with pytest.raises(ConfigError, match="check runs one model; leave draft_model out"):
+        measure_use(pair, USE)
 
 
 def test_the_longest_context_is_the_last_that_fits(planner: MemoryPlanner) -> None:

@@ -154,8 +154,8 @@ def answer(
 
 
 def split_words(words: list[str]) -> tuple[str | None, str | None]:
-    """Two words are model and prompt.  One is a model when it is "stories", names something that is
-    there, or looks like a path; else it is a prompt.
+    """Two words are model and prompt.  One is a model when it is in the package, names something
+    that is there, or looks like a path; else it is a prompt.
     """
     if len(words) > 2:
         raise RequestError(
@@ -167,7 +167,7 @@ def split_words(words: list[str]) -> tuple[str | None, str | None]:
         return None, None
     word = words[0]
     path = word.endswith(MODEL_FILES) or (os.sep in word and not any(c.isspace() for c in word))
-    named = word == "stories" or path or os.path.exists(os.path.expanduser(word))
+    named = word in ("stories", "stories-draft") or path or os.path.exists(os.path.expanduser(word))
     return (word, None) if named else (None, word)
 
 

@@ -75,20 +75,26 @@ class PlannedUse:
 @dataclass
 class MemoryPlanner:
     """Plans uses of one model, on as many `cores`.  What a model needs is worked out once for each
-    number of bits, a use once; `held` bytes are what the process holds already.
+    number of bits, a use once; `held` bytes are what the process holds already.  A `draft` model
+    is counted too, its matrices as they are.
     """
 
     outline: ModelOutline
     ops: Packer
     cores: int
     held: int
+    draft: ModelOutline | None = None
     _needs: dict[float | None, Needs] = field(default_factory=dict)
     _needed: dict[PlannedUse, int] = field(default_factory=dict)
 
     def get_needs(self, bits: float | None) -> Needs:
         if bits not in self._needs:
             kinds = self.outline.kinds if bits is None else assume_bits(self.outline, bits)
-            self._needs[bits] = Needs.of(self.outline.spec, kinds, self.ops)
+            needs = Needs.of(self.outline.spec, kinds, self.ops)
+            if self.draft is not None:
+                second = Needs.of(self.draft.spec, self.draft.kinds, self.ops)
+                needs = replace(needs, draft=second)
+            self._needs[bits] = needs
         return self._needs[bits]
 
     def plan(self, use: PlannedUse) -> MemoryPlan:
@@ -105,7 +111,7 @@ class MemoryPlanner:
         settings = Settings(**use.list_options(), prompt_logprob_rows=0)
         plan = self._plan(use, settings, served=False)
         step = max(plan.step - SLACK, plan.logits)
-        return plan.base + plan.weights + plan.kv + plan.books + step
+        return plan.base + plan.weights + plan.draft + plan.kv + plan.draft_kv + plan.books + step
 
     def _plan(self, use: PlannedUse, settings: Settings, *, served: bool) -> MemoryPlan:
         machine = Machine(self.cores, UNLIMITED, UNLIMITED)

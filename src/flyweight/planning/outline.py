@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flyweight.config import Settings
-from flyweight.describe import DEFAULT_MODEL, LoadListener, find, read_plan, read_spec
+from flyweight.describe import DEFAULT_MODEL, INSIDE, LoadListener, find, read_plan, read_spec
 from flyweight.errors import CheckpointError, nearest
 from flyweight.models.registry import find_family
 from flyweight.ops.grouped import count_block
@@ -80,7 +80,7 @@ def outline_model(settings: Settings, tell: LoadListener) -> ModelOutline:
     if (path / "config.json").is_file() and not any(map(_is_weight, path.iterdir())):
         return _outline_config(read_json(path / "config.json"), path.name)
     name = None if path.exists() else parse_hub_name(model, settings.revision)
-    if name is None and not path.exists() and model != DEFAULT_MODEL:
+    if name is None and not path.exists() and model not in INSIDE:
         raise CheckpointError(
             f"model {model!r} is neither a file or folder here, nor a name on the Hub (org/name), "
             f"nor a well-known model: {', '.join(CONFIGS)}{nearest(model.lower(), CONFIGS)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,6 +80,9 @@ def memory(
         typer.Option(metavar="TOKENS", help="Tokens of a sequence.  [default: the model's]"),
     ] = None,
     sequences: Annotated[int, typer.Option(metavar="N", help="Sequences at once.")] = 1,
+    draft_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Draft model that is loaded too.")
+    ] = None,
     engine: Annotated[
         Values, opt.select_settings("kv_cache_dtype", "threads", "revision", "offline")
     ],
@@ -110,7 +113,7 @@ def memory(
 
         places = where.list_places()
         settings = Settings.of(model=model, **engine)
-        planner = open_planner(settings)
+        planner = open_planner(settings, draft_model)
         use = make_use(planner, settings, (bits, context), sequences)
         measured = measure_use(planner, use) if check else None
         report = report_memory(planner, use, places, measured)
@@ -143,6 +146,8 @@ def measure_use(planner: MemoryPlanner, use: PlannedUse) -> dict[str, int]:
     from flyweight.planning.memory_probe import probe_memory
 
     path = planner.outline.path
+    if planner.draft is not None:
+        raise ConfigError("check runs one model; leave draft_model out")
     if path is None or use.bits is not None:
         why = "a MODEL whose weights are here" if path is None else "the weights as they are"
         raise ConfigError(f"check needs {why}; leave {'it' if path is None else 'bits'} out")
@@ -150,8 +155,8 @@ def measure_use(planner: MemoryPlanner, use: PlannedUse) -> dict[str, int]:
     return probe_memory(options | {"packed_cache": False})
 
 
-def open_planner(settings: Settings) -> MemoryPlanner:
-    """A planner of a model, whose headers are read here."""
+def open_planner(settings: Settings, draft: str | None = None) -> MemoryPlanner:
+    """A planner of a model, and of its draft model, whose headers are read here."""
     from flyweight.build import choose_backend
     from flyweight.plan.machine import measure_resident, read_machine
     from flyweight.planning.memory import MemoryPlanner
@@ -159,7 +164,8 @@ def open_planner(settings: Settings) -> MemoryPlanner:
     outline = read_outline(settings)
     cores = settings.threads or read_machine().cores
     ops = choose_backend(settings, cores)
-    return MemoryPlanner(outline, ops, cores, measure_resident())
+    second = None if draft is None else read_outline(replace(settings, model=draft))
+    return MemoryPlanner(outline, ops, cores, measure_resident(), second)
 
 
 def make_use(

@@ -22,6 +22,7 @@ from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings, read_fault
 from flyweight.describe import (
     DEFAULT_MODEL,
+    INSIDE,
     LoadListener,
     ModelDescription,
     check_quality,
@@ -106,7 +107,7 @@ def name_model(model: str | os.PathLike[str] | None) -> ServedName:
     """
     given = str(model or DEFAULT_MODEL)
     path = os.path.expanduser(given)
-    if given == DEFAULT_MODEL or not os.path.exists(path):
+    if given in INSIDE or not os.path.exists(path):
         return ServedName(given)
     whole = os.path.abspath(path)
     return ServedName(os.path.basename(whole) or "model", frozenset({given, path, whole}))
