@@ -28,7 +28,7 @@ CYCLES = SpecWorkload("cycles", "tokens that repeat", make_cycles)
 @pytest.fixture(scope="module")
 def bench():
     engine = {"threads": 1, "max_model_len": 256}
-    made = open_bench("stories", choose_configs(ALWAYS, 4), engine, 24, True, None)
+    made = open_bench("stories", choose_configs(ALWAYS, 4), engine, (4000, 24), True, None)
     made.clock = map(float, count()).__next__  # a second between two looks at the clock
     return made
 

@@ -29,7 +29,7 @@ LOSS = 0.0075  # of the time, that drafts may lose
 CREDIT, MOST_CREDIT = 2.0, 6.0  # plain steps that may be lost at the start, and later at once
 LOOKS = 0.0075  # of the time, for looking whether drafts would be right
 MOST_LOOKS = 4.0  # that may be saved up
-LONGEST_WAIT = 64  # steps until the next look, if one took longer than that pays
+LONGEST_WAIT = 1024  # steps until the next look, if one took longer than that pays
 REFRESH = 128  # steps after which a plain step is measured again
 HELD = 8  # plain steps that are counted at once while nothing is drafted
 SLOW = 4  # drafts after which what is found for all is computed again
@@ -119,6 +119,9 @@ class DraftController:
         return self._verifying or self._waiting or self._accounts.looks >= 0
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
+        if not seqs:  # those to come are taken to be like the last
+            self.depths = []
+            return []
         for one in seqs:
             self._judge(one)
         verified = self._choose_depths(seqs, batch)

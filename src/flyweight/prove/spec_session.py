@@ -12,7 +12,7 @@ from flyweight.config import Settings
 from flyweight.describe import LoadListener
 from flyweight.draft.methods import DrafterParts, make_drafter
 from flyweight.prove.spec_runs import OFF, SpecBench, SpecSide
-from flyweight.prove.spec_texts import MANUAL, TextLimits
+from flyweight.prove.spec_texts import TextLimits
 from flyweight.speculation import METHODS, SpeculationConfig, read_speculation
 
 SEQS = 8  # computed at once
@@ -31,10 +31,13 @@ def choose_configs(given: str | None, tokens: int) -> list[SpeculationConfig]:
 
 
 def open_bench(
-    model: str, configs: Sequence[SpeculationConfig], engine: Mapping[str, Any], answer: int,
-    replayed: bool, listener: LoadListener | None,
+    model: str, configs: Sequence[SpeculationConfig], engine: Mapping[str, Any],
+    lengths: tuple[int, int], replayed: bool, listener: LoadListener | None,
 ) -> SpecBench:  # fmt: skip
-    """The engine with its sides, off first."""
+    """The engine with its sides, off first; `lengths` are the most tokens of a prompt, and those
+    of an answer.
+    """
+    prompt, answer = lengths
     settings = Settings.of(
         model=model, max_num_seqs=SEQS, speculative_config=configs[0].write(), **engine
     )
@@ -46,6 +49,6 @@ def open_bench(
         parts = DrafterParts(loaded.limits, loaded.spec.vocab)
         drafter = made if i == 0 else make_drafter(config, parts)
         sides.append(SpecSide(config.method, drafter, loaded.engine, config.adaptive))
-    context = min(loaded.limits.max_model_len, MANUAL)
+    context = min(loaded.limits.max_model_len, prompt + answer)
     limits = TextLimits(loaded.tokenizer, loaded.spec.vocab, context, answer)
     return SpecBench(loaded, sides, limits, replayed)

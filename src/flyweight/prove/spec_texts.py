@@ -69,7 +69,7 @@ def make_manual(limits: TextLimits, round: int) -> list[SpecPrompt]:
     """Steps that differ in their number, another beginning in every round."""
     steps = [STEP.format(number=100 * (round + 2) + i) for i in range(MANUAL // 8)]
     tokens = limits.tokenizer.encode("".join(steps), parse_special=False)
-    length = min(MANUAL, limits.context) - limits.answer
+    length = min(MANUAL, limits.context - limits.answer)
     return [limits.fit(tokens[:length], tokens[length:], MANUAL)]
 
 

@@ -17,7 +17,7 @@ from flyweight.errors import ConfigError, nearest
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.prove.spec_texts import SpecWorkload
 
-MOST_ANSWER, MOST_ROUNDS = 4096, 1000
+MOST_PROMPT, MOST_ANSWER, MOST_ROUNDS = 1 << 20, 4096, 1000
 
 
 @expand
@@ -37,6 +37,7 @@ def spec(
     num_speculative_tokens: Annotated[
         int, typer.Option(metavar="N", help="Most draft tokens in a step.")
     ] = 10,
+    input_len: Annotated[int, typer.Option(metavar="N", help="Most tokens of a prompt.")] = 4000,
     output_len: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 96,
     rounds: Annotated[
         int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds to measure.")
@@ -57,6 +58,7 @@ def spec(
     summarising and code repair are made of the data sets in FLYWEIGHT_DATA.
     """
     out.check()
+    whole("input_len", input_len, 16, MOST_PROMPT)
     whole("output_len", output_len, 2, MOST_ANSWER)
     whole("repetitions", rounds, 2, MOST_ROUNDS)
     from flyweight.cli.bench.progress import show_measuring
@@ -67,7 +69,9 @@ def spec(
     chosen = choose_workloads(list(list_workloads(find_data_folder())), workload)
     configs = choose_configs(speculative_config, num_speculative_tokens)
     with show_measuring() as listener:
-        bench = open_bench(str(model), configs, asdict(engine), output_len, replay, listener)
+        bench = open_bench(
+            str(model), configs, asdict(engine), (input_len, output_len), replay, listener
+        )
         runs = {work.name: bench.run(work, rounds) for work in chosen}
     whats = {work.name: work.what for work in chosen}
     most = configs[0].num_speculative_tokens
