@@ -376,8 +376,8 @@ def _make_engine(
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
     adapters = tuple(settings.adapters)
     engine = Engine(scheduler, runner, drafter, EngineMetrics(), adapters, grammars)
-    if settings.speculation is not None and settings.speculation.adaptive:
-        engine.drafts.adapt()
+    if settings.speculation is not None:
+        engine.drafts.configure(settings.speculation)
     if not settings.kv_cache:
         engine.add_hook(Recomputation(scheduler))
     return engine

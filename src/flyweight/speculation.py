@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyweight.errors import CheckpointError, ConfigError, nearest
-from flyweight.validation.setting import whole
+from flyweight.validation.setting import check_choice, whole
 from flyweight.validation.token_tree import read_token_tree
 from flyweight.validation.untrusted import parse_object, shown, spell
 
@@ -134,7 +134,8 @@ METHODS: Mapping[str, SpeculationMethod] = {
         SpeculationMethod("cascade", "a small model drafts, and a large one refines"),
     )
 }  # fmt: skip
-COMMON = ("method", "num_speculative_tokens", "adaptive")
+COMMON = ("method", "num_speculative_tokens", "adaptive", "verifier")
+VERIFIERS = ("coupled", "rejection")
 # vLLM's keys that some method of it has: known, so that they are refused by name
 OTHERS = (
     "model", "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
@@ -145,13 +146,22 @@ OTHERS = (
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
     """At most `num_speculative_tokens` draft tokens a step, drafted by `method`, whose own keys are
-    the `options`; an `adaptive` one drafts fewer where more would not pay.
+    the `options`; an `adaptive` one drafts fewer where more would not pay.  The verifier `coupled`
+    keeps the very text, `rejection` its distribution.
     """
 
     method: str
     num_speculative_tokens: int
     options: Mapping[str, Any] = field(default_factory=dict)
     adaptive: bool = True
+    verifier: str = VERIFIERS[0]
+
+    @property
+    def promise(self) -> str:
+        """What is drafted, and what drafts do not change."""
+        fewer = "fewer where more would not pay; " if self.adaptive else ""
+        same = "have the same distribution" if self.verifier == "rejection" else "are the same"
+        return f"{fewer}answers {same} with and without"
 
     def describe(self) -> str:
         """In few words."""
@@ -166,6 +176,7 @@ class SpeculationConfig:
             "num_speculative_tokens": self.num_speculative_tokens,
             **dict(self._given()),
             **({} if self.adaptive else {"adaptive": False}),
+            **({} if self.verifier == VERIFIERS[0] else {"verifier": self.verifier}),
         }
 
     def _given(self) -> list[tuple[str, Any]]:
@@ -197,11 +208,13 @@ def read_speculation(given: object) -> SpeculationConfig | None:
         raise ConfigError(
             "is missing", f"{SETTING}.num_speculative_tokens", allowed=f"1 to {MOST_DRAFTS}"
         )
-    adaptive = found.get("adaptive", True)
+    adaptive, verifier = found.get("adaptive", True), found.get("verifier", VERIFIERS[0])
     if not isinstance(adaptive, bool):
         path = f"{SETTING}.adaptive"
         raise ConfigError("is not valid", path, value=adaptive, allowed="true or false")
-    return SpeculationConfig(method.name, int(tokens), _read_options(found, method), adaptive)
+    check_choice(f"{SETTING}.verifier", verifier, VERIFIERS)
+    options = _read_options(found, method)
+    return SpeculationConfig(method.name, int(tokens), options, adaptive, verifier)
 
 
 def _parse_text(text: str) -> dict[str, Any]:

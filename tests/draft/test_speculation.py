@@ -45,6 +45,15 @@ def test_a_mapping_text_and_what_was_read_mean_the_same(given, options) -> None:
     assert isinstance(make_drafter(found, DrafterParts(LIMITS, 100)), NgramDrafter)
 
 
+def test_the_verifier_is_kept() -> None:
+    given = {"method": "ngram", "num_speculative_tokens": 3, "verifier": "rejection"}
+    found = Settings.of(speculative_config=given).speculation
+    assert found is not None and found.verifier == "rejection"
+    assert found == read_speculation(found.write()) and "distribution" in found.promise
+    plain = read_speculation(given | {"verifier": "coupled"})
+    assert plain is not None and "verifier" not in plain.write()
+
+
 def test_nothing_given_means_off() -> None:
     assert read_speculation("") is None and Settings().speculation is None
     assert choose_engine({"speculative_config": None}).settings.draft_tokens == 0
@@ -75,6 +84,10 @@ REFUSED: list[tuple[object, str]] = [
         {"num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3},
         "speculative_config.prompt_lookup_min = 3 is out of range; allowed: a whole number, 1 to "
         "2; nearest valid: 2",
+    ),
+    (
+        {"num_speculative_tokens": 3, "verifier": "rejecting"},
+        "speculative_config.verifier = 'rejecting' is not valid; allowed: coupled, rejection (did",
     ),
     ({"num_speculative_tokens": 3, "revision": "main"}, "does not apply to ngram; leave it out"),
 ]

@@ -19,11 +19,15 @@ from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
+from flyweight.ops.reference_sample import WORD
+from flyweight.ops.rejection import list_distributions
 from flyweight.sampling.arrays import LogitsRow, OptionColumns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling_params import SamplingParams
-from flyweight.wire import I32, Batch, SampleBatch, Tensor
+from flyweight.wire import F32, I32, Batch, SampleBatch, Tensor
 
+# where drafts end may depend on what was drawn, which the target's draw there must not
+OWN_NUMBERS = 0x2545F4914F6CDD1D
 NO_ROWS: I32 = np.zeros(0, np.int32)
 
 
@@ -39,6 +43,7 @@ class DraftRow:
     token: int
     position: int
     drawn: list[int] = field(default_factory=list)
+    probs: list[F32] = field(default_factory=list)
 
     @property
     def growing(self) -> bool:
@@ -64,12 +69,17 @@ class DraftRow:
 
 class ModelDrafter:
     """A `Drafter` with a model of its own and K/V `layers` in the target's blocks.  `ids` maps the
-    vocabularies where they differ.
+    vocabularies where they differ.  With `probs`, drafts say what each token was drawn from, for
+    rejection sampling, and are drawn with random numbers of their own.
     """
 
     taps = ()
 
-    def __init__(self, model: Decoder, layers: Sequence[KVLayer], ids: IdMap | None = None) -> None:
+    def __init__(
+        self, model: Decoder, layers: Sequence[KVLayer], ids: IdMap | None = None, *,
+        probs: bool = False,
+    ) -> None:  # fmt: skip
+        self.probs = probs
         self.model, self.ops, self.layers, self.ids = model, model.ops, layers, ids
         self.block_size = layers[0].block_size
         self._options: dict[Hashable, SequenceOptions] = {}
@@ -93,16 +103,24 @@ class ModelDrafter:
             known = tokens if self.ids is None else self.ids.to_target[tokens]
             for row, *token in zip(growing, tokens.tolist(), known.tolist(), strict=True):
                 row.take(*token)
-        return [Draft(tuple(row.drawn)) for row in rows]
+        return [self._finish(row) for row in rows]
 
     def forget(self, id: Hashable) -> None:
         self._options.pop(id, None)
+
+    def _finish(self, row: DraftRow) -> Draft:
+        count = len(row.drawn)
+        probs = np.stack(row.probs[:count]) if self.probs and count else None
+        return Draft(tuple(row.drawn), probs=probs)
 
     def _begin(self, request: DraftRequest) -> DraftRow:
         options = self._options.get(request.id)
         if options is None:
             same = self.ids is None
-            options = self._options[request.id] = make_draft_options(request.sampling, same)
+            options = make_draft_options(request.sampling, same)
+            if self.probs:
+                options = replace(options, seed=(options.seed ^ OWN_NUMBERS) & WORD)
+            self._options[request.id] = options
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)
@@ -116,7 +134,12 @@ class ModelDrafter:
         sampling = self._columns([row.make_logits_row() for row in rows])
         batch = make_batch(rows, self.block_size, sampling)
         hidden = self.model.compute_hidden(batch, self.layers, batch.rows)
-        return self.ops.sample(self.model.compute_logits(hidden), batch.sampling).tokens
+        logits = self.model.compute_logits(hidden)
+        if self.probs:
+            drawn_from = list_distributions(self.ops.fetch(logits), batch.sampling)
+            for row, probs in zip(rows, drawn_from, strict=True):
+                row.probs.append(probs if self.ids is None else self.ids.spread(probs))
+        return self.ops.sample(logits, batch.sampling).tokens
 
 
 def make_draft_options(sampling: DraftSampling, same: bool) -> SequenceOptions:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyweight.wire import I32
+from flyweight.wire import F32, I32
 
 LEAST_SHARE = 0.9  # of the target's tokens that a draft model must have, to draft by ids
 Token = tuple[str, bytes]  # a piece as the file has it, and the bytes of its text
@@ -28,6 +28,16 @@ class IdMap:
     def share(self) -> float:
         """The share of the target's tokens that are mapped."""
         return float((self.to_draft >= 0).mean())
+
+    def spread(self, probs: F32) -> F32:
+        """The draft model's probabilities of the target's tokens, where the token drawn is one of
+        both: [V of the draft] -> [V of the target].
+        """
+        out = np.zeros(len(self.to_draft), np.float32)
+        both = self.to_draft >= 0
+        out[both] = probs[self.to_draft[both]]
+        total = out.sum(dtype=np.float64)
+        return out if total == 0 else (out / total).astype(np.float32)
 
 
 def is_same(target: Sequence[Token], draft: Sequence[Token]) -> bool:

@@ -78,9 +78,7 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row(
         "speculative_config",
         f"{drafts.method}, {most} tokens a step" if drafts else "off",
-        "fewer where more would not pay; answers are the same with and without"
-        if drafts and drafts.adaptive
-        else "answers are the same with and without",
+        drafts.promise if drafts else "answers are the same with and without",
     )
     yield row("threads", plan.sizing.threads, "threads that compute")
     if settings.backend == "cuda":

@@ -23,8 +23,10 @@ from flyweight.engine.draft_limits import (
     OfferedDraft,
 )
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.proposals import DraftProbs
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
+from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
@@ -35,6 +37,7 @@ LOG = logging.getLogger("flyweight")
 class Drafts:
     """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft;
     `limits` decides how many tokens each may have, `ended` are the sequences whose drafter failed.
+    With `probs`, tokens are verified by rejection sampling.
     """
 
     def __init__(
@@ -46,11 +49,23 @@ class Drafts:
         self.stores = isinstance(drafter, StoringDrafter)
         self.ended: set[Hashable] = set()
         self.vocab = scheduler.limits.vocab
+        self.probs: DraftProbs | None = None
         self._produced = 0  # tokens, up to the newest step
+
+    def configure(self, config: SpeculationConfig) -> None:
+        """Chooses how drafts are limited and verified."""
+        if config.adaptive:
+            self.adapt()
+        if config.verifier == "rejection":
+            self.reject()
 
     def adapt(self) -> None:
         """From now on drafts are limited to what pays."""
         self.limits = DraftController(self.scheduler.limits.draft_tokens)
+
+    def reject(self) -> None:
+        """From now on drafts are verified by rejection sampling."""
+        self.probs = DraftProbs(self.vocab)
 
     def begin(self) -> None:
         """A step begins."""
@@ -168,6 +183,8 @@ class Drafts:
                 except Exception as error:
                     self._end_all(error)
             self.limits.forget(id)
+            if self.probs is not None:
+                self.probs.forget(id)
             live = self.scheduler.by_id.get(id[0], ())
             if id in self.ended and all(seq.index != id[1] for seq in live):
                 self.ended.remove(id)
@@ -181,7 +198,7 @@ class Drafts:
         try:
             drafts = self.drafter.propose(requests)
             pairs = zip(requests, drafts, strict=True)
-            return [self._read(draft, request.limit) for request, draft in pairs]
+            return [self._read(draft, request) for request, draft in pairs]
         except Exception as error:
             if len(requests) > 1:
                 return [draft for request in requests for draft in self._call([request])]
@@ -190,9 +207,12 @@ class Drafts:
             LOG.warning("drafting ends for sequence %s: %s", id, describe_failure(error))
             return [OfferedDraft([])]
 
-    def _read(self, draft: Draft, limit: int) -> OfferedDraft:
+    def _read(self, draft: Draft, request: DraftRequest) -> OfferedDraft:
         """The first tokens of a draft.  Raises for those that the model could not compute."""
-        tokens, vocab = [to_index(token) for token in draft.tokens[:limit]], self.vocab
+        limit, vocab = request.limit, self.vocab
+        tokens = [to_index(token) for token in draft.tokens[:limit]]
+        if self.probs is not None:
+            self.probs.take(request.id, draft)
         if tokens and (min(tokens) < 0 or max(tokens) >= vocab):
             raise ValueError(f"draft tokens {tokens} are not all in 0 to {vocab - 1}")
         if draft.parents is None:

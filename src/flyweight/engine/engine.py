@@ -163,6 +163,9 @@ class Engine:
             hook.mark([plan.chunks[i] for i in places], marks)
         block = self.scheduler.limits.block_size
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
+        if self.drafts.probs is not None:
+            proposals = self.drafts.probs.list_proposals(plan)
+            batch.sampling = replace(batch.sampling, proposals=proposals)
         sampled = self._run(plan, batch, marks)
         produced = self._verify(plan, sampled, marks)
         for hook, places in hooked:

@@ -15,6 +15,7 @@ from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.processors import apply
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import KVLayer
+from flyweight.ops.rejection import settle_proposals
 from flyweight.wire import I32, Batch, Sampled, Tensor
 
 
@@ -100,7 +101,11 @@ class Runner:
             logits = self.model.compute_logits(x[:wanted])
             if reads or edits:
                 logits = self._show_logits(logits, edits, reads)
-            sampled = self.ops.sample(logits, batch.sampling)
+            sampling = batch.sampling
+            if sampling.proposals is not None:
+                given = settle_proposals(self.ops.fetch(logits), sampling)
+                sampling = replace(sampling, given=given)
+            sampled = self.ops.sample(logits, sampling)
         else:
             sampled = _make_empty()
         if batch.hidden is not None:

@@ -279,6 +279,8 @@ def _draw_rare(logits: F32, s: SampleBatch) -> tuple[I32, F64]:
     """The tokens known before the kernel starts, and mirostat's state after: [R] each."""
     given, mu = s.given.copy(), np.full(len(logits), np.nan)
     for r, cut in find_cuts(s).items():
+        if given[r] >= 0:
+            continue
         adjusted = adjust(logits[r], s, r)
         adjusted[np.isnan(adjusted)] = -np.inf  # as in the kernel
         given[r], mu[r] = choose(adjusted, s, r, cut)

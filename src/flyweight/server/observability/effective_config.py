@@ -252,7 +252,7 @@ def _list_steps(
     drafts = settings.speculation
     yield FeatureRow(
         "speculation", requests.of("speculative-config"), drafts.method if drafts else "off",
-        f"{drafts.describe()}; the answer is the same with and without"
+        f"{drafts.describe()}; {drafts.promise}"
         if drafts else "not requested",
         "accepted", "draft tokens accepted", expected=drafts is not None,
     )  # fmt: skip

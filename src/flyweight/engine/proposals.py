@@ -1,0 +1,66 @@
+"""The draft tokens of a plan as the sampler verifies them by rejection sampling, with what each was
+drawn from.
+
+Invariant: a tree is left to the coupled verifier.  Probabilities are of the newest drafts only.
+"""
+
+from array import array
+from collections.abc import Hashable
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+from flyweight.draft.drafter import Draft
+from flyweight.engine.step import Plan
+from flyweight.wire import F32, Proposals
+
+
+class DraftProbs:
+    """What draft tokens were drawn from, by sequence; nothing for those that were not drawn."""
+
+    def __init__(self, vocab: int) -> None:
+        self.vocab = vocab
+        self.known: dict[Hashable, F32] = {}
+
+    def take(self, id: Hashable, draft: Draft) -> None:
+        """Keeps those of a draft, in place of the sequence's last ones.  Raises `ValueError`."""
+        self.known.pop(id, None)
+        if draft.probs is not None:
+            count, width = draft.probs.shape
+            if count != len(draft.tokens):
+                raise ValueError(f"{count} rows of probs for {len(draft.tokens)} tokens")
+            more = max(0, self.vocab - width)  # ids that only one of the models has
+            self.known[id] = np.pad(draft.probs[:, : self.vocab], ((0, 0), (0, more)))
+
+    def forget(self, id: Hashable) -> None:
+        self.known.pop(id, None)
+
+    def list_proposals(self, plan: Plan) -> Proposals | None:
+        """The draft tokens that a plan verifies; None where it has none."""
+        rows, tokens, starts = array("i"), array("i"), array("i", (0,))
+        probs: list[tuple[int, F32 | None]] = []
+        for chunk in plan.chunks:
+            count, seq = len(chunk.drawn) - 1, chunk.seq
+            if count < 1 or seq.parents is not None:
+                continue
+            rows.extend(range(chunk.drawn.start, chunk.drawn.stop - 1))
+            tokens.extend(seq.draft[:count])
+            starts.append(len(rows))
+            probs.append((count, self.known.get((seq.request.id, seq.index))))
+        if not rows:
+            return None
+        return Proposals(
+            np.frombuffer(rows, np.int32),
+            np.frombuffer(tokens, np.int32),
+            np.frombuffer(starts, np.int32),
+            join_probs(probs, self.vocab),
+        )
+
+
+def join_probs(found: Seq[tuple[int, F32 | None]], vocab: int) -> F32 | None:
+    """Of drafts with so many tokens, what each token was drawn from; zeros where it was not."""
+    if all(probs is None for _, probs in found):
+        return None
+    return np.concatenate(
+        [np.zeros((n, vocab), np.float32) if p is None else p[:n] for n, p in found]
+    )

@@ -1,0 +1,382 @@
+"""Rejection sampling: whatever is drafted, tokens have the target's distribution (chi-square), and
+mistakes that are easily made are noticed.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import erfc, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from random_models import answers, engine, random_model, request
+
+from flyweight.draft.model import ModelDrafter
+from flyweight.draft.vocabulary import IdMap
+from flyweight.engine.engine import Engine
+from flyweight.kv.memory import allocate_kv
+from flyweight.llm import LLM
+from flyweight.models.decoder import Decoder
+from flyweight.ops.cpu import CpuOps
+from flyweight.ops.reference import ReferenceOps
+from flyweight.ops.reference_sample import draw_uniform
+from flyweight.ops.rejection import STREAMS, compute_distribution, settle_proposals, verify
+from flyweight.sampling.arrays import LogitsRow, columns
+from flyweight.sampling.options import SequenceOptions
+from flyweight.types import Request, SamplingParams
+from flyweight.wire import Proposals
+
+VOCAB, DRAWS = 50, 100_000
+LEAST = 1e-4  # of a p-value
+Reals = NDArray[np.float64]
+
+
+def compute_p_value(counts: Reals, expected: Reals) -> float:
+    """Of Pearson's statistic, by Wilson and Hilferty's approximation; bins of less than 5 expected
+    are one.
+    """
+    assert not counts[expected == 0].any(), "drawn, and impossible"
+    few = (expected < 5) & (expected > 0)
+    kept = expected >= 5
+    seen = np.append(counts[kept], counts[few].sum())
+    due = np.append(expected[kept], expected[few].sum())
+    seen, due = seen[due > 0], due[due > 0]
+    degrees = len(due) - 1
+    if degrees == 0:
+        return 1.0
+    x = (((seen - due) ** 2 / due).sum() / degrees) ** (1 / 3)
+    spread = 2 / (9 * degrees)
+    return 0.5 * erfc((x - (1 - spread)) / sqrt(2 * spread))
+
+
+def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def draw_uniforms(seed: Any, choice: Any, position: Any, stream: int = 0) -> Reals:
+    """`draw_uniform` of arrays."""
+    seed, choice, position = (np.array(key, np.uint64, ndmin=1) for key in (seed, choice, position))
+    h = mix(seed + np.uint64(0x9E3779B97F4A7C15))
+    h = mix(h ^ choice * np.uint64(0xD1B54A32D192ED03))
+    h = mix(h ^ position * np.uint64(0x8CB92BA72F3D8DD7))
+    if stream:
+        h = mix(h ^ np.uint64(stream))
+    return (h >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def test_the_numbers_are_the_engines() -> None:
+    keys = np.arange(50)
+    for stream in (0, *STREAMS):
+        expected = [draw_uniform(i, i % 3, 7 * i, stream) for i in range(50)]
+        assert draw_uniforms(keys, keys % 3, 7 * keys, stream).tolist() == expected
+
+
+def soften(logits: Reals, temperature: float = 1.0) -> Reals:
+    p = np.exp((logits - logits.max()) / temperature)
+    return p / p.sum()
+
+
+def cut(p: Reals, top_k: int = VOCAB, top_p: float = 1.0) -> Reals:
+    """The best k, and of these the fewest that hold `top_p` of their mass."""
+    order = np.argsort(-p)[:top_k]
+    share = p[order] / p[order].sum()
+    keep = 1 + int(np.searchsorted(share.cumsum(), top_p))
+    out = np.zeros(len(p))
+    out[order[:keep]] = p[order[:keep]]
+    return out / out.sum()
+
+
+LOGITS = np.random.default_rng(3).normal(0, 1.5, VOCAB).astype(np.float32)
+OTHERS = np.random.default_rng(4).normal(0, 1.5, VOCAB)
+HISTORY = [1, 2, 2, 3, 9, 9, 9, 30, 31, 32]  # of which the first two are the prompt
+KNOWN, DRAWN = sorted(set(HISTORY)), HISTORY[2:]
+
+
+def penalise(logits: Reals) -> Reals:
+    out = logits.copy()
+    for token in KNOWN:
+        out[token] = out[token] / 1.5 if out[token] > 0 else out[token] * 1.5
+    for token in set(DRAWN):
+        out[token] -= 0.4 * DRAWN.count(token) + 0.3
+    return out
+
+
+LOW, HIGH = np.arange(VOCAB) < 25, np.arange(VOCAB) >= 25
+WIDE = LOGITS.astype(np.float64)
+CASES: dict[str, tuple[dict[str, Any], Reals, Reals]] = {  # options, what they mean, the draft's
+    "plain": ({"temperature": 1.0}, soften(WIDE), soften(OTHERS)),
+    "hot": ({"temperature": 2.0}, soften(WIDE, 2.0), soften(OTHERS, 0.3)),
+    "disjoint": (
+        {"temperature": 1.0, "allowed_token_ids": tuple(range(25))},
+        cut(soften(WIDE) * LOW), cut(soften(OTHERS) * HIGH),
+    ),
+    "top-k": ({"temperature": 1.0, "top_k": 7}, cut(soften(WIDE), 7), soften(OTHERS)),
+    "top-p": ({"temperature": 0.8, "top_p": 0.7}, cut(soften(WIDE, 0.8), top_p=0.7),
+              soften(OTHERS)),
+    "top-k and top-p": (
+        {"temperature": 1.2, "top_k": 20, "top_p": 0.8}, cut(soften(WIDE, 1.2), 20, 0.8),
+        cut(soften(OTHERS), 12),
+    ),
+    "penalties": (
+        {"temperature": 1.0, "repetition_penalty": 1.5, "frequency_penalty": 0.4,
+         "presence_penalty": 0.3}, soften(penalise(WIDE)), soften(WIDE),
+    ),
+    "one token": ({"temperature": 1.0}, soften(WIDE), np.eye(VOCAB)[WIDE.argmax()]),
+    "a token that cannot be": (
+        {"temperature": 1.0, "top_k": 5}, cut(soften(WIDE), 5), np.eye(VOCAB)[WIDE.argmin()],
+    ),
+    "the same": ({"temperature": 1.0, "top_p": 0.9}, cut(soften(WIDE), top_p=0.9),
+                 cut(soften(WIDE), top_p=0.9)),
+}  # fmt: skip
+
+
+def make_rows(options: dict[str, Any], count: int = 1) -> Any:
+    own = [SequenceOptions(SamplingParams(**options), seed, 0, 2) for seed in range(count)]
+    return columns([LogitsRow(one, len(HISTORY), HISTORY) for one in own])
+
+
+def draw(q: Reals, numbers: Reals) -> NDArray[np.int32]:
+    reach = q.cumsum()
+    return np.searchsorted(reach, numbers * reach[-1], side="right").astype(np.int32)
+
+
+def draw_verified(
+    case: str, check: Callable[..., Any] = verify, keys: str = "seed"
+) -> tuple[Reals, Reals]:
+    """Counts of the tokens that come out, and those that are due."""
+    options, expected, q = CASES[case]
+    p = compute_distribution(LOGITS, make_rows(options), 0)
+    varied = np.arange(DRAWS)
+    given = {"seed": 11, "choice": 0, "position": 5} | {keys: varied}
+    drafted = draw(q, draw_uniforms(**given))
+    numbers = tuple(draw_uniforms(**given, stream=stream) for stream in STREAMS)
+    q32 = np.broadcast_to(q.astype(np.float32), (DRAWS, VOCAB))
+    tokens = check(np.broadcast_to(p, (DRAWS, VOCAB)), q32, drafted, numbers)
+    return np.bincount(tokens, minlength=VOCAB).astype(float), expected * DRAWS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_distribution_is_the_targets(case: str) -> None:
+    assert compute_p_value(*draw_verified(case)) > LEAST
+
+
+@pytest.mark.parametrize("keys", ["choice", "position"])
+def test_it_is_over_choices_and_over_positions_too(keys: str) -> None:
+    assert compute_p_value(*draw_verified("top-k and top-p", keys=keys)) > LEAST
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_handed_out_is_what_the_sampler_draws_from(case: str) -> None:
+    options, expected, _ = CASES[case]
+    p = compute_distribution(LOGITS, make_rows(options), 0)
+    assert np.abs(p - expected).max() < 1e-6
+    rows = make_rows(options, 4000)
+    drawn = ReferenceOps().sample(np.tile(LOGITS, (4000, 1)), rows).tokens
+    counts = np.bincount(drawn, minlength=VOCAB).astype(float)
+    assert compute_p_value(counts, 4000 * expected) > LEAST
+
+
+def test_equal_distributions_accept_everything() -> None:
+    p = np.broadcast_to(soften(WIDE).astype(np.float32), (DRAWS, VOCAB))
+    keys = np.arange(DRAWS)
+    drafted = draw(soften(WIDE), draw_uniforms(keys, 0, 1))
+    numbers = tuple(draw_uniforms(keys, 0, 1, stream) for stream in STREAMS)
+    assert (verify(p, p, drafted, numbers) == drafted).all()
+
+
+def test_as_many_are_accepted_as_can_be() -> None:
+    """The sum of min(p, q), which no verifier exceeds."""
+    p, q = soften(WIDE), soften(OTHERS)
+    keys = np.arange(DRAWS)
+    drafted = draw(q, draw_uniforms(keys, 0, 1))
+    numbers = tuple(draw_uniforms(keys, 0, 1, stream) for stream in STREAMS)
+    wide = [np.broadcast_to(x.astype(np.float32), (DRAWS, VOCAB)) for x in (p, q)]
+    share = (verify(*wide, drafted, numbers) == drafted).mean()
+    most = np.minimum(p, q).sum()
+    assert abs(share - most) < 5 * sqrt(most * (1 - most) / DRAWS)
+
+
+def forget_the_residual(p: Any, q: Any, drafted: Any, numbers: Any) -> Any:
+    """The founding documents' code: after a rejection it draws from p itself."""
+    return verify(p, np.where(np.arange(VOCAB) == drafted[:, None], q, 0), drafted, numbers)
+
+
+def divide_the_wrong_way(p: Any, q: Any, drafted: Any, numbers: Any) -> Any:
+    kept = numbers[0] * p[np.arange(len(p)), drafted] < q[np.arange(len(p)), drafted]
+    return np.where(kept, drafted, verify(p, q, drafted, (np.ones(len(p)), numbers[1])))
+
+
+def use_one_number_twice(p: Any, q: Any, drafted: Any, numbers: Any) -> Any:
+    return verify(p, q, drafted, (numbers[0], numbers[0]))
+
+
+@pytest.mark.parametrize("bug", [forget_the_residual, divide_the_wrong_way, use_one_number_twice])
+def test_a_seeded_bug_is_noticed(bug: Callable[..., Any]) -> None:
+    assert compute_p_value(*draw_verified("plain", bug)) < LEAST
+
+
+# --- drafts of several tokens ---
+
+STATES = 6
+TABLE = np.random.default_rng(7).normal(0, 1.2, (STATES, STATES)).astype(np.float32)
+DRAFTS = np.random.default_rng(8).normal(0, 1.2, (STATES, STATES))
+
+
+def count_pairs(chains: int, order: Callable[[Reals], Reals] = lambda probs: probs) -> Reals:
+    """The first two tokens after 0 of a chain of states, of which two are drafted: [S,S].  `order`
+    is how the drafts' probabilities are laid.
+    """
+    q = np.array([soften(row) for row in DRAFTS])
+    p = np.array([soften(row.astype(np.float64)) for row in TABLE])
+    pairs = np.zeros((STATES, STATES))
+    for seed in range(chains):
+        own = SequenceOptions(SamplingParams(temperature=1.0), seed, 0, 1)
+        first = int(draw(q[0], draw_uniforms(seed, 0, 1))[0])
+        second = int(draw(q[first], draw_uniforms(seed, 0, 2))[0])
+        rows = columns([LogitsRow(own, place, ()) for place in (1, 2, 3)])
+        ids = (np.array(one, np.int32) for one in ([0, 1], [first, second], [0, 2]))
+        rows = replace(rows, proposals=Proposals(*ids, order(q[[0, first]]).astype(np.float32)))
+        given = settle_proposals(TABLE[[0, first, second]], rows)
+        assert given[2] == -1
+        one, two = int(given[0]), int(given[1])
+        if one != first:  # the next step goes on from there
+            assert two == -1
+            two = int(draw(p[one], draw_uniforms(seed, 0, 2))[0])
+        pairs[one, two] += 1
+    return pairs
+
+
+def expect_pairs(chains: int) -> Reals:
+    p = np.array([soften(row.astype(np.float64)) for row in TABLE])
+    return chains * p[0][:, None] * p
+
+
+def test_texts_have_the_targets_distribution() -> None:
+    assert compute_p_value(count_pairs(2500).ravel(), expect_pairs(2500).ravel()) > LEAST
+
+
+def test_probabilities_that_are_indexed_backwards_are_noticed() -> None:
+    pairs = count_pairs(2500, lambda probs: probs[::-1])
+    assert compute_p_value(pairs.ravel(), expect_pairs(2500).ravel()) < LEAST
+
+
+# --- on a model ---
+
+FEW = {"allowed_token_ids": (3, 4, 5, 6, 7)}
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"temperature": 1.0, **FEW},
+    {"temperature": 0.9, "top_k": 4, "top_p": 0.9, "frequency_penalty": 0.5, **FEW},
+)
+
+
+@pytest.fixture(scope="module")
+def target() -> Decoder:
+    return random_model(CpuOps(2), "q8_0")
+
+
+def rejecting(target: Decoder, draft: Decoder, ids: IdMap | None = None, **limits: Any) -> Engine:
+    made = engine(target, "f16", draft_tokens=3, vocab=target.spec.vocab, **limits)
+    layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, "f16")
+    made.runner.beside = layers
+    made.drafts.__init__(ModelDrafter(draft, layers, ids, probs=True), made.scheduler, made.metrics)
+    made.drafts.reject()
+    return made
+
+
+def ask(count: int, options: dict[str, Any]) -> list[Request]:
+    return [request(f"r{i}", [9, 8, 7, 6], 4, seed=i, **options) for i in range(count)]
+
+
+def count_texts(found: Iterable[Any]) -> dict[tuple[int, ...], int]:
+    counts: dict[tuple[int, ...], int] = {}
+    for one in found:
+        key = tuple(one.tokens[:3])
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def compare_samples(a: dict[Any, int], b: dict[Any, int]) -> float:
+    """The p-value of two samples of one size from the same distribution."""
+    keys = sorted({*a, *b}, key=lambda key: -(a.get(key, 0) + b.get(key, 0)))
+    pairs = np.array([[a.get(key, 0), b.get(key, 0)] for key in keys], float)
+    common = pairs.sum(axis=1) >= 10
+    pairs = np.vstack([pairs[common], pairs[~common].sum(axis=0)])
+    expected = np.repeat(pairs.sum(axis=1, keepdims=True) / 2, 2, axis=1)
+    statistic = ((pairs - expected) ** 2 / np.maximum(expected, 1e-9)).sum()
+    degrees = len(pairs) - 1
+    spread = 2 / (9 * degrees)
+    return 0.5 * erfc(((statistic / degrees) ** (1 / 3) - (1 - spread)) / sqrt(2 * spread))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_engines_texts_have_the_same_distribution(target, options) -> None:
+    plain = answers(engine(target, max_num_seqs=64), ask(400, options))
+    made = rejecting(target, random_model(CpuOps(2), "q8_0", seed=1), max_num_seqs=64)
+    found = answers(made, ask(400, options))
+    assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.ended
+    assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
+
+
+def test_drafts_that_end_at_unmapped_tokens_change_no_distribution(target) -> None:
+    """Where a draft ends depends on what was drawn, so the target's draw there may not."""
+    own = np.arange(target.spec.vocab, dtype=np.int32)
+    most = np.where(own % 5 == 0, np.int32(-1), own)
+    ids = IdMap(most, most)
+    options = {"temperature": 1.0, "top_k": 3}
+    plain = answers(engine(target, max_num_seqs=64), ask(400, options))
+    made = rejecting(target, target, ids, max_num_seqs=64)
+    found = answers(made, ask(400, options))
+    assert made.metrics.accepted > 50 and not made.drafts.ended
+    assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
+
+
+def test_probabilities_are_spread_over_the_tokens_that_both_have() -> None:
+    ids = IdMap(np.array([2, -1, 0], np.int32), np.array([2, -1, 0, -1], np.int32))
+    assert ids.spread(np.array([0.2, 0.1, 0.6, 0.1], np.float32)).tolist() == pytest.approx(
+        [0.75, 0, 0.25]
+    )
+    assert ids.spread(np.array([0, 0.5, 0, 0.5], np.float32)).tolist() == [0, 0, 0]
+
+
+def test_the_configuration_chooses_it() -> None:
+    prompt = "One day, a cat saw a cat. The cat said: I saw a cat. " * 3
+    params = SamplingParams(temperature=0, max_tokens=80)
+    texts = []
+    for verifier in ("coupled", "rejection"):
+        config = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "verifier": verifier}
+        config |= {"adaptive": False}
+        with LLM(max_model_len=128, threads=2, speculative_config=config) as llm:
+            assert (llm.loaded.engine.drafts.probs is None) == (verifier == "coupled")
+            rows = {row["feature"]: row["reason"] for row in llm.effective}
+            assert ("same distribution" in rows["speculative_config"]) == (verifier == "rejection")
+            texts.append(llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].text)
+            assert llm.stats()["accepted"] > 0
+    assert texts[0] == texts[1]
+
+
+def test_greedy_texts_are_the_same(target) -> None:
+    greedy = [request(f"r{i}", range(i, 3 * i + 2), 12, temperature=0) for i in range(12)]
+    plain = answers(engine(target), greedy)
+    made = rejecting(target, target)
+    assert answers(made, greedy) == plain
+    assert made.metrics.accepted == made.metrics.proposed > 0
+
+
+def test_a_model_that_drafts_for_itself_is_always_right(target) -> None:
+    made = rejecting(target, target)
+    answers(made, ask(40, {"temperature": 1.0, "top_p": 0.95, "n": 2}))
+    assert made.metrics.accepted == made.metrics.proposed > 100
+
+
+def test_log_probabilities_are_of_the_tokens_that_came_out(target) -> None:
+    made = rejecting(target, random_model(CpuOps(2), "q8_0", seed=1))
+    asked = [request(f"r{i}", [9, 8], 6, seed=i, **OPTIONS[0]) for i in range(20)]
+    found = answers(made, asked)
+    for one in asked:
+        text = found[one.id, 0].tokens
+        scored = request("s", [9, 8, *text], 1, prompt_logprobs=0)
+        expected = [row.chosen for row in answers(engine(target), [scored])["s", 0].prompt[1:]]
+        assert np.allclose([row.chosen for row in found[one.id, 0].logprobs], expected, atol=1e-5)
