@@ -127,7 +127,10 @@ METHODS: Mapping[str, SpeculationMethod] = {
             "medusa", "heads that predict several tokens at once", (*HEAD_KEYS, TREE_KEY),
             "flyweight.draft.medusa", settle=_settle_tree,
         ),
-        SpeculationMethod("eagle", "a layer that predicts from the model's hidden states"),
+        SpeculationMethod(
+            "eagle", "a layer that predicts from the model's hidden states", HEAD_KEYS,
+            "flyweight.draft.eagle",
+        ),
         SpeculationMethod("eagle3", "the same, from the hidden states of several layers"),
         SpeculationMethod("mtp", "the prediction layers that the model carries"),
         SpeculationMethod("mlp_speculator", "an MLP that predicts from hidden states"),

@@ -22,11 +22,11 @@ class Watcher:
     def __init__(self, model: Decoder, taps: tuple[int, ...]) -> None:
         self.model, self.taps = model, taps
         self.step: tuple[Batch, Mapping[int, Any]] | None = None
-        self.compared = 0
+        self.compared = self.wrong = 0
 
     def observe(self, batch: Batch, taps: Mapping[int, Any]) -> None:
-        assert set(taps) == set(self.taps)
-        assert all(tap.shape == (len(batch.tokens), 32) for tap in taps.values())
+        self.wrong += set(taps) != set(self.taps)
+        self.wrong += any(tap.shape != (len(batch.tokens), 32) for tap in taps.values())
         self.step = batch, taps
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
@@ -45,9 +45,9 @@ class Watcher:
         if len(rows) == 0:
             return
         expected = alone(self.model, request.tokens[: last + 1], self.taps)
-        for tap in self.taps:
-            np.testing.assert_allclose(taps[tap][rows[0]], expected[tap], atol=1e-5)
         self.compared += 1
+        for tap in self.taps:  # raising would only end drafting
+            self.wrong += not np.allclose(taps[tap][rows[0]], expected[tap], atol=1e-5)
 
 
 def alone(model: Decoder, tokens: Sequence[int], taps: Sequence[int]) -> dict[int, np.ndarray]:
@@ -77,7 +77,7 @@ def test_a_drafter_gets_the_states_of_the_layers_it_taps(backend: str, limits: A
     watcher = Watcher(model, (0, 2, -1))
     engine = make_engine(model, limits, watcher)
     assert drain(engine, requests) == drain(make_engine(model, limits), requests)
-    assert watcher.compared > 40
+    assert watcher.compared > 40 and watcher.wrong == 0
     assert bool(engine.metrics.preempted) == (limits is TIGHT)
 
 

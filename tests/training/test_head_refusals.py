@@ -61,7 +61,7 @@ def test_models_without_heads() -> None:
             check_base(spec, HeadOptions(method))
 
 
-def test_torch_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs torch.*pip install 'flyweight\[train\]'"):
         train_heads(None, tmp_path, tmp_path, HeadOptions("medusa"), lambda *_: None)

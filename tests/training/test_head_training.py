@@ -25,7 +25,12 @@ def test_medusa_heads_learn_and_draft(tmp_path: Path) -> None:
     )
     assert done.losses[1] < done.losses[0] / 2
     assert told[-1][1:] == (60, 60)
-    config = {"method": "medusa", "model": str(tmp_path / "h"), "num_speculative_tokens": 2}
+    config = {
+        "method": "medusa",
+        "model": str(tmp_path / "h"),
+        "num_speculative_tokens": 2,
+        "adaptive": False,
+    }
     llm = LLM(max_model_len=96, speculative_config=config)
     params = SamplingParams(temperature=0, max_tokens=48)
     (found,) = llm.generate(STORY[:30], params, use_tqdm=False)

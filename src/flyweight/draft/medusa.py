@@ -139,6 +139,7 @@ class MedusaSource:
 
     folder: HeadFolder
     names: Sequence[MedusaNames]
+    stored = None
 
     @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:

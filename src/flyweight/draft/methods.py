@@ -36,6 +36,11 @@ class DraftSource(Protocol):
         """Shape and kind of each matrix, for the memory plan."""
         ...
 
+    @property
+    def stored(self) -> ModelSpec | None:
+        """Layers of what is stored for each position of the target's blocks; None for nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SecondModel:

@@ -164,6 +164,12 @@ class Needs:
         made = Needs.of(self.spec, {**self.kinds, **more}, ops)
         return replace(made, draft=self.draft)
 
+    def add_heads(self, kinds: SlotKinds, stored: ModelSpec | None, ops: Packer) -> "Needs":
+        """The same with a drafter's matrices, and layers of what it stores for each position."""
+        if stored is None:
+            return self.add(kinds, ops)
+        return replace(self, draft=Needs.of(stored, kinds, ops))
+
 
 def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
     """Bytes all slots will hold once packed; vectors are kept as float32."""

@@ -111,7 +111,7 @@ def train_eagle(
     tokens: int = 2048,
     rate: float = 2e-3,
 ) -> EagleLayer:
-    """`tables` are the model's embedding and output matrices [V,H]; `progress` is told the loss of
+    """`tables` are the model's embedding and output matrices [V,H]; `progress` receives the loss of
     each step.
     """
     torch.manual_seed(0)

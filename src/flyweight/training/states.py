@@ -29,7 +29,7 @@ def collect_states(
     taps: Sequence[int],
     progress: Callable[[int], None] = lambda count: None,
 ) -> Iterator[TextStates]:
-    """The states of every text, in order; `progress` is told how many tokens were computed."""
+    """The states of every text, in order; `progress` receives how many tokens were computed."""
     limits = loaded.limits
     room = limits.blocks * limits.block_size
     waiting: list[Sequence[int]] = []

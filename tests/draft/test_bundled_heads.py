@@ -1,0 +1,50 @@
+"""The heads inside: tokens a step on stories that nothing was trained on, and the same text."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight import LLM, SamplingParams
+
+SHAPE = "[(0,), (1,), (2,), (3,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (0, 0, 0), "
+TREE = SHAPE + "(0, 0, 1), (0, 1, 0), (0, 0, 0, 0)]"
+BARS: dict[str, tuple[dict[str, Any], float]] = {
+    "medusa": ({"num_speculative_tokens": 4}, 1.8),
+    "medusa tree": ({"num_speculative_tokens": 14, "speculative_token_tree": TREE}, 2.2),
+    "eagle": ({"num_speculative_tokens": 5}, 2.8),
+}
+
+
+@pytest.fixture(scope="module")
+def openings() -> Callable[[Path], list[str]]:
+    def read(path: Path) -> list[str]:
+        stories = path.read_text("utf-8").split("<|endoftext|>\n")
+        held_out = stories[round(len(stories) * 0.95) :]
+        return [" ".join(story.split(" ")[:16]) for story in held_out[:12]]
+
+    return read
+
+
+@pytest.mark.parametrize("name", BARS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_tokens_a_step(
+    name: str,
+    temperature: float,
+    openings: Callable[[Path], list[str]],
+    data: Callable[[str], Path],
+) -> None:
+    prompts = openings(data("text-tinystories/tinystories-excerpt.txt"))
+    options, least = BARS[name]
+    method = name.split()[0]
+    config = {"method": method, "model": f"stories-{method}", "adaptive": False, **options}
+    params = SamplingParams(temperature=temperature, max_tokens=100, seed=5)
+    plain = LLM(threads=1, max_model_len=192).generate(prompts, params, use_tqdm=False)
+    llm = LLM(threads=1, max_model_len=192, speculative_config=config)
+    found = llm.generate(prompts, params, use_tqdm=False)
+    assert [x.outputs[0].token_ids for x in found] == [x.outputs[0].token_ids for x in plain]
+    metrics = llm.loaded.engine.metrics
+    reached = 1 + metrics.accepted / metrics.drafts
+    assert metrics.drafts > 200
+    assert reached >= (least if temperature == 0 else 1.3), reached

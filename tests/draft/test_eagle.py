@@ -1,0 +1,199 @@
+"""EAGLE: its drafts are what the layer's arithmetic says of the text, and change no token."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fitted_heads import states_of
+from small_engine import ROOMY, TIGHT, drain, make_engine, make_model, make_prompts, make_requests
+
+from filewriters import encode, write_safetensors
+from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.eagle import EagleDrafter, EagleModel, open_source
+from flyweight.draft.eaglefolder import load_eagle
+from flyweight.draft.methods import DraftBase
+from flyweight.errors import CheckpointError
+from flyweight.kv.memory import allocate_kv
+from flyweight.models.decoder import Decoder
+from flyweight.ops.cpu import CpuOps
+from flyweight.ops.reference import ReferenceOps
+from flyweight.speculation import SpeculationConfig
+from flyweight.wire import F32
+
+PROMPTS = make_prompts(6)
+HEADS, KV, HEAD, INNER, EPS = 4, 2, 8, 48, 1e-5
+CONFIG = {
+    "hidden_size": 32, "intermediate_size": INNER, "num_attention_heads": HEADS,
+    "num_key_value_heads": KV, "head_dim": HEAD, "rms_norm_eps": EPS, "rope_theta": 10000.0,
+    "vocab_size": 40, "hidden_act": "silu",
+}  # fmt: skip
+
+
+def make_tensors() -> dict[str, F32]:
+    """A layer that mostly hands on the state it is given."""
+    rng = np.random.default_rng(2)
+    shapes = {"q": (32, 32), "k": (16, 32), "v": (16, 32), "o": (32, 32)}
+    made = {f"layers.0.self_attn.{k}_proj.weight": rng.normal(0, 0.1, s) for k, s in shapes.items()}
+    for name, shape in (("gate", (INNER, 32)), ("up", (INNER, 32)), ("down", (32, INNER))):
+        made[f"layers.0.mlp.{name}_proj.weight"] = rng.normal(0, 0.1, shape)
+    made["layers.0.post_attention_layernorm.weight"] = np.ones(32)
+    made["fc.weight"] = np.concatenate([rng.normal(0, 0.3, (32, 32)), np.eye(32)], 1)
+    return {name: x.astype(np.float32) for name, x in made.items()}
+
+
+def write(path: Path, tensors: dict[str, F32], **config: Any) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({**CONFIG, **config}))
+    write_safetensors(path / "model.safetensors", {k: encode(x, "f32") for k, x in tensors.items()})
+    return path
+
+
+def open_folder(path: Path, model: Decoder) -> Any:
+    config = SpeculationConfig("eagle", 3, {"model": str(path)})
+    return open_source(config, DraftBase(model.spec, "base"))
+
+
+def make_drafter(path: Path, model: Decoder, limits: Any = ROOMY) -> EagleDrafter:
+    source = open_folder(path, model)
+    layers = allocate_kv(source.spec, model.ops, limits, "f32")
+    eagle = EagleModel(model, *load_eagle(source, model), limits.max_model_len)
+    return EagleDrafter(eagle, layers, limits.blocks)
+
+
+class Reference:
+    """The same in NumPy, over a whole text at once."""
+
+    def __init__(self, model: Decoder, tensors: dict[str, F32]) -> None:
+        self.model, self.w = model, tensors
+        ids = np.arange(model.spec.vocab, dtype=np.int32)
+        self.embedding = np.asarray(model.ops.embed(model.parts.weights["embed"], ids))
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Greedy draft tokens after a text whose newest token is not computed."""
+        states, text = list(states_of(self.model, tokens[:-1])), list(tokens)
+        for _ in range(count):
+            made = self.push(self.embedding[text[1:]], np.array(states))
+            states.append(made[-1])
+            text.append(int(np.argmax(self.embedding @ made[-1])))
+        return text[len(tokens) :]
+
+    def push(self, embedded: F32, states: F32) -> F32:
+        x = np.concatenate([embedded, states], 1) @ self.w["fc.weight"].T
+        q, k, v = (x @ self.w[f"layers.0.self_attn.{n}_proj.weight"].T for n in "qkv")
+        q, k = self.turn(q.reshape(len(x), HEADS, HEAD)), self.turn(k.reshape(len(x), KV, HEAD))
+        v, mixed = v.reshape(len(x), KV, HEAD), np.zeros((len(x), HEADS, HEAD))
+        for t in range(len(x)):
+            for h in range(HEADS):
+                scores = k[: t + 1, h // 2] @ q[t, h] / np.sqrt(HEAD)
+                weights = np.exp(scores - scores.max())
+                mixed[t, h] = weights @ v[: t + 1, h // 2] / weights.sum()
+        x = x + mixed.reshape(len(x), 32) @ self.w["layers.0.self_attn.o_proj.weight"].T
+        normed = x / np.sqrt((x * x).mean(1, keepdims=True) + EPS)
+        gate, up = (normed @ self.w[f"layers.0.mlp.{n}_proj.weight"].T for n in ("gate", "up"))
+        return x + (gate / (1 + np.exp(-gate)) * up) @ self.w["layers.0.mlp.down_proj.weight"].T
+
+    @staticmethod
+    def turn(x: F32) -> F32:
+        angles = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(HEAD // 2) / (HEAD // 2))
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        a, b = x[..., : HEAD // 2], x[..., HEAD // 2 :]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class CheckedEagle(EagleDrafter):
+    """Compares the drafts of greedy requests with the reference's."""
+
+    reference: Reference
+    compared = wrong = 0
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        drafts = super().propose(requests)
+        for request, draft in zip(requests, drafts, strict=True):
+            params = request.sampling
+            if params.temperature == 0 and params.options and params.options.plain:
+                expected = self.reference.guess(request.tokens, request.limit)
+                self.compared += 1
+                self.wrong += list(draft.tokens) != expected  # raising would only end drafting
+        return drafts
+
+
+@pytest.fixture(scope="module")
+def model() -> Decoder:
+    return make_model(ReferenceOps("f32"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "eagle", make_tensors())
+
+
+def check_every_draft(model: Decoder, folder: Path, limits: Any) -> tuple[int, int]:
+    """How many drafts were compared, and how many of them were wrong."""
+    drafter = make_drafter(folder, model, limits)
+    drafter.__class__ = CheckedEagle
+    assert isinstance(drafter, CheckedEagle)
+    drafter.reference = Reference(model, make_tensors())
+    requests = [r for r in make_requests(PROMPTS, 12) if r.params.temperature == 0]
+    drain(make_engine(model, limits, drafter), requests)
+    return drafter.compared, drafter.wrong
+
+
+CHUNKED = replace(ROOMY, max_chunk=5, prefix_caching=False)
+
+
+@pytest.mark.parametrize("limits", [ROOMY, CHUNKED])
+def test_drafts_are_what_the_layer_says(model: Decoder, folder: Path, limits: Any) -> None:
+    compared, wrong = check_every_draft(model, folder, limits)
+    assert compared > 10 and wrong == 0
+
+
+def test_a_stale_state_is_caught(
+    model: Decoder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe = EagleDrafter.observe
+
+    def stale(self: EagleDrafter, batch: Any, taps: Any) -> None:
+        observe(self, batch, {-1: np.roll(taps[-1], 1, axis=0)})
+
+    monkeypatch.setattr(EagleDrafter, "observe", stale)
+    compared, wrong = check_every_draft(model, folder, ROOMY)
+    assert wrong > compared / 2
+
+
+@pytest.mark.parametrize("limits", [ROOMY, TIGHT, replace(ROOMY, prefix_caching=False)])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_no_token_changes(folder: Path, backend: str, limits: Any) -> None:
+    model = make_model(CpuOps(1, None, "f32") if backend == "cpu" else ReferenceOps("f32"))
+    requests = make_requests(PROMPTS)
+    expected = {}
+    for request in requests:
+        expected |= drain(make_engine(model), [request])
+    engine = make_engine(model, limits, make_drafter(folder, model, limits))
+    assert drain(engine, requests) == expected
+    found = engine.metrics
+    assert found.proposed > found.accepted > 0 and found.drafts > 20
+    assert bool(found.preempted) == (limits is TIGHT)
+    assert bool(found.cached) == limits.prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "message"),
+    [
+        ({"fc.weight": (32, 96)}, {}, r"fc\.weight.* is \[32, 96\], .* needs \[32, 64\]"),
+        ({}, {"hidden_size": 64}, "hidden_size = 64, this model has 32"),
+        ({}, {"base_fingerprint": "other"}, "base_fingerprint = 'other'"),
+        ({}, {"num_hidden_layers": 2}, "2 layers of 32 elements"),
+        ({"layers.0.input_layernorm.weight": (32,)}, {}, "input_layernorm.* is none of an EAGLE"),
+    ],
+)
+def test_other_heads_are_refused(
+    model: Decoder, tmp_path: Path, change: Any, config: Any, message: str
+) -> None:
+    tensors = make_tensors() | {k: np.zeros(s, np.float32) for k, s in change.items()}
+    with pytest.raises(CheckpointError, match=message) as refused:
+        open_folder(write(tmp_path / "h", tensors, **config), model)
+    assert "\n" not in str(refused.value)
