@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 from flyweight.models.registry import find_family
 from flyweight.training import job
@@ -29,6 +30,12 @@ def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         HeadOptions(**options)
     assert "\n" not in str(refused.value)
+
+
+def test_the_command_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train-heads", "stories", "--method", "eagel", "--text", "x", "--output"]
+    assert main([*words, str(tmp_path / "h")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_texts_that_cannot_be_read(tmp_path: Path) -> None:

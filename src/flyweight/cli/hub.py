@@ -34,7 +34,7 @@ def pull(
     name: NameOf,
     engine: Annotated[Values, opt.select_settings("revision", "memory_limit")],
 ) -> None:
-    """Fetch a model from the Hub, or its changes, and print its path.
+    """Fetch a model from the Hub, or its changes; print its path.
 
     Without a quantisation, it fetches safetensors, or the GGUF file that suits this machine.
     """

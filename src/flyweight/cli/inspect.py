@@ -44,7 +44,7 @@ def inspect(
     device: opt.Device,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Print a model's shape, weight plan and memory; read no weights."""
+    """Print a model's shape, weights and memory; read no weights."""
     settings = Settings.of(model=model, **engine, **files, **device)
     from flyweight.build import choose_backend, make_memory_plan, measure_needs, read_place
     from flyweight.cli.passports import make_quality_table

@@ -78,7 +78,7 @@ def tokenize(
     source: opt.Source,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show the tokens of a text: ids, pieces, and how many."""
+    """Show the tokens of a text: ids, pieces and their number."""
     settings = Settings.of(model=model, **source)
     given = read_prompt(None if text == "-" else text, "-" if text == "-" else file)
     if given is None:

@@ -54,8 +54,9 @@ def train_heads(
     engine: Annotated[Values, opt.select_settings("threads", "memory_limit")],
     as_json: opt.AsJson = False,
 ) -> None:
-    """Train heads that draft for a model, on its own hidden states.
+    """Train draft heads for a model.
 
+    They learn from its own hidden states what it says, from a text or from its continuations.
     Needs torch: pip install 'flyweight[train]'.  The model itself is not changed.
     """
     from flyweight.training.job import HeadOptions, train_heads

@@ -61,6 +61,7 @@ def open_source(config: SpeculationConfig, base: DraftBase) -> EagleSource:
 
 def read_layer(folder: HeadFolder, base: ModelSpec) -> ModelSpec:
     """The layer's spec, with every tensor checked."""
+    folder.check_shape("fc.weight", (base.hidden, 2 * base.hidden))  # other heads have none
     config = {"num_hidden_layers": 1, "vocab_size": base.vocab, **folder.config}
     spec = make_gated_spec({**config, "max_position_embeddings": base.context}, "eagle")
     if len(spec.layers) != 1 or spec.hidden != base.hidden:

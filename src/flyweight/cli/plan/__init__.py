@@ -3,7 +3,7 @@
 from flyweight.cli.help import HelpCommand, make_group
 from flyweight.cli.plan import capacity, cost, device, energy, kv, memory, parallel, quant, roofline
 
-app = make_group(help="Predict memory, speed, cost and energy before loading a model.")
+app = make_group(help="Predict memory, speed, cost and energy before loading.")
 app.command("memory", cls=HelpCommand)(memory.memory)
 app.command("kv", cls=HelpCommand)(kv.kv)
 app.command("roofline", cls=HelpCommand)(roofline.roofline)
@@ -18,4 +18,4 @@ app.command("parallel", cls=HelpCommand)(parallel.parallel)
 
 @app.callback()
 def plan() -> None:
-    """Predict memory, speed, cost and energy before loading a model."""
+    """Predict memory, speed, cost and energy before loading."""
