@@ -53,6 +53,7 @@ Context = Annotated[
         help="When a conversation fills the context: drop its oldest turns, or refuse the prompt.",
     ),
 ]
+ShowDrafts = Annotated[bool, typer.Option(help="Show accepted draft tokens in green.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")]
 
 ENGINE = opt.select_settings(
@@ -77,6 +78,7 @@ def run(
     device: opt.Device,
     max_num_seqs: Annotated[int, typer.Option(hidden=True)] = 1,
     as_json: opt.AsJson = False,
+    show_drafts: ShowDrafts = False,
     verbose: Verbose = False,
 ) -> None:
     """Answer PROMPT, or hold a conversation without one.
@@ -90,6 +92,9 @@ def run(
     if as_json and prompt is None:
         why = "--json prints one answer, and there is no prompt; give one, or -f FILE"
         raise RequestError(why)
+    if show_drafts and (as_json or not engine["speculative_config"]):
+        other = "excludes --json" if as_json else "needs --speculative-config, which drafts tokens"
+        raise RequestError(f"--show-drafts {other}")
     settings = {
         "model": model,
         **engine,
@@ -102,7 +107,10 @@ def run(
     }
     try:
         answer(
-            prompt, settings, drop_unset(sampling), RunOptions(system, context, as_json, verbose)
+            prompt,
+            settings,
+            drop_unset(sampling),
+            RunOptions(system, context, as_json, show_drafts, verbose),
         )
     except CheckpointError as error:
         raise CheckpointError(f"{error}{otherwise}") from None
@@ -115,6 +123,7 @@ class RunOptions:
     system: str = ""
     context: str = "shift"
     as_json: bool = False
+    show_drafts: bool = False
     verbose: bool = False
 
 
@@ -143,6 +152,7 @@ def answer(
         defaults = {name: value for name, value in defaults.items() if name not in CUTS}
     params = SamplingParams(**{**defaults, **sampling})
     session = ChatSession(llm, params, options.system, console, obey, options.context)
+    session.show_drafts = options.show_drafts
     if prompt is None:
         session.run()
     elif options.as_json:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from flyweight.cli import lines
 from flyweight.cli.conversation import Conversation, ConversationTurn
+from flyweight.cli.drafted import DraftPainter
 from flyweight.cli.show import describe_figures, describe_stats
 from flyweight.cli.wrap import WordWrapper
 from flyweight.errors import FlyweightError, RequestError
@@ -28,8 +29,11 @@ CONTEXT = ("shift", "full")  # what happens when it is full: the oldest turns go
 
 class ChatSession:
     """A conversation with one model; `context` is one of CONTEXT.  `obey` runs a line that begins
-    with `/`, and returns False where it ends the session.
+    with `/`, and returns False where it ends the session.  With `show_drafts` accepted draft tokens
+    are in colour.
     """
+
+    show_drafts = False
 
     def __init__(
         self,
@@ -115,8 +119,15 @@ class ChatSession:
         try:
             with closing(self.llm.stream(prompt, params, adapter=self.adapter)) as outputs:
                 out.write(shown)
+                if self.show_drafts:
+                    out.end()  # colours are not wrapped
+                painter = DraftPainter(sys.stdout, self.llm.tokenizer.decode)
                 for self.last in outputs:
-                    out.write(self.last.outputs[0].delta)
+                    said = self.last.outputs[0]
+                    if self.show_drafts:
+                        painter.write(said)
+                    else:
+                        out.write(said.delta)
         except KeyboardInterrupt:
             stopped = True
         out.end()
