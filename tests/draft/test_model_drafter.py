@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from random_models import Answer, answers, engine, random_model, request
 
+from flyweight.draft.ahead import AheadTokens
 from flyweight.draft.drafter import DraftRequest
 from flyweight.draft.model import DraftRow, ModelDrafter
+from flyweight.engine.draft_limits import DraftCandidate, DraftDepth, FullDrafts
 from flyweight.engine.engine import Engine
 from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder
@@ -117,6 +119,67 @@ def test_a_fork_goes_on_with_drafts(target) -> None:
     assert got[0][-20:] != got[1][-20:]
 
 
+class ChangingDepths(FullDrafts):
+    """Drafts of changing lengths, some steps without any, and some only to be compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(3)
+
+    def end(self, shape: object) -> bool:
+        return bool(self.rng.random() < 0.8)
+
+    def choose(self, seqs: Sequence[DraftCandidate], batch: int) -> list[DraftDepth]:
+        most = self.rng.integers(0, 6, len(seqs)).tolist()
+        return [DraftDepth(min(one.limit, n), n != 2) for one, n in zip(seqs, most, strict=True)]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_steps_without_drafts_leave_no_gap(target, truth, mix, monkeypatch) -> None:
+    """What was left out of a step, because the draft might be wrong, is computed in the next."""
+    late = []
+    take = AheadTokens.take_late
+
+    def count(self: AheadTokens) -> Batch | None:
+        found = take(self)
+        late.append(0 if found is None else len(found.tokens))
+        return found
+
+    monkeypatch.setattr(AheadTokens, "take_late", count)
+    made = drafting(target, target, **MIXES[mix])
+    made.drafts.limits = ChangingDepths()
+    assert answers(made, requests()) == truth
+    assert answers(made, requests()) == truth
+    assert made.metrics.accepted == made.metrics.proposed > 100
+    assert sum(late) > 10
+
+
+def test_tokens_are_computed_once(target, monkeypatch) -> None:
+    """By the draft model: the prompt in a step, what follows while it drafts; only the step that
+    ends the sequence is computed again, as its blocks are let go before the drafter sees it.
+    """
+    counts = []
+    compute = Decoder.compute_hidden
+
+    def count(self: Decoder, batch: Batch, kv: Sequence, rows: object, *more: object) -> object:
+        if kv is layers:
+            counts.append(len(batch.tokens))
+        return compute(self, batch, kv, rows, *more)
+
+    made = drafting(target, target)
+    layers = made.drafts.drafter.layers
+    monkeypatch.setattr(Decoder, "compute_hidden", count)
+    answers(made, [request("a", range(30), 26, temperature=0.9, seed=1)])
+    assert made.metrics.steps == 6  # 1 + 5 * 5 tokens
+    assert counts[:6] == [30, 1, 1, 1, 1, 2] and counts[-1] == 5
+    assert sum(counts) == 30 + 4 + 4 * 5 + 5
+    assert len(counts) == 1 + 5 * 4 + 1
+
+
+def _lose_late_tokens(self: AheadTokens) -> None:
+    self.late.clear()
+
+
 def _observe_nothing(self: ModelDrafter, batch: Batch, taps: object) -> None: ...
 
 
@@ -133,6 +196,7 @@ KEPT = DraftRow.make_logits_row
     [
         (ModelDrafter, "observe", _observe_nothing),
         (DraftRow, "make_logits_row", _draw_at_the_wrong_place),
+        (AheadTokens, "take_late", _lose_late_tokens),
     ],
 )
 def test_a_seeded_bug_costs_acceptance_only(
@@ -140,6 +204,7 @@ def test_a_seeded_bug_costs_acceptance_only(
 ) -> None:
     monkeypatch.setattr(owner, name, bug)
     made = drafting(target, target)
+    made.drafts.limits = ChangingDepths()
     assert answers(made, requests()) == truth
     assert made.metrics.accepted < made.metrics.proposed
 

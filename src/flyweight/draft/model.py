@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from flyweight.draft.ahead import NO_ROWS, AheadTokens, FedTokens
 from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
@@ -28,29 +29,30 @@ from flyweight.wire import F32, I32, Batch, SampleBatch, Tensor
 
 # where drafts end may depend on what was drawn, which the target's draw there must not
 OWN_NUMBERS = 0x2545F4914F6CDD1D
-NO_ROWS: I32 = np.zeros(0, np.int32)
 
 
 @dataclass(slots=True)
 class DraftRow:
-    """One request while its draft grows: `token` is the newest, at `position`, in the draft model's
-    vocabulary; `drawn` are ids of the target's.
+    """One request while its draft grows, in the draft model's vocabulary: the newest token is at
+    `position`, `pending` are the newest ones that are not computed (none: the draft has ended), and
+    `fed` those that are, from the last known token on.  `drawn` are ids of the target's.
     """
 
     request: DraftRequest
     options: SequenceOptions
     blocks: I32
-    token: int
+    pending: list[int]
     position: int
     drawn: list[int] = field(default_factory=list)
     probs: list[F32] = field(default_factory=list)
+    fed: list[int] = field(default_factory=list)
 
     @property
     def growing(self) -> bool:
         """Whether a token may still be drawn."""
         limit, drawn = self.request.limit, self.drawn
         ended = bool(drawn) and drawn[-1] in self.options.stop_ids
-        return self.token >= 0 and len(drawn) < limit and not ended
+        return bool(self.pending) and len(drawn) < limit and not ended
 
     def make_logits_row(self) -> LogitsRow:
         """The next draw.  Tokens so far are listed only where an option reads them."""
@@ -60,11 +62,12 @@ class DraftRow:
 
     def take(self, token: int, known: int) -> None:
         """Adds a drawn token, which the target knows as `known`; -1 ends the draft."""
+        self.fed.append(self.pending[-1])
         if known < 0:
-            self.token = -1
+            self.pending = []
             return
         self.drawn.append(known)
-        self.token, self.position = token, self.position + 1
+        self.pending, self.position = [token], self.position + 1
 
 
 class ModelDrafter:
@@ -84,16 +87,20 @@ class ModelDrafter:
         self.block_size = layers[0].block_size
         self._options: dict[Hashable, SequenceOptions] = {}
         self._columns = OptionColumns()
+        self.ahead = AheadTokens()
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Computes K and V of the step's tokens; one that the draft model lacks counts as its
-        first.
+        """Computes K and V of those of the step's tokens that were not while it drafted; a token
+        that the draft model lacks counts as its first.
         """
         tokens = batch.tokens
         if self.ids is not None:
             tokens = np.maximum(self.ids.to_draft[tokens], 0)
-        own = replace(batch, tokens=tokens, adapters=None)
-        self.model.compute_hidden(own, self.layers, NO_ROWS)
+        late = self.ahead.take_late()
+        rest = self.ahead.take_rest(replace(batch, tokens=tokens, adapters=None))
+        for own in (late, rest):
+            if own is not None:
+                self.model.compute_hidden(own, self.layers, NO_ROWS)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Every request's next tokens, one of each at a time."""
@@ -103,10 +110,13 @@ class ModelDrafter:
             known = tokens if self.ids is None else self.ids.to_target[tokens]
             for row, *token in zip(growing, tokens.tolist(), known.tolist(), strict=True):
                 row.take(*token)
+        for row in rows:
+            self._note(row)
         return [self._finish(row) for row in rows]
 
     def forget(self, id: Hashable) -> None:
         self._options.pop(id, None)
+        self.ahead.forget(id)
 
     def _finish(self, row: DraftRow) -> Draft:
         count = len(row.drawn)
@@ -124,10 +134,26 @@ class ModelDrafter:
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)
-        token = request.tokens[last]
-        if self.ids is not None:
-            token = int(self.ids.to_draft[token])
-        return DraftRow(request, options, blocks, token, last)
+        newest = self._translate(request.tokens[last])
+        row = DraftRow(request, options, blocks, [newest] if newest >= 0 else [], last)
+        late = self.ahead.late.get(request.id)
+        if late is not None and row.growing:
+            del self.ahead.late[request.id]
+            same = late.position == last - 1
+            if same and late.token == self._translate(request.tokens[last - 1]):
+                row.pending.insert(0, late.token)
+        return row
+
+    def _translate(self, token: int) -> int:
+        """The draft model's id of a token; -1 where it has none."""
+        return token if self.ids is None else int(self.ids.to_draft[token])
+
+    def _note(self, row: DraftRow) -> None:
+        """Keeps what was computed of a request for the next step."""
+        if row.fed:
+            position, B = len(row.request.tokens) - 1, self.block_size
+            slot = int(row.blocks[position // B]) * B + position % B
+            self.ahead.fed[slot] = FedTokens(row.request.id, position, row.fed)
 
     def _draw(self, rows: Sequence[DraftRow]) -> I32:
         """The token that follows each row's newest."""
@@ -169,23 +195,26 @@ def make_draft_options(sampling: DraftSampling, same: bool) -> SequenceOptions:
 
 
 def make_batch(rows: Sequence[DraftRow], block_size: int, sampling: SampleBatch) -> Batch:
-    """One token of each row, whose logits are wanted."""
+    """The pending tokens of each row; the logits of the last are wanted."""
     count = len(rows)
-    positions = np.array([row.position for row in rows], np.int32)
-    contexts = positions + np.int32(1)
+    counts = np.array([len(row.pending) for row in rows], np.int32)
+    contexts = np.array([row.position + 1 for row in rows], np.int32)
     tables = np.zeros((count, -(-int(contexts.max()) // block_size)), np.int32)
     for table, row in zip(tables, rows, strict=True):
         used = row.position // block_size + 1
         table[:used] = row.blocks[:used]
-    places = np.arange(count + 1, dtype=np.int32)
-    held = tables[places[:count], positions // block_size]
+    starts: I32 = np.zeros(count + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    owners = np.repeat(np.arange(count), counts)
+    positions = np.arange(starts[-1], dtype=np.int32) + (contexts - starts[1:])[owners]
+    held = tables[owners, positions // block_size]
     return Batch(
-        tokens=np.array([row.token for row in rows], np.int32),
+        tokens=np.array([token for row in rows for token in row.pending], np.int32),
         positions=positions,
         slots=held * np.int32(block_size) + positions % np.int32(block_size),
-        starts=places,
+        starts=starts,
         contexts=contexts,
         tables=tables,
-        rows=places[:count],
+        rows=starts[1:] - np.int32(1),
         sampling=sampling,
     )
