@@ -49,7 +49,7 @@ def _list_kv_types(load: LoadShape) -> tuple[str, ...]:
 def _list_speculations(load: LoadShape) -> tuple[str, ...]:
     return tuple(
         json.dumps({"method": method, "num_speculative_tokens": tokens})
-        for method, tokens in (("ngram", 3), ("ngram", 7))
+        for method, tokens in (("ngram", 3), ("ngram", 7), ("suffix", 16))
     )
 
 
