@@ -130,7 +130,7 @@ class EagleDrafter:
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)
-        return DraftRow(request, options, blocks, request.tokens[last], last)
+        return DraftRow(request, options, blocks, [request.tokens[last]], last)
 
     def _list_ready(self, rows: Sequence[DraftRow]) -> tuple[list[DraftRow], F32]:
         """Rows whose newest computed token has a state, and these states."""
