@@ -117,7 +117,7 @@ def make_summaries(folder: Path, limits: TextLimits, round: int) -> list[SpecPro
 
 def list_workloads(folder: Path | None) -> Iterator[SpecWorkload]:
     """All that there is data for."""
-    yield SpecWorkload("manual", f"a repetitive manual of {MANUAL:,} tokens", make_manual)
+    yield SpecWorkload("manual", f"a repetitive manual of up to {MANUAL:,} tokens", make_manual)
     kinds: dict[str, tuple[str, str, Callable[[Path, TextLimits, int], list[SpecPrompt]]]] = {
         "editing": ("prompts-sonnet", "verse with some words replaced", make_edits),
         "summarising": ("prompts-gsm8k", "questions and results of problems", make_summaries),
