@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from flyweight import LLM, SamplingParams
+from flyweight import LLM, SamplingParams, describe
 from flyweight.cli.commands import obey
 from flyweight.cli.main import main
+from flyweight.cli.run import split_words
 from flyweight.cli.session import ChatSession
 from flyweight.cli.show import make_console
 from flyweight.describe import ASSETS
@@ -73,6 +74,14 @@ def test_a_file_name_is_no_markup(command, bracketed) -> None:
 def test_a_folder_that_is_here_has_a_name(command, folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     assert command("run", ".", "hi", *GREEDY).err.startswith("model: ")
+
+
+def test_a_word_that_names_a_model_inside_is_a_model(monkeypatch) -> None:
+    """The names are those of the package, wherever they are listed."""
+    monkeypatch.setattr(describe, "INSIDE", (*describe.INSIDE, "tales"))
+    for name in describe.INSIDE:
+        assert split_words([name]) == (name, None)
+    assert split_words(["fables"]) == (None, "fables")
 
 
 def test_a_warning_is_no_markup(capsys) -> None:

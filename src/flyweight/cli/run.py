@@ -175,9 +175,11 @@ def split_words(words: list[str]) -> tuple[str | None, str | None]:
         return words[0], words[1]
     if not words:
         return None, None
+    from flyweight.describe import INSIDE
+
     word = words[0]
     path = word.endswith(MODEL_FILES) or (os.sep in word and not any(c.isspace() for c in word))
-    named = word in ("stories", "stories-draft") or path or os.path.exists(os.path.expanduser(word))
+    named = word in INSIDE or path or os.path.exists(os.path.expanduser(word))
     return (word, None) if named else (None, word)
 
 
