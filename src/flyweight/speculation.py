@@ -250,8 +250,8 @@ def _refuse_unknown(given: Mapping[str, Any]) -> None:
 def _find_method(given: dict[str, Any]) -> SpeculationMethod:
     """The row of the requested method.  Raises where there is none, or no drafter for it."""
     name, model = given.get("method"), given.get("model")
-    if model in ("ngram", "[ngram]"):  # vLLM's old name of the method
-        name = name or given.pop("model").strip("[]")
+    if model in ("ngram", "[ngram]") and name in (None, "ngram"):  # vLLM's old name of the method
+        name = given.pop("model").strip("[]")
     if name is None:
         name = "ngram" if model is None else "draft_model"
     path, built = f"{SETTING}.method", [row.name for row in METHODS.values() if row.module]

@@ -27,6 +27,14 @@ GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [  # given, what it means
         {"model": "[ngram]", "num_speculative_tokens": 2},
         {"prompt_lookup_max": 5, "prompt_lookup_min": 2},
     ),
+    (
+        {"method": "ngram", "model": "ngram", "num_speculative_tokens": 2},
+        {"prompt_lookup_max": 5, "prompt_lookup_min": 2},
+    ),
+    (
+        {"method": "ngram", "model": "[ngram]", "num_speculative_tokens": 2},
+        {"prompt_lookup_max": 5, "prompt_lookup_min": 2},
+    ),
 ]
 
 
