@@ -3,11 +3,13 @@
 import json
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from flyweight.cli.main import app
+from flyweight.engine.runner import Runner, Ticket
 from flyweight.errors import EngineError
 from flyweight.prove.spec_report import average_parts, make_position_table, make_speed_table
 from flyweight.prove.spec_runs import OFF, SpecBench, SpecRun
@@ -28,7 +30,7 @@ CYCLES = SpecWorkload("cycles", "tokens that repeat", make_cycles)
 @pytest.fixture(scope="module")
 def bench():
     engine = {"threads": 1, "max_model_len": 256}
-    made = open_bench("stories", choose_configs(ALWAYS, 4), engine, (4000, 24), True, None)
+    made = open_bench("stories", choose_configs(ALWAYS, None), engine, (4000, 24), True, None)
     made.clock = map(float, count()).__next__  # a second between two looks at the clock
     return made
 
@@ -43,6 +45,28 @@ def test_replayed_answers_are_the_workloads_and_are_foreseen(bench: SpecBench) -
     assert drafted.accepted == drafted.proposed > 20
     assert drafted.places[0] == drafted.drafts and sum(drafted.places) == drafted.accepted
     assert len(drafted.steps) < len(without.steps)
+
+
+def test_a_side_without_drafts_taps_no_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = {"method": "medusa", "model": "stories-medusa", "num_speculative_tokens": 2}
+    medusa = json.dumps({**heads, "adaptive": False})
+    engine = {"threads": 1, "max_model_len": 128}
+    made = open_bench("stories", choose_configs(medusa, None), engine, (100, 8), False, None)
+    runner = made.loaded.engine.runner
+    assert isinstance(runner, Runner) and runner.taps == (-1,)
+    seen: dict[str, set[tuple[int, ...]]] = {}
+    submit = runner.submit
+
+    def look(*args: Any) -> Ticket:
+        assert isinstance(runner, Runner)
+        side = OFF if made.loaded.engine.drafts.drafter is None else "medusa"
+        seen.setdefault(side, set()).add(runner.taps)
+        return submit(*args)
+
+    monkeypatch.setattr(runner, "submit", look)
+    found = made.run(CYCLES, 2)
+    assert seen == {OFF: {()}, "medusa": {(-1,)}}
+    assert [run.drafts for run in found[OFF]] == [0, 0] and found["medusa"][1].drafts
 
 
 def test_tokens_that_differ_are_refused(bench: SpecBench, monkeypatch) -> None:
@@ -100,6 +124,15 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
         (["-r", "1"], "repetitions = 1 is out of range"),
         (["--num-speculative-tokens", "65"], "num_speculative_tokens = 65 is out of range"),
         (["--speculative-config", "{"], "not valid JSON"),
+        (["--speculative-config", ""], "speculative_config = '' is empty; allowed: an object"),
+        (
+            ["--speculative-config", ALWAYS, "--num-speculative-tokens", "3"],
+            "num_speculative_tokens = 3 does not apply with speculative_config",
+        ),
+        (
+            ["--speculative-config", ALWAYS[:-1] + ', "verifier": "rejection"}'],
+            "speculative_config.verifier = 'rejection' cannot be compared",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words: list[str], says: str) -> None:

@@ -17,7 +17,7 @@ from flyweight.draft.drafter import Drafter
 from flyweight.engine.drafts import Drafts
 from flyweight.engine.engine import Engine
 from flyweight.engine.hook import LogitsEdit, LogitsRead
-from flyweight.engine.runner import ModelRunner, Ticket
+from flyweight.engine.runner import ModelRunner, Runner, Ticket
 from flyweight.errors import EngineError
 from flyweight.prove.spec_texts import SpecPrompt, SpecWorkload, TextLimits
 from flyweight.types import Request, SamplingParams
@@ -90,15 +90,16 @@ class SpecRun:
 
 
 class SpecSide:
-    """A drafter with its controller, or none."""
+    """A drafter with its controller, or none; `taps` are the layers whose states it wants."""
 
     def __init__(self, name: str, drafter: Drafter | None, engine: Engine, adaptive: bool) -> None:
         self.name = name
         self.drafts = Drafts(drafter, engine.scheduler, engine.metrics)
         if drafter is not None and adaptive:
             self.drafts.adapt()
+        self.taps = () if drafter is None else tuple(drafter.taps)
         # what a drafter learned of blocks holds only for those that it saw
-        self.salt = name if drafter is not None and (drafter.taps or self.drafts.stores) else ""
+        self.salt = name if drafter is not None and (self.taps or self.drafts.stores) else ""
 
 
 class SpecBench:
@@ -136,6 +137,8 @@ class SpecBench:
     def _run(self, side: SpecSide, work: SpecWorkload, prompts: Sequence[SpecPrompt]) -> SpecRun:
         engine = self.loaded.engine
         engine.drafts = side.drafts
+        assert isinstance(engine.runner, Runner), "a runner with taps"
+        engine.runner.taps = side.taps  # what no drafter reads costs time
         metrics, before = engine.metrics, replace(engine.metrics)
         places = [*side.drafts.places]
         answers: dict[str, list[int]] = {}

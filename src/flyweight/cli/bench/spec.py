@@ -35,8 +35,8 @@ def spec(
         ),
     ] = None,
     num_speculative_tokens: Annotated[
-        int, typer.Option(metavar="N", help="Most draft tokens in a step.")
-    ] = 10,
+        int | None, typer.Option(metavar="N", help="Most draft tokens in a step.  [default: 10]")
+    ] = None,
     input_len: Annotated[int, typer.Option(metavar="N", help="Most tokens of a prompt.")] = 4000,
     output_len: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 96,
     rounds: Annotated[
