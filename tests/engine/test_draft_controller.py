@@ -216,6 +216,15 @@ def test_costs_follow_the_machine_and_are_forgotten() -> None:
     assert costs.find_plain(1) is None
 
 
+def test_numbers_of_rows_that_share_a_figure_are_apart_from_exact_ones() -> None:
+    costs = DecodeCosts()
+    for rows in (100, 112, 118, 115):  # 118 shares its figure with 112 to 119, beyond 116
+        costs.record(100, rows, 0.001 * rows)
+    curve = costs.make_curve(100)
+    assert curve.rows == [100, 112, 115, 118]
+    assert [curve.cost(rows) for rows in (112, 118)] == pytest.approx([0.112, 0.118], rel=0.02)
+
+
 def test_one_strange_step_changes_little() -> None:
     costs = DecodeCosts()
     for _ in range(20):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from oracle import VOCAB, MockRunner
 from flyweight.config import Limits
 from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.ngram import NgramDrafter
+from flyweight.engine.draft_controller import DraftController
+from flyweight.engine.draft_limits import CountedStep, DraftDepth, DraftLimits, FullDrafts
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
+from flyweight.engine.step import StepBudget
 from flyweight.kv.blocks import BlockPool
 from flyweight.types import Request, SamplingParams
 
@@ -48,11 +52,17 @@ class FailingDrafter(NgramDrafter):
         return drafts
 
 
-def run(drafter: NgramDrafter | None) -> tuple[dict[str, list[int]], EngineMetrics]:
+def make_engine(drafter: NgramDrafter | None) -> Engine:
     scheduler = Scheduler(LIMITS, BlockPool(LIMITS.blocks, LIMITS.block_size))
-    engine = Engine(
-        scheduler, MockRunner(LIMITS.blocks, LIMITS.block_size), drafter, EngineMetrics()
-    )
+    runner = MockRunner(LIMITS.blocks, LIMITS.block_size)
+    return Engine(scheduler, runner, drafter, EngineMetrics())
+
+
+def run(
+    drafter: NgramDrafter | None, limits: DraftLimits | None = None
+) -> tuple[dict[str, list[int]], EngineMetrics]:
+    engine = make_engine(drafter)
+    engine.drafts.limits = limits or engine.drafts.limits
     texts: dict[str, list[int]] = {}
     for id in ("good", BAD, "other"):
         tokens = tuple((len(id) * i) % VOCAB for i in range(9))
@@ -103,3 +113,71 @@ def test_a_failure_for_all_ends_drafting_for_all(where, caplog: pytest.LogCaptur
     assert texts == expected
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == ("drafting ends for all requests: RuntimeError: a tensor of the wrong shape")
+
+
+class FailingLimits(FullDrafts):
+    """Raises at the place that is given."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def _reach(self, where: str) -> None:
+        if where == self.where:
+            raise ZeroDivisionError("float division by zero")
+
+    def end(self, shape: CountedStep) -> bool:
+        self._reach("end")
+        return self.where != "skip"
+
+    def skip(self) -> None:
+        self._reach("skip")
+
+    def choose(self, seqs: Any, batch: int) -> list[DraftDepth]:
+        self._reach("choose")
+        return super().choose(seqs, batch)
+
+    def take(self, seqs: Any, drafts: Any) -> None:
+        self._reach("take")
+
+
+@pytest.mark.parametrize("where", ["end", "skip", "choose", "take"])
+def test_limits_that_fail_end_drafting_and_no_step(where, caplog: pytest.LogCaptureFixture) -> None:
+    expected, _ = run(None)
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        texts, metrics = run(NgramDrafter(2, 1), FailingLimits(where))
+    assert texts == expected and metrics.drafts == 0
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "drafting ends for all requests: ZeroDivisionError: float division by zero"
+
+
+class Look(FullDrafts):
+    """Drafts are compared, and not verified."""
+
+    def choose(self, seqs: Any, batch: int) -> list[DraftDepth]:
+        return [DraftDepth(one.limit, False) for one in seqs]
+
+
+def test_a_draft_does_not_survive_a_step_that_its_sequence_skipped() -> None:
+    """What a drafter says of its newest draft would be taken for the older one's."""
+    engine = make_engine(NgramDrafter(2, 1))
+    engine.add(Request("a", (1, 2, 1, 2, 1), SamplingParams(), max_tokens=24, seed=1))
+    engine.step()
+    (seq,) = engine.scheduler.running
+    assert seq.draft
+    engine.drafts.limits = Look()
+    engine.add(Request("b", (3,) * 9, SamplingParams(), max_tokens=4, seed=2))
+    engine.step(StepBudget(64, prefill_tokens=8))
+    assert engine.metrics.prefill_only == 1 and not seq.in_flight
+    assert seq.draft == []
+
+
+def test_the_time_of_steps_without_drafts_is_reported() -> None:
+    engine = make_engine(NgramDrafter(2, 1))
+    ticks = count()
+    engine.drafts.limits = controller = DraftController(3, lambda: float(next(ticks)))
+    controller._accounts.looks = -1e9  # nothing is drafted for long
+    engine.add(Request("a", (1, 2, 3), SamplingParams(), max_tokens=12, seed=1))
+    while engine.busy:
+        engine.step()
+    assert engine.metrics.decode_us == int(1e6 * controller.totals.seconds) > 0

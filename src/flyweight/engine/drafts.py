@@ -96,20 +96,26 @@ class Drafts:
 
     def propose(self, batch: Batch, sampled: Sampled, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
-        it.
+        it.  Where this fails, the step is done all the same.
         """
         if self.drafter is None:
             return
-        shape = self._describe(batch)
-        wanted = self.limits.end(shape)
+        self._clear()  # those of sequences that skipped the step
         try:
+            wanted = self.limits.end(self._describe(batch))
             self.drafter.observe(batch, sampled.taps or {})
+            if wanted:
+                self._fill(cut)
+            else:
+                self.limits.skip()
         except Exception as error:
             self._end_all(error)
-            return
-        if not wanted:
-            self.limits.skip()
-            return
+        totals = self.limits.totals
+        self.metrics.decode_us = int(1e6 * totals.seconds)
+        self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
+
+    def _fill(self, cut: Cut) -> None:
+        """A draft for each sequence about to decode, where one is wanted."""
         decoding = [s for s in self.scheduler.running if s.computed + 1 == len(s.tokens)]
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
@@ -126,9 +132,6 @@ class Drafts:
             if draft is not None and depth.verified:
                 seq.draft, seq.parents = cut_draft(*draft, partial(cut, seq))
         self.limits.take(candidates, drafts)
-        totals = self.limits.totals
-        self.metrics.decode_us = int(1e6 * totals.seconds)
-        self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
 
     def _request(self, seqs: Seq[Sequence], depths: Seq[DraftDepth]) -> list[OfferedDraft | None]:
         """A draft for each sequence that is to have one, and has room for it."""
@@ -219,8 +222,15 @@ class Drafts:
             return OfferedDraft(tokens)
         return OfferedDraft(*put_in_order(tokens, draft.parents[:limit]))
 
+    def _clear(self) -> None:
+        for seq in self.scheduler.running:
+            if not seq.in_flight:
+                seq.draft, seq.parents = [], None
+
     def _end_all(self, error: Exception) -> None:
+        """No more drafts; those that are not computed yet are dropped."""
         self.drafter = None
+        self._clear()
         LOG.warning("drafting ends for all requests: %s", describe_failure(error))
 
 

@@ -53,7 +53,7 @@ class DecodeCosts:
         """
         self.step += steps
         curve = self._curves.setdefault(seqs, {})
-        place = rows if rows - seqs <= FINE else _round_rows(rows)
+        place = rows if rows - seqs <= FINE else -_round_rows(rows)  # apart from exact numbers
         found = curve.get(place)
         if not self._common:
             self._common = seconds
@@ -116,8 +116,9 @@ class DecodeCosts:
         return (last.cost - first.cost) * self._common / (last.rows - first.rows)
 
     def _list_known(self, seqs: int) -> list[RowCost]:
-        found = [p for p in self._curves[seqs].values() if p.is_known(self.step)]
-        return sorted(found, key=lambda p: p.rows)
+        """Figures that are known, by rows, no two of the same."""
+        found = {p.rows: p for p in self._curves[seqs].values() if p.is_known(self.step)}
+        return [found[rows] for rows in sorted(found)]
 
     def _measure_span(self, seqs: int, rows: float) -> float:
         """How far a curve is known beyond `rows`, of its own drafts."""
