@@ -68,14 +68,36 @@ def test_an_unreachable_target_names_what_binds(
     assert "ttft is 5.00 of the target" in done.out and " binds" in done.out
 
 
+@pytest.mark.parametrize("target", ["itl", "ttft"])
+def test_a_target_below_the_limits_gives_the_closest_point(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """No machine computes a token in a nanosecond."""
+    monkeypatch.setattr(LoadRunner, "measure", measure)
+    path = tmp_path / "tuned.yaml"
+    words = ["tune", "--minutes", "0.1", "--output", path, "--users", "2", f"--{target}", "0.001us"]
+    done = command(*words)
+    assert done.code == 0, done.err
+    assert f"Missed:   out of reach of any settings: {target} of at least" in done.out
+    assert " binds)" in done.out and path.is_file()
+    found = json.loads(command(*words, "--json").out)
+    assert target in found["missed"] and found["unreachable"].startswith(target)
+    assert found["rejected"] == [] and len(found["finalists"]) > 1
+    if target == "itl":  # that of a block size of 64
+        assert found["chosen"] == {"block_size": 64}
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--memory", "1MiB"], "no settings can meet the targets"),
-        (["--itl", "1us"], "no settings can meet the targets"),
         (["--objective", "speed"], "allowed: throughput, latency"),
         (["--workload", "chta"], "did you mean"),
-        (["--minutes", "0"], "minutes"),
+        (["--minutes", "0"], "minutes = 0.0 is out of range; allowed: 0.01 to 1440"),
+        (["--minutes", "inf"], "minutes = inf is out of range"),
+        (["--max-kld", "-1"], "error: max_kld = -1.0 is out of range"),
+        (["--max-kld", "0"], "nearest valid: 0.001"),
+        (["--max-kld", "0.05"], "flyweight eval stamp stories --against FULL measures it"),
         (["--output", "/nowhere/tuned.yaml"], "no folder"),
     ],
 )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyweight.cli import options as opt
-from flyweight.config import whole
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.tune.trial import LoadFigures
     from flyweight.tune.tuner import Tuning
 
-MOST_MINUTES = 24 * 60
+LEAST_MINUTES, MOST_MINUTES = 0.01, 24 * 60
 Ttft = Annotated[
     str | None, typer.Option(metavar="TIME", help="Max time to first token (p90): 1s, 300ms.")
 ]
@@ -48,7 +47,7 @@ Files = Annotated[
     list[str] | None,
     typer.Option("--also", metavar="FILE", help="Another file of the model; may be repeated."),
 ]
-Minutes = Annotated[float, typer.Option(metavar="N", help="Time to search.")]
+Minutes = Annotated[float, typer.Option(metavar="N", help="Minutes to search.")]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="File for `serve --config`.")]
 
 
@@ -74,11 +73,12 @@ def tune(
     """
     from flyweight.cli.bench.progress import show_measuring
     from flyweight.plan.machine import read_machine
+    from flyweight.planning.quantities import check_range
     from flyweight.tune.targets import Targets
     from flyweight.tune.tuner import TuningJob
     from flyweight.tune.tuner import tune as search
 
-    whole("minutes", round(minutes * 60), 1, MOST_MINUTES * 60)
+    check_range(minutes, "minutes", LEAST_MINUTES, MOST_MINUTES)
     path = Path(output).expanduser()
     if not path.absolute().parent.is_dir():
         raise ConfigError("has no folder to be in", "output", value=output)
@@ -117,7 +117,8 @@ def write_results(path: Path, model: str, targets: Targets, done: Tuning) -> Non
 
 def list_misses(done: Tuning, targets: Targets) -> list[str]:
     """A line for each target that is missed, with what binds."""
-    return [
+    beyond = [f"out of reach of any settings: {done.unreachable}"] if done.unreachable else []
+    return beyond + [
         f"{name} is {ratio:.2f} of the target: nothing measured comes nearer; {done.binding} binds"
         for name, ratio in targets.find_excess(done.figures).items()
     ]
@@ -140,6 +141,7 @@ def make_document(done: Tuning, targets: Targets) -> dict[str, Any]:
         "chosen": dict(done.chosen.changes),
         "missed": targets.find_excess(done.figures),
         "binding": done.binding,
+        "unreachable": done.unreachable or None,
         "measured": done.measured,
         "finalists": [
             {"settings": dict(one.changes)} | asdict(seen) for one, seen in done.seen.items()

@@ -36,6 +36,14 @@ class Floor:
     binding: str
 
 
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A target out of reach: the least time in targets, above 1, and the same as text."""
+
+    ratio: float
+    reason: str
+
+
 class Predictor:
     """Knows the model's files, the machine and the load."""
 
@@ -46,8 +54,8 @@ class Predictor:
         self.fixed = fixed
         self._found: dict[str, ModelDescription] = {}
 
-    def find_reason(self, candidate: SettingsTrial) -> str:
-        """Why a candidate cannot meet the targets, in one line; empty where it may."""
+    def find_obstacle(self, candidate: SettingsTrial) -> str:
+        """Why memory or quality rules a candidate out, in one line; empty where they do not."""
         try:
             settings = self.make_settings(candidate)
             found = self._describe(settings)
@@ -59,18 +67,24 @@ class Predictor:
             return str(error)
         if plan.sizing.max_model_len < self.load.longest:
             return f"memory is enough for {plan.sizing.max_model_len} tokens of context"
-        if self.targets.itl is None and self.targets.ttft is None:
-            return ""
-        floor = self.compute_floor(candidate)
-        wanted = {"itl": self.targets.itl, "ttft": self.targets.ttft}
-        for name, least in (("itl", floor.itl), ("ttft", floor.ttft)):
-            want = wanted[name]
-            if want is not None and least > want:
-                return (
-                    f"{name} of at least {write_seconds(least)} by the machine's limits "
-                    f"({floor.binding} binds)"
-                )
         return ""
+
+    def find_shortfall(self, candidate: SettingsTrial) -> Shortfall | None:
+        """The target of latency that a candidate misses most by its least time, if any."""
+        wanted = {"itl": self.targets.itl, "ttft": self.targets.ttft}
+        if all(want is None for want in wanted.values()):
+            return None
+        floor = self.compute_floor(candidate)
+        least = {"itl": floor.itl, "ttft": floor.ttft}
+        ratios = {name: least[name] / want for name, want in wanted.items() if want is not None}
+        worst = max(ratios, key=lambda name: ratios[name])
+        if ratios[worst] <= 1:
+            return None
+        return Shortfall(
+            ratios[worst],
+            f"{worst} of at least {write_seconds(least[worst])} by the machine's limits "
+            f"({floor.binding} binds)",
+        )
 
     @cached_property
     def limits(self) -> MachineLimits:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError, nearest
+from flyweight.planning.quantities import check_positive
 from flyweight.planning.units import write_seconds
 from flyweight.tune.trial import LoadFigures
 from flyweight.validation.durations import parse_seconds
@@ -31,6 +32,8 @@ class Targets:
     objective: str = "throughput"
 
     def __post_init__(self) -> None:
+        if self.max_kld is not None:
+            check_positive(self.max_kld, "max_kld", 0.001)
         if self.objective not in OBJECTIVES:
             raise ConfigError(
                 "is not an objective" + nearest(self.objective, OBJECTIVES),

@@ -5,6 +5,7 @@ meets give what came nearest, and the name of what binds.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +39,21 @@ class TuningJob:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateChoice:
+    """What is tried, the most promising first, and why others are not; `unreachable` says which
+    target no settings reach, where that is so.
+    """
+
+    singles: list[SettingsTrial]
+    rejected: dict[SettingsTrial, str]
+    unreachable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """The outcome.  `seen` has what the finalists came to, `rejected` why others were not tried,
-    `binding` which limit of the machine binds where a target is missed.
+    `binding` which limit of the machine binds where a target is missed, `unreachable` which target
+    no settings reach.
     """
 
     chosen: SettingsTrial
@@ -49,6 +62,7 @@ class Tuning:
     load: TuningLoad
     binding: str
     measured: int
+    unreachable: str = ""
 
     @property
     def figures(self) -> LoadFigures:
@@ -67,11 +81,7 @@ def tune(request: TuningJob, evidence: Path, listener: RunListener) -> Tuning:
         load.users, load.prompt, load.output, here.cores,
         request.targets.max_kld is not None, request.files,
     )  # fmt: skip
-    rejected = {one: why for one in [DEFAULTS, *list_single_changes(shape)]
-                if (why := predictor.find_reason(one))}  # fmt: skip
-    singles = [one for one in list_single_changes(shape) if one not in rejected]
-    if DEFAULTS in rejected and not singles:
-        raise ConfigError(f"no settings can meet the targets: {rejected[DEFAULTS]}")
+    choice = choose_candidates(predictor, [*list_single_changes(shape)])
     subject = {
         "model": str(found.checkpoint.path), "fingerprint": found.checkpoint.fingerprint,
         "load": load.name, "users": load.users, "longest": load.longest,
@@ -87,11 +97,35 @@ def tune(request: TuningJob, evidence: Path, listener: RunListener) -> Tuning:
         request.seconds,
         listener.round,
     )
-    chosen = search.run(singles)
+    chosen = search.run(choice.singles)
     seen = collect_finals(search)
     missed = request.targets.find_excess(seen[chosen])
     binding = predictor.compute_floor(chosen).binding if missed else ""
-    return Tuning(chosen, seen, rejected, load, binding, kept.count())
+    return Tuning(
+        chosen, seen, choice.rejected, load, binding, kept.count(), choice.unreachable
+    )  # fmt: skip
+
+
+def choose_candidates(predictor: Predictor, changes: Sequence[SettingsTrial]) -> CandidateChoice:
+    """Those that the targets do not rule out; where that is all, the ones nearest to them.  Raises
+    `ConfigError` where memory or quality leaves nothing.
+    """
+    rejected = {one: why for one in [DEFAULTS, *changes] if (why := predictor.find_obstacle(one))}
+    possible = [one for one in changes if one not in rejected]
+    if DEFAULTS in rejected and not possible:
+        raise ConfigError(f"no settings can meet the targets: {rejected[DEFAULTS]}")
+    late = {
+        one: found
+        for one in [DEFAULTS, *possible]
+        if one not in rejected and (found := predictor.find_shortfall(one))
+    }
+    reachable = [one for one in possible if one not in late]
+    if reachable or DEFAULTS not in late | rejected:
+        untried = {one: found.reason for one, found in late.items() if one != DEFAULTS}
+        return CandidateChoice(reachable, rejected | untried)
+    nearest = sorted((one for one in late if one != DEFAULTS), key=lambda one: late[one].ratio)
+    closest = min(late.values(), key=lambda found: found.ratio)
+    return CandidateChoice(nearest, rejected, closest.reason)
 
 
 def collect_finals(search: Search) -> dict[SettingsTrial, LoadFigures]:
