@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.config import Limits
-from flyweight.draft.drafter import Drafter
+from flyweight.draft.drafter import Drafter, StoringDrafter
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.runner import Runner
@@ -56,7 +56,8 @@ def make_model(ops: Ops, seed: int = 0, spread: float = 0.3) -> Decoder:
 def make_engine(model: Decoder, limits: Limits = ROOMY, drafter: Drafter | None = None) -> Engine:
     pool = BlockPool(limits.blocks, limits.block_size)
     kv = allocate_kv(model.spec, model.ops, limits, "f32")
-    runner = Runner(model, model.ops, kv, drafter.taps if drafter else ())
+    draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
+    runner = Runner(model, model.ops, kv, drafter.taps if drafter else (), draft_kv)
     return Engine(Scheduler(limits, pool), runner, drafter, EngineMetrics())
 
 

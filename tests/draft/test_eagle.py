@@ -22,6 +22,7 @@ from flyweight.models.decoder import Decoder
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
 from flyweight.speculation import SpeculationConfig
+from flyweight.types import Request, SamplingParams
 from flyweight.wire import F32
 
 PROMPTS = make_prompts(6)
@@ -57,11 +58,13 @@ def open_folder(path: Path, model: Decoder) -> Any:
     return open_source(config, DraftBase(model.spec, "base"))
 
 
-def make_drafter(path: Path, model: Decoder, limits: Any = ROOMY) -> EagleDrafter:
+def make_drafter(
+    path: Path, model: Decoder, limits: Any = ROOMY, *, probs: bool = False
+) -> EagleDrafter:
     source = open_folder(path, model)
     layers = allocate_kv(source.spec, model.ops, limits, "f32")
     eagle = EagleModel(model, *load_eagle(source, model), limits.max_model_len)
-    return EagleDrafter(eagle, layers, limits.blocks)
+    return EagleDrafter(eagle, layers, limits.blocks, probs=probs)
 
 
 class Reference:
@@ -197,3 +200,61 @@ def test_other_heads_are_refused(
     with pytest.raises(CheckpointError, match=message) as refused:
         open_folder(write(tmp_path / "h", tensors, **config), model)
     assert "\n" not in str(refused.value)
+
+
+class StateChecker(EagleDrafter):
+    """Compares the held state of every computed token of a request with the model's."""
+
+    compared = wrong = 0
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        for request in requests:
+            computed = list(request.tokens)[:-1]
+            at = np.arange(len(computed))
+            slots = np.array(request.blocks)[at // self.block_size] * self.block_size
+            slots += at % self.block_size
+            same = np.allclose(
+                self.held.states[slots], states_of(self.model.target, computed), atol=1e-4
+            )
+            self.compared += 1
+            self.wrong += not (same and (self.held.positions[slots] == at).all())
+        return super().propose(requests)
+
+
+def test_copied_slots_take_their_states_along(model: Decoder, folder: Path) -> None:
+    """Choices share the prompt's last block, and whoever writes first copies it into a block that
+    was another text's.
+    """
+    limits, rng = replace(ROOMY, blocks=20), np.random.default_rng(3)
+    drafter = make_drafter(folder, model, limits)
+    drafter.__class__ = StateChecker
+    assert isinstance(drafter, StateChecker)
+    engine = make_engine(model, limits, drafter)
+    params = SamplingParams(n=3, temperature=0.0, max_tokens=6)
+    for i in range(3):
+        prompt = tuple(rng.integers(0, 40, 15).tolist())
+        drain(engine, [Request(f"r{i}", prompt, params, max_tokens=6, seed=i)])
+    assert drafter.compared > 10 and drafter.wrong == 0
+
+
+def test_with_probs_drafts_have_random_numbers_of_their_own(model: Decoder, folder: Path) -> None:
+    """Each token's probability is that of a layer whose drafts are the same without a seed."""
+    texts = {}
+    for probs in (False, True):
+        drafter = make_drafter(folder, model, probs=probs)
+        drafts: list[Draft] = []
+        propose = drafter.propose
+        drafter.propose = lambda asked, f=propose, d=drafts: d.extend(f(asked)) or d[-len(asked) :]  # type: ignore[method-assign,misc]
+        engine = make_engine(model, replace(ROOMY, vocab=40), drafter)
+        if probs:
+            engine.drafts.reject()
+        params = SamplingParams(temperature=1.0, max_tokens=16)
+        drain(engine, [Request("r", tuple(PROMPTS[0]), params, max_tokens=16, seed=5)])
+        made = [draft for draft in drafts if draft.tokens]
+        assert made and all((draft.probs is not None) == probs for draft in made)
+        texts[probs] = made
+    assert texts[False][0].tokens != texts[True][0].tokens
+    for draft in texts[True]:
+        assert draft.probs is not None and draft.probs.shape == (len(draft.tokens), 40)
+        assert np.allclose(draft.probs.sum(axis=1), 1, atol=1e-5)
+        assert all(row[token] > 0 for row, token in zip(draft.probs, draft.tokens, strict=True))

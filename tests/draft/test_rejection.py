@@ -280,7 +280,7 @@ def target() -> Decoder:
 def rejecting(target: Decoder, draft: Decoder, ids: IdMap | None = None, **limits: Any) -> Engine:
     made = engine(target, "f16", draft_tokens=3, vocab=target.spec.vocab, **limits)
     layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, "f16")
-    made.runner.beside = layers
+    made.runner.draft_kv = layers
     made.drafts.__init__(ModelDrafter(draft, layers, ids, probs=True), made.scheduler, made.metrics)
     made.drafts.reject()
     return made

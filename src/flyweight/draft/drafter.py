@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from flyweight.ops.operands import KVLayer
 from flyweight.sampling.options import SequenceOptions
-from flyweight.wire import F32, Batch, Tensor
+from flyweight.wire import F32, I32, Batch, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +103,12 @@ class StoringDrafter(Drafter, Protocol):
 
     @property
     def layers(self) -> Sequence[KVLayer]: ...
+
+
+@runtime_checkable
+class StatefulDrafter(Drafter, Protocol):
+    """A drafter that keeps states of the target's slots beside K/V."""
+
+    def copy_slots(self, source: I32, target: I32) -> None:
+        """Called before a step whose first act is to copy K/V of these slots."""
+        ...

@@ -2,7 +2,8 @@
 
 A pair is a state and the token after it; from it the layer makes the next state, which the model's
 own output matrix reads.  The first pair of a draft has the model's state, the others the layer's.
-Tokens are drawn with the target's seed, choice and position, as a draft model's are.
+Tokens are drawn as a draft model's are: with the target's seed, choice and position, or with
+`probs` and random numbers of their own.
 
 Invariant: the pair of position p is in the slot of p, and its K and V are of states of the model up
 to the newest token computed.  The pair of a block's last position belongs to the sequence that
@@ -24,6 +25,7 @@ from flyweight.models.decoder import Decoder, embed_tokens, make_ropes
 from flyweight.models.layer import make_layer
 from flyweight.models.linear import Parts
 from flyweight.ops.operands import KVLayer, Weights
+from flyweight.ops.rejection import list_distributions
 from flyweight.sampling.arrays import OptionColumns, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.speculation import SpeculationConfig
@@ -39,7 +41,8 @@ def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "EagleDrafte
     layers = allocate_kv(source.spec, target.ops, parts.limits, dtype)
     fc, own = load_eagle(source, target)
     length = parts.limits.max_model_len
-    return EagleDrafter(EagleModel(target, fc, own, length), layers, parts.limits.blocks)
+    model, probs = EagleModel(target, fc, own, length), config.verifier == "rejection"
+    return EagleDrafter(model, layers, parts.limits.blocks, probs=probs)
 
 
 class EagleModel:
@@ -69,19 +72,33 @@ class SlotStates:
     states: F32  # [slots, H]
     positions: I32  # [slots]
 
+    def copy(self, source: I32, target: I32) -> None:
+        """Makes the state of each target slot that of the source's."""
+        self.states[target] = self.states[source]
+        self.positions[target] = self.positions[source]
+
 
 class EagleDrafter:
-    """A `Drafter` with K/V of one layer, `layers`, in the target's blocks."""
+    """A `Drafter` with K/V of one layer, `layers`, in the target's blocks.  With `probs`, drafts
+    say what each token was drawn from, for rejection sampling.
+    """
 
     taps = (-1,)
 
-    def __init__(self, model: EagleModel, layers: Sequence[KVLayer], blocks: int) -> None:
+    def __init__(
+        self, model: EagleModel, layers: Sequence[KVLayer], blocks: int, *, probs: bool = False
+    ) -> None:
+        self.probs = probs
         self.model, self.ops, self.layers = model, model.ops, tuple(layers)
         self.block_size = layers[0].block_size
         slots, hidden = blocks * self.block_size, model.target.spec.hidden
         self.held = SlotStates(np.zeros((slots, hidden), np.float32), np.full(slots, -1, np.int32))
         self._options: dict[Hashable, SequenceOptions] = {}
         self._columns = OptionColumns()
+
+    def copy_slots(self, source: I32, target: I32) -> None:
+        """States go with the K/V: a block's last owner may have been another tenant."""
+        self.held.copy(source, target)
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         """Keeps the step's states, and computes the pairs whose tokens are in it."""
@@ -112,13 +129,17 @@ class EagleDrafter:
             batch = make_batch(shifted, self.block_size, options)
             made = self.model.compute_states(batch, states, self.layers)
             logits = self.model.target.compute_logits(made)
+            if self.probs:
+                drawn_from = list_distributions(self.ops.fetch(logits), batch.sampling)
+                for row, probs in zip(growing, drawn_from, strict=True):
+                    row.probs.append(probs)
             tokens = self.ops.sample(logits, batch.sampling).tokens.tolist()
             states = self.ops.fetch(made)
             for row, token in zip(growing, tokens, strict=True):
                 row.take(token, token)
             left = [i for i, row in enumerate(growing) if row.growing]
             growing, states = [growing[i] for i in left], states[left]
-        return [Draft(tuple(row.drawn)) for row in rows]
+        return [row.finish() for row in rows]
 
     def forget(self, id: Hashable) -> None:
         self._options.pop(id, None)
@@ -126,7 +147,8 @@ class EagleDrafter:
     def _begin(self, request: DraftRequest) -> DraftRow:
         options = self._options.get(request.id)
         if options is None:
-            options = self._options[request.id] = make_draft_options(request.sampling, True)
+            options = make_draft_options(request.sampling, True, own=self.probs)
+            self._options[request.id] = options
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)

@@ -47,6 +47,13 @@ class DraftRow:
     probs: list[F32] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)
 
+    def finish(self) -> Draft:
+        """The draft, with what its tokens were drawn from where that was kept."""
+        count = len(self.drawn)
+        return Draft(
+            tuple(self.drawn), probs=np.stack(self.probs[:count]) if self.probs and count else None
+        )
+
     @property
     def growing(self) -> bool:
         """Whether a token may still be drawn."""
@@ -112,24 +119,16 @@ class ModelDrafter:
                 row.take(*token)
         for row in rows:
             self._note(row)
-        return [self._finish(row) for row in rows]
+        return [row.finish() for row in rows]
 
     def forget(self, id: Hashable) -> None:
         self._options.pop(id, None)
         self.ahead.forget(id)
 
-    def _finish(self, row: DraftRow) -> Draft:
-        count = len(row.drawn)
-        probs = np.stack(row.probs[:count]) if self.probs and count else None
-        return Draft(tuple(row.drawn), probs=probs)
-
     def _begin(self, request: DraftRequest) -> DraftRow:
         options = self._options.get(request.id)
         if options is None:
-            same = self.ids is None
-            options = make_draft_options(request.sampling, same)
-            if self.probs:
-                options = replace(options, seed=(options.seed ^ OWN_NUMBERS) & WORD)
+            options = make_draft_options(request.sampling, self.ids is None, own=self.probs)
             self._options[request.id] = options
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
@@ -168,12 +167,14 @@ class ModelDrafter:
         return self.ops.sample(logits, batch.sampling).tokens
 
 
-def make_draft_options(sampling: DraftSampling, same: bool) -> SequenceOptions:
+def make_draft_options(
+    sampling: DraftSampling, same: bool, *, own: bool = False
+) -> SequenceOptions:
     """How a request's draft tokens are drawn: as the target draws, without what is only reported or
-    needs more than the tokens so far.  Options that name ids are of no use unless the vocabulary is
-    the `same`.
+    needs more than the tokens so far; with `own`, by random numbers that are not the target's.
+    Options that name ids are of no use unless the vocabulary is the `same`.
     """
-    options = sampling.options
+    options, flips = sampling.options, OWN_NUMBERS if own else 0
     if options is None or not same:
         params = SamplingParams(
             temperature=sampling.temperature,
@@ -181,7 +182,7 @@ def make_draft_options(sampling: DraftSampling, same: bool) -> SequenceOptions:
             top_p=sampling.top_p,
             min_p=sampling.min_p,
         )
-        return SequenceOptions(params, sampling.seed, sampling.choice, 0)
+        return SequenceOptions(params, (sampling.seed ^ flips) & WORD, sampling.choice, 0)
     params = replace(
         options.params,
         logprobs=None,
@@ -190,8 +191,8 @@ def make_draft_options(sampling: DraftSampling, same: bool) -> SequenceOptions:
         echo=False,
         structured_outputs=None,
     )
-    own = options.seed, options.choice, options.prompt
-    return SequenceOptions(params, *own, options.stop_ids, options.words)
+    keys = (options.seed ^ flips) & WORD, options.choice, options.prompt
+    return SequenceOptions(params, *keys, options.stop_ids, options.words)
 
 
 def make_batch(rows: Sequence[DraftRow], block_size: int, sampling: SampleBatch) -> Batch:

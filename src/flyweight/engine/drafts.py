@@ -11,7 +11,14 @@ from dataclasses import replace
 from functools import partial
 from operator import index as to_index
 
-from flyweight.draft.drafter import Draft, Drafter, DraftRequest, DraftSampling, StoringDrafter
+from flyweight.draft.drafter import (
+    Draft,
+    Drafter,
+    DraftRequest,
+    DraftSampling,
+    StatefulDrafter,
+    StoringDrafter,
+)
 from flyweight.draft.tree import cut_tree, follow, put_in_order
 from flyweight.engine.draft_controller import DraftController
 from flyweight.engine.draft_limits import (
@@ -28,7 +35,7 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
-from flyweight.wire import Batch, Sampled
+from flyweight.wire import I32, Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
 LOG = logging.getLogger("flyweight")
@@ -66,6 +73,14 @@ class Drafts:
     def reject(self) -> None:
         """From now on drafts are verified by rejection sampling."""
         self.probs = DraftProbs(self.vocab)
+
+    def copy(self, moves: tuple[I32, I32] | None) -> None:
+        """Before a step that copies slots: the drafter's states go along."""
+        if moves is not None and isinstance(self.drafter, StatefulDrafter):
+            try:
+                self.drafter.copy_slots(*moves)
+            except Exception as error:
+                self._end_all(error)
 
     def begin(self) -> None:
         """A step begins."""
