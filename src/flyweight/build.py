@@ -55,7 +55,6 @@ from flyweight.plan.memory import (
     Needs,
     Sizing,
     SlotKinds,
-    count_block_bytes,
     count_server_bytes,
     plan_memory,
 )
@@ -311,8 +310,8 @@ def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int
     """
     if not settings.kv_cache_memory_bytes:
         return 0
-    both = [needs.spec] if needs.draft is None else [needs.spec, needs.draft.spec]
-    block = sum(count_block_bytes(spec, settings.block_size, kv_dtype) for spec in both)
+    both = [needs] if needs.draft is None else [needs, needs.draft]
+    block = sum(one.count_block(settings.block_size, kv_dtype) for one in both)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
     blocks = settings.kv_cache_memory_bytes // block
     if blocks < least:

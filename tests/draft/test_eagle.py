@@ -21,6 +21,7 @@ from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
+from flyweight.plan.memory import Needs, Sizing, make_smallest_plan
 from flyweight.speculation import SpeculationConfig
 from flyweight.types import Request, SamplingParams
 from flyweight.wire import F32
@@ -235,6 +236,28 @@ def test_copied_slots_take_their_states_along(model: Decoder, folder: Path) -> N
         prompt = tuple(rng.integers(0, 40, 15).tolist())
         drain(engine, [Request(f"r{i}", prompt, params, max_tokens=6, seed=i)])
     assert drafter.compared > 10 and drafter.wrong == 0
+
+
+def test_unused_matrices_are_in_no_plan(model: Decoder, tmp_path: Path, folder: Path) -> None:
+    more = {name: np.ones((40, 32), np.float32) for name in ("embed_tokens", "lm_head")}
+    tensors = make_tensors() | {f"{name}.weight": x for name, x in more.items()}
+    found = open_folder(write(tmp_path / "more", tensors), model).kinds
+    assert found == open_folder(folder, model).kinds
+    assert {name.split()[1]: parts[0][0] for name, parts in found.items()} == {
+        name: x.shape for name, x in make_tensors().items()
+    }
+
+
+@pytest.mark.parametrize("dtype", ["f16", "int8", "int4"])
+def test_the_plan_counts_what_is_stored(model: Decoder, folder: Path, dtype: str) -> None:
+    """Its K/V is of the backend's own type, whatever the model's is."""
+    ops, source = CpuOps(1, None, "f32"), open_folder(folder, model)
+    needs = Needs.of(model.spec, source.kinds, ops).add_heads(source.kinds, source.stored, ops)
+    sizing = Sizing(96, 4, 48, 16, dtype, blocks=8)
+    plan = make_smallest_plan(needs, sizing, (0, 1 << 40))
+    layers = allocate_kv(source.spec, ops, replace(ROOMY, block_size=16, blocks=8), ops.kv_dtype)
+    states = 8 * 16 * (4 * 32 + 4)
+    assert plan.draft_kv == sum(layer.nbytes for layer in layers) + states
 
 
 def test_with_probs_drafts_have_random_numbers_of_their_own(model: Decoder, folder: Path) -> None:

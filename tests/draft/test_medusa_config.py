@@ -24,6 +24,30 @@ def write(path: Path, heads: int = 2, hidden: int = HIDDEN, **config: Any) -> st
     return str(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("stray", np.float32(1).reshape(()), "tensor 'stray' is none of Medusa heads'"),
+        ("stray", np.ones((2, 3), np.int32), "tensor 'stray' is none of Medusa heads'"),
+        ("blocks.0.layers.0.bias", np.ones(HIDDEN, np.int32), "is i32; known: f32, f16, bf16"),
+        ("blocks.0.layers.0.bias", np.ones(2, np.float32), r"is \[2\], this model needs \[192\]"),
+    ],
+)
+def test_strays_and_kinds_are_refused_before_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any, message: str
+) -> None:
+    monkeypatch.setattr(building, "load_weights", None)  # calling it would raise
+    path = Path(write(tmp_path / "h"))
+    zeros = np.zeros((HIDDEN, HIDDEN), np.float32)
+    tensors = {f"blocks.{i}.layers.0.weight": encode(zeros, "f32") for i in range(2)}
+    kind = "i32" if value.dtype == np.int32 else "f32"
+    raw = tensors | {name: (kind, value.shape, value.tobytes())}
+    write_safetensors(path / "model.safetensors", raw)
+    with pytest.raises(FlyweightError, match=message) as refused:
+        LLM(max_model_len=64, speculative_config=config(str(path)))
+    assert "\n" not in str(refused.value)
+
+
 def config(model: str, tokens: int = 2) -> dict[str, Any]:
     return {"method": "medusa", "model": model, "num_speculative_tokens": tokens, "adaptive": False}
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.draft.headfolder import HeadFolder, find_heads
+from flyweight.draft.headfolder import HeadFolder, find_heads, name_bias
 from flyweight.draft.methods import DraftBase
 from flyweight.errors import CheckpointError
 from flyweight.models.decoder import Decoder
 from flyweight.models.linear import Parts
 from flyweight.models.plans import make_gated_spec
 from flyweight.ops.operands import Weights
-from flyweight.spec import KVGroup, LayerSpec, ModelSpec
+from flyweight.spec import LayerSpec, ModelSpec
 from flyweight.speculation import SpeculationConfig
 
 AT = "layers.0."
@@ -34,18 +34,12 @@ class EagleSource:
 
     @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
-        return self.folder.kinds
+        return self.folder.list_kinds(list_names(self.spec))
 
     @property
-    def stored(self) -> ModelSpec:
-        """What a position of it is counted as in the memory plan: the layer's K and V, and a state
-        of 32 bits, as if it were two layers of 16.
-        """
-        state = KVGroup(1, self.spec.hidden, 0, v_in_k=True)
-        layer = self.spec.layers[0]
-        return replace(
-            self.spec, layers=(layer, replace(layer, kv=state), replace(layer, kv=state))
-        )
+    def stored(self) -> tuple[ModelSpec, int]:
+        """The layer, and the bytes of a state of 32 bits and its position."""
+        return self.spec, 4 * self.spec.hidden + 4
 
 
 def open_source(config: SpeculationConfig, base: DraftBase) -> EagleSource:
@@ -70,13 +64,18 @@ def read_layer(folder: HeadFolder, base: ModelSpec) -> ModelSpec:
             f"1 layer of {base.hidden} expected"
         )
     for name, shape in list_shapes(spec).items():
-        folder.check_shape(name, shape)
-    known = {*list_shapes(spec), *UNUSED, "fc.bias", *map(_name_bias, list_shapes(spec))}
-    known |= {f"{name}_scale" for name in list_shapes(spec)}
-    strays = sorted(set(folder.shapes) - known)
-    if strays:
-        raise CheckpointError(f"{folder.path}: tensor {strays[0]} is none of an EAGLE layer's")
+        if name == NORM:
+            folder.check_shape(name, shape)
+        else:
+            folder.check_matrix(name, (shape[0], shape[1]))
+    folder.check_tensors(list_names(spec), UNUSED, "an EAGLE layer's")
     return spec
+
+
+def list_names(spec: ModelSpec) -> set[str]:
+    """The tensors that are loaded: those that must be there, and biases."""
+    shapes = list_shapes(spec)
+    return {*shapes, *(name_bias(name) for name in shapes if name != NORM)}
 
 
 def list_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -127,7 +126,3 @@ def _pack(folder: HeadFolder, modules: Sequence[str], target: Decoder) -> Weight
     bias = np.concatenate(biases)
     shape = len(bias), parts[0].shape[1]
     return target.ops.pack(shape, parts, bias if bias.any() else None)
-
-
-def _name_bias(weight: str) -> str:
-    return weight.removesuffix("weight") + "bias"

@@ -4,7 +4,7 @@ Invariant: opening reads headers only; heads made for another base model are ref
 or its fingerprint before a tensor is read.  Does not know which tensors a method wants.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,28 +64,45 @@ class HeadFolder:
         self._file, self._spans = opened.file, opened.spans
         self.shapes = {name: span.shape for name, span in self._spans.items()}
 
-    @property
-    def kinds(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
-        """Shape and kind of each tensor, for the memory plan."""
+    def list_kinds(self, names: Iterable[str]) -> dict[str, list[tuple[tuple[int, ...], str]]]:
+        """Shape and kind of those of the tensors that are there, for the memory plan."""
+        spans = {name: self._spans[name] for name in names if name in self._spans}
         return {
             f"drafter {name}": [(x.shape, "bf16" if x.kind == "i8" else x.kind)]
-            for name, x in self._spans.items()
+            for name, x in spans.items()
         }
+
+    def check_tensors(self, names: Iterable[str], unused: Collection[str], what: str) -> None:
+        """Raises `CheckpointError` for one of `names` that cannot be read, and for a tensor that is
+        neither theirs nor `unused`.
+        """
+        known = set(names)
+        scales = {f"{name}_scale" for name in known}
+        strays = sorted(set(self.shapes) - known - scales - set(unused))
+        if strays:
+            raise CheckpointError(f"{self.path}: tensor {shown(strays[0])} is none of {what}")
+        for name in sorted(known & set(self.shapes)):
+            self._check_kind(name)
+
+    def _check_kind(self, name: str) -> None:
+        span = self._spans[name]
+        if span.kind == "i8" and f"{name}_scale" in self._spans:
+            self.check_shape(f"{name}_scale", (span.shape[0], 1))
+        elif span.kind not in FLOATS:
+            raise CheckpointError(
+                f"{self.path}: tensor {shown(name)} is {span.kind}; known: {', '.join(FLOATS)}"
+            )
 
     def read(self, name: str) -> Any:
         """A tensor of floats as the file has it: float32, float16, or bfloat16 bits as uint16.
         Codes of 8 bits with a scale a row are bfloat16 when read.
         """
+        self._check_kind(name)
         span = self._spans[name]
-        if span.kind == "i8" and f"{name}_scale" in self._spans:
-            self.check_shape(f"{name}_scale", (span.shape[0], 1))
+        if span.kind == "i8":
             raw = self._file.copy(span.offset, span.nbytes, name)
             codes = np.frombuffer(raw, np.int8).reshape(span.shape)
             return to_bf16_bits(codes * to_f32(self.read(f"{name}_scale")).reshape(-1, 1))
-        if span.kind not in FLOATS:
-            raise CheckpointError(
-                f"{self.path}: tensor {shown(name)} is {span.kind}; known: {', '.join(FLOATS)}"
-            )
         rows = self._file.read_rows(name, span, 0, span.shape[0])
         if not np.isfinite(to_f32(rows)).all():  # type: ignore[arg-type]
             raise CheckpointError(f"{self.path}: tensor {shown(name)} holds NaN or infinity")
@@ -106,6 +123,12 @@ class HeadFolder:
                 "the heads were trained for another one"
             )
 
+    def check_matrix(self, name: str, shape: tuple[int, int]) -> None:
+        """`check_shape` of a matrix, and of its bias where it has one."""
+        self.check_shape(name, shape)
+        if name_bias(name) in self.shapes:
+            self.check_shape(name_bias(name), shape[:1])
+
     def check_base(self, spec: ModelSpec, fingerprint: str) -> None:
         """Raises `CheckpointError` for heads whose config names another base."""
         for key, own in (("hidden_size", spec.hidden), ("vocab_size", spec.vocab)):
@@ -124,3 +147,8 @@ class HeadFolder:
 
     def close(self) -> None:
         self._file.close()
+
+
+def name_bias(weight: str) -> str:
+    """The bias of a matrix."""
+    return weight.removesuffix("weight") + "bias"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.draft.drafter import Draft, DraftRequest
-from flyweight.draft.headfolder import HeadFolder, find_heads
+from flyweight.draft.headfolder import HeadFolder, find_heads, name_bias
 from flyweight.draft.methods import DraftBase, DrafterParts
 from flyweight.draft.stepstates import StepStates
 from flyweight.draft.tree import is_chain
@@ -66,16 +66,22 @@ def open_medusa(
         width = (spec.hidden, spec.hidden)
         for head in heads:
             for name in head.blocks:
-                folder.check_shape(name, width)
-                bias = _name_bias(name)
-                if bias in folder.shapes:
-                    folder.check_shape(bias, (spec.hidden,))
+                folder.check_matrix(name, width)
             if head.head:
-                folder.check_shape(head.head, (spec.vocab, spec.hidden))
+                folder.check_matrix(head.head, (spec.vocab, spec.hidden))
+        unused = {name for name in folder.shapes if HEAD.fullmatch(name)} | {SHARED}
+        unused |= {name_bias(name) for name in unused} | {f"{name}_scale" for name in unused}
+        folder.check_tensors(list_names(heads), unused, "Medusa heads'")
         return folder, heads
     except CheckpointError:
         folder.close()
         raise
+
+
+def list_names(heads: Sequence[MedusaNames]) -> set[str]:
+    """The tensors that are loaded, and biases."""
+    matrices = {name for head in heads for name in (*head.blocks, head.head) if name}
+    return matrices | {name_bias(name) for name in matrices}
 
 
 def _name_tensors(folder: HeadFolder) -> list[MedusaNames]:
@@ -108,10 +114,6 @@ def _name_tensors(folder: HeadFolder) -> list[MedusaNames]:
     return made
 
 
-def _name_bias(weight: str) -> str:
-    return weight.removesuffix("weight") + "bias"
-
-
 def load_medusa(folder: HeadFolder, names: Sequence[MedusaNames], ops: Ops) -> list[MedusaHead]:
     """The heads, packed; closes the folder."""
     known: dict[str, Weights] = {}
@@ -119,7 +121,7 @@ def load_medusa(folder: HeadFolder, names: Sequence[MedusaNames], ops: Ops) -> l
     def pack(name: str) -> Weights:
         if name not in known:
             rows: Any = folder.read(name)
-            bias = _name_bias(name)
+            bias = name_bias(name)
             added = folder.read_vector(bias) if bias in folder.shapes else None
             known[name] = ops.pack(rows.shape, [rows], added)
         return known[name]
@@ -143,7 +145,7 @@ class MedusaSource:
 
     @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
-        return self.folder.kinds
+        return self.folder.list_kinds(list_names(self.names))
 
 
 def open_source(config: SpeculationConfig, base: DraftBase) -> MedusaSource:

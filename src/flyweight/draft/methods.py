@@ -37,8 +37,10 @@ class DraftSource(Protocol):
         ...
 
     @property
-    def stored(self) -> ModelSpec | None:
-        """Layers of what is stored for each position of the target's blocks; None for nothing."""
+    def stored(self) -> tuple[ModelSpec, int] | None:
+        """What is stored for each position of the target's blocks: layers, their K/V of the
+        backend's own type, and bytes; None for nothing.
+        """
         ...
 
 

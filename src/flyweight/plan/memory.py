@@ -145,7 +145,8 @@ class MemoryPlan:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a model needs of memory before any setting is known: `weights` bytes once packed, and
-    what its `draft` model needs.
+    what its `draft` model needs.  Beside K/V a slot takes `slot` bytes; `own_kv` is of the
+    backend's type, whatever the setting is.
     """
 
     spec: ModelSpec
@@ -154,6 +155,8 @@ class Needs:
     activations: str
     kv_dtype: str  # the backend's default type of stored K and V
     draft: "Needs | None" = None
+    slot: int = 0
+    own_kv: bool = False
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
@@ -164,11 +167,19 @@ class Needs:
         made = Needs.of(self.spec, {**self.kinds, **more}, ops)
         return replace(made, draft=self.draft)
 
-    def add_heads(self, kinds: SlotKinds, stored: ModelSpec | None, ops: Packer) -> "Needs":
-        """The same with a drafter's matrices, and layers of what it stores for each position."""
+    def add_heads(
+        self, kinds: SlotKinds, stored: tuple[ModelSpec, int] | None, ops: Packer
+    ) -> "Needs":
+        """The same with a drafter's matrices, and the layers and bytes that it stores of a slot."""
         if stored is None:
             return self.add(kinds, ops)
-        return replace(self, draft=Needs.of(stored, kinds, ops))
+        spec, slot = stored
+        return replace(self, draft=replace(Needs.of(spec, kinds, ops), slot=slot, own_kv=True))
+
+    def count_block(self, block_size: int, kv_dtype: str) -> int:
+        """Bytes of one block."""
+        dtype = self.kv_dtype if self.own_kv else kv_dtype
+        return count_block_bytes(self.spec, block_size, dtype) + block_size * self.slot
 
 
 def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
@@ -230,16 +241,14 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
         base=bounds[0],
         weights=needs.weights,
         rounding=count_rounding_bytes(needs),
-        block=count_block_bytes(needs.spec, sizing.block_size, sizing.kv_dtype),
+        block=needs.count_block(sizing.block_size, sizing.kv_dtype),
         blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
         step=max(step for step, _ in worst),
         logits=max(logits for _, logits in worst),
         limit=bounds[1],
         sizing=sizing,
         draft=0 if draft is None else draft.weights + count_rounding_bytes(draft),
-        draft_block=0
-        if draft is None
-        else count_block_bytes(draft.spec, sizing.block_size, sizing.kv_dtype),
+        draft_block=draft.count_block(sizing.block_size, sizing.kv_dtype) if draft else 0,
     )
 
 
