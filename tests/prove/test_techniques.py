@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from importlib import import_module
 from math import prod
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from flyweight.config import Settings
 from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
 from flyweight.prove import registry, techniques
+from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
 from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
 from flyweight.prove.stand_in import write_long, write_wide
@@ -24,6 +26,7 @@ from flyweight.prove.technique import (
     ProveJob,
     Technique,
 )
+from flyweight.prove.techniques import draft_model
 
 STORIES = find(Settings.of())
 
@@ -34,6 +37,7 @@ def test_every_file_is_a_technique_and_every_name_has_one() -> None:
     assert files == set(NAMES)
     for technique in registry.list_techniques():
         assert technique.metric in METRICS and technique.off != technique.on
+    assert find_technique("continuous").seed == "23x"  # the paper's, as docs/prove.md says
 
 
 def test_the_page_lists_every_technique() -> None:
@@ -60,9 +64,11 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
     assert off.answers == on.answers and len(on.ttfts) == 4 and len(on.itls) == 4 * 15
 
 
+DRAFTERS = ("ngram", "ngram-prose", "suffix", "draft-model", "medusa", "medusa-tree", "eagle")
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["batching", "blocker", "stress", "ngram", "ngram-prose", "threads", "beam", "continuous"],
+    "name", ["batching", "blocker", "stress", *DRAFTERS, "threads", "beam", "continuous"]
 )
 def test_techniques_that_promise_the_same_tokens_keep_it(name: str, tmp_path: Path) -> None:
     technique = find_technique(name)
@@ -70,8 +76,29 @@ def test_techniques_that_promise_the_same_tokens_keep_it(name: str, tmp_path: Pa
     off, on = (run_once(technique, side, tmp_path) for side in SIDES)
     assert off.work == on.work and off.work[2] > 0
     assert off.answers == on.answers
+    assert off.figures["draft tokens"] == 0
     assert off.find_time(technique.metric) is not None
     assert on.find_time(technique.metric) is not None
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_drafter_drafts_on_its_own_workload(name: str, tmp_path: Path) -> None:
+    """Without the controller, which decides by time."""
+    module = import_module(find_technique(name).open.__module__)
+    assert module.SETTINGS["off"] == {}
+    config = {**module.SETTINGS["on"]["speculative_config"], "adaptive": False}
+    work = EngineWorkload(module.make_prompts, module.PROMPT + module.ANSWER, 1)
+    side = EngineSide(ProveJob(STORIES, tmp_path, 2), work, {"speculative_config": config})
+    first, second = (side.run(round, 1.0) for round in range(2))
+    side.close()
+    assert first.figures["draft tokens accepted"] > 0
+    assert first.answers != second.answers  # another text in every round
+
+
+def test_stories_are_cut_to_a_short_context() -> None:
+    limits = PromptLimits(2048, 40, describe(STORIES).tokenizer)
+    (prompt,) = draft_model.make_prompts(limits, 0, 1.0)
+    assert len(prompt.tokens) <= 20 and len(prompt.tokens) + prompt.answer == 40
 
 
 @pytest.mark.parametrize("name", ["weights", "kv-types", "isa"])
@@ -90,22 +117,17 @@ def run_once(technique: Technique, side: str, folder: Path) -> Measurement:
         opened.close()
 
 
-def test_a_technique_differs_in_what_it_names(tmp_path: Path) -> None:
-    """Steps and tokens that the engine counts.  On a machine that reads a megabyte a second, the
+def test_batching_differs_in_its_steps(tmp_path: Path) -> None:
+    """As the engine counts them.  On a machine that reads a megabyte a second, the
     limit is set by reading the weights, once a step.
     """
     slow = {"read": 1e6, "int8": 1e12, "bf16": 1e12, "f32": 1e12}
     (tmp_path / "limits.json").write_text(json.dumps(slow))
-    found = {
-        (name, side): run_once(find_technique(name), side, tmp_path).figures
-        for name in ("batching", "ngram")
-        for side in SIDES
-    }
-    assert found["batching", "off"]["steps"] == 5 * 64  # one sequence at a time
-    ratio = found["batching", "off"][LIMIT] / found["batching", "on"][LIMIT]
-    assert 4 < ratio < 5.1
-    assert found["batching", "on"]["steps"] < 2 * 64
-    assert found["ngram", "off"]["draft tokens"] == 0 < found["ngram", "on"]["draft tokens"]
+    batching = find_technique("batching")
+    off, on = (run_once(batching, side, tmp_path).figures for side in SIDES)
+    assert off["steps"] == 5 * 64  # one sequence at a time
+    assert 4 < off[LIMIT] / on[LIMIT] < 5.1
+    assert on["steps"] < 2 * 64
 
 
 @pytest.mark.parametrize("side", SIDES)
