@@ -11,7 +11,7 @@ from flyweight.describe import LoadListener, ModelDescription, describe, find
 from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import LEAST_SHARE, IdMap, Token, is_same, map_ids
 from flyweight.errors import ConfigError
-from flyweight.speculation import METHODS, SETTING
+from flyweight.speculation import METHODS, SETTING, SpeculationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ def find_draft(
         settings,
         model=str(config.options["model"]),
         revision=None,
+        load_format="auto",
         adapters={},
         quantization={},
         max_kld=None,
@@ -52,6 +53,7 @@ def find_draft(
     if share >= LEAST_SHARE:
         tell.note(f"the draft model has {share:.1%} of the model's tokens; drafts end at others")
         return DraftDescription(found, ids)
+    _refuse_rejection(config)
     _check_text(own.model, found)
     tell.note(f"the draft model has {share:.1%} of the model's tokens; drafts go through text")
     spellers = (
@@ -59,6 +61,17 @@ def find_draft(
         Speller(found.tokenizer, target.tokenizer),
     )
     return DraftDescription(found, spellers=spellers)
+
+
+def _refuse_rejection(config: SpeculationConfig) -> None:
+    """Raises `ConfigError`: a token may be drawn in several pieces, so that nothing says how likely
+    it was.
+    """
+    if config.verifier == "rejection":
+        raise ConfigError(
+            "is not supported where draft tokens are mapped through text",
+            f"{SETTING}.verifier", value="rejection", allowed="coupled",
+        )  # fmt: skip
 
 
 def _check_text(name: object, draft: ModelDescription) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, ConfigError, LoRARequest, SamplingParams, pairing
+from flyweight import build as building
+from flyweight.config import Settings
+from flyweight.describe import SilentListener, describe, find
 from flyweight.draft.textmodel import DraftText, TextDrafter
 from flyweight.engine.draft_limits import FullDrafts
 from flyweight.errors import CheckpointError
@@ -198,6 +201,26 @@ def test_what_cannot_draft_is_refused_before_anything_is_loaded() -> None:
     said = refuse(speculative_config={"method": "draft_model", "num_speculative_tokens": 4})
     assert "speculative_config.model" in said and "is missing" in said
     assert "is missing" in refuse(speculative_config={"model": "stories-draft"})
+
+
+def test_rejection_through_text_is_refused_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pairing, "is_same", lambda ours, theirs: False)
+    monkeypatch.setattr(pairing, "LEAST_SHARE", 2)
+    monkeypatch.setattr(building, "load_weights", None)  # calling it would raise
+    said = refuse(speculative_config={**DRAFT, "verifier": "rejection"})
+    assert "speculative_config.verifier = 'rejection' is not supported" in said
+    assert "coupled" in said
+
+
+def test_a_draft_model_has_a_format_of_its_own(tmp_path: Path) -> None:
+    """The target's files are safetensors, the draft's a .gguf file."""
+    folder = tiny_folder(tmp_path / "model")
+    options = {"speculative_config": DRAFT, "load_format": "safetensors"}
+    settings = Settings.of(model=str(folder), **options)
+    found = pairing.find_draft(settings, describe(find(settings)), SilentListener())
+    assert found is not None and found.found.spec.hidden > 0
 
 
 def test_a_draft_that_is_too_large_is_refused_with_what_fits(

@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from flyweight.cli.plan.memory import measure_use
+from flyweight.cli.plan import memory
+from flyweight.cli.plan.memory import measure_use, open_planner
+from flyweight.config import Settings
+from flyweight.describe import SilentListener
 from flyweight.errors import ConfigError
 from flyweight.planning.memory import MemoryPlanner, PlannedUse, find_most
 from flyweight.planning.memory_report import Place, report_memory
+from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.report import Report
 
 USE = PlannedUse(64, sequences=3, kv_dtype="f16")
@@ -45,6 +49,20 @@ def test_a_draft_model_is_a_part_of_the_plan(planner: MemoryPlanner) -> None:
     assert parts["draft model's weights"] == alone.weights + alone.rounding
     with pytest.raises(ConfigError, match="check runs one model; leave draft_model out"):
         measure_use(pair, USE)
+
+
+def test_the_draft_is_found_without_the_models_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+
+    def read(settings: Settings) -> ModelOutline:
+        seen.append(settings)
+        return outline_model(replace(settings, revision=None, load_format="auto"), SilentListener())
+
+    monkeypatch.setattr(memory, "read_outline", read)
+    options = {"revision": "v2", "load_format": "gguf"}
+    open_planner(Settings.of(model="stories", **options), "stories-draft")
+    found = [(one.model, one.revision, one.load_format) for one in seen]
+    assert found == [("stories", "v2", "gguf"), ("stories-draft", None, "auto")]
 
 
 def test_the_longest_context_is_the_last_that_fits(planner: MemoryPlanner) -> None:

@@ -7,7 +7,6 @@ from flyweight.draft.drafter import Drafter
 from flyweight.draft.methods import DrafterParts
 from flyweight.draft.model import ModelDrafter
 from flyweight.draft.textmodel import TextDrafter
-from flyweight.errors import ConfigError
 from flyweight.kv.blocks import BlockPool
 from flyweight.speculation import SpeculationConfig
 
@@ -18,11 +17,7 @@ def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> Drafter:
     rejection = config.verifier == "rejection"
     if second.spellers is None:
         return ModelDrafter(second.model, second.layers, second.ids, probs=rejection)
-    if rejection:  # a token may be drawn in several pieces, so that nothing says how likely it was
-        raise ConfigError(
-            "is not supported where draft tokens are mapped through text",
-            "speculative_config.verifier", value="rejection", allowed="coupled",
-        )  # fmt: skip
+    assert not rejection, "refused before the models were loaded"
     pool = BlockPool(limits.blocks, limits.block_size)
     budget = limits.max_num_batched_tokens
     return TextDrafter(second.model, second.layers, pool, second.spellers, budget)

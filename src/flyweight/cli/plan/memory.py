@@ -164,7 +164,9 @@ def open_planner(settings: Settings, draft: str | None = None) -> MemoryPlanner:
     outline = read_outline(settings)
     cores = settings.threads or read_machine().cores
     ops = choose_backend(settings, cores)
-    second = None if draft is None else read_outline(replace(settings, model=draft))
+    # as an engine finds it: the target's revision is none of the draft model's
+    own = replace(settings, model=draft, revision=None, load_format="auto")
+    second = None if draft is None else read_outline(own)
     return MemoryPlanner(outline, ops, cores, measure_resident(), second)
 
 
