@@ -22,6 +22,7 @@ from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
 from flyweight.ops.reference_sample import draw_uniform
 from flyweight.ops.rejection import STREAMS, compute_distribution, settle_proposals, verify
+from flyweight.params.structured import StructuredOutputs
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.types import Request, SamplingParams
@@ -112,6 +113,10 @@ CASES: dict[str, tuple[dict[str, Any], Reals, Reals]] = {  # options, what they 
     "disjoint": (
         {"temperature": 1.0, "allowed_token_ids": tuple(range(25))},
         cut(soften(WIDE) * LOW), cut(soften(OTHERS) * HIGH),
+    ),
+    "some refused": (
+        {"temperature": 1.0, "allowed_token_ids": tuple(range(25))},
+        cut(soften(WIDE) * LOW), soften(OTHERS),
     ),
     "top-k": ({"temperature": 1.0, "top_k": 7}, cut(soften(WIDE), 7), soften(OTHERS)),
     "top-p": ({"temperature": 0.8, "top_p": 0.7}, cut(soften(WIDE, 0.8), top_p=0.7),
@@ -211,6 +216,21 @@ def divide_the_wrong_way(p: Any, q: Any, drafted: Any, numbers: Any) -> Any:
 
 def use_one_number_twice(p: Any, q: Any, drafted: Any, numbers: Any) -> Any:
     return verify(p, q, drafted, (numbers[0], numbers[0]))
+
+
+def leave_refused_drafts_out(p: Any, q: Any, drafted: Any, numbers: Any) -> Any:
+    """A draft that ends before a token that a grammar refuses, and the target's own draw there."""
+    refused = p[np.arange(len(p)), drafted] == 0
+    return np.where(refused, draw_rows(p, numbers[1]), verify(p, q, drafted, numbers))
+
+
+def draw_rows(p: Any, numbers: Any) -> Any:
+    reach = p.astype(np.float64).cumsum(axis=1)
+    return (reach <= (numbers * reach[:, -1])[:, None]).sum(axis=1)
+
+
+def test_leaving_refused_drafts_out_is_noticed() -> None:
+    assert compute_p_value(*draw_verified("some refused", leave_refused_drafts_out)) < LEAST
 
 
 @pytest.mark.parametrize("bug", [forget_the_residual, divide_the_wrong_way, use_one_number_twice])
@@ -318,6 +338,62 @@ def test_an_engines_texts_have_the_same_distribution(target, options) -> None:
     found = answers(made, ask(400, options))
     assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.ended
     assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
+
+
+ALLOWED, STOP = (3, 4, 6), 5
+
+
+class AnyAllowed:
+    """A grammar: any of a few tokens, each as often as you like, until the end."""
+
+    broken = ""
+
+    def __init__(self, ended: int = 0) -> None:
+        self.ended = ended  # tokens taken, from the end on
+
+    def copy(self) -> "AnyAllowed":
+        return AnyAllowed(self.ended)
+
+    def compile(self, outputs: StructuredOutputs) -> "AnyAllowed":
+        return AnyAllowed()
+
+    @property
+    def over(self) -> bool:
+        return self.ended > 0
+
+    def take(self, tokens: Any) -> int:
+        count = self.fits(tokens)
+        self.ended += STOP in tokens[:count]
+        return count
+
+    def back(self, count: int) -> None:
+        self.ended -= self.ended > 0 and count > 0
+
+    def fits(self, tokens: Any) -> int:
+        for i, token in enumerate(tokens):
+            if self.ended or STOP in tokens[:i] or token not in (*ALLOWED, STOP):
+                return i
+        return len(tokens)
+
+    def mask(self, *, endless: bool = False) -> NDArray[np.uint32]:
+        words = np.zeros(-(-331 // 32), np.uint32)
+        words[0] = sum(1 << token for token in (STOP, *(() if self.ended else ALLOWED)))
+        return words
+
+
+def test_texts_of_a_grammar_have_the_same_distribution(target) -> None:
+    """Which of the drafts are refused depends on what was drawn."""
+    own = StructuredOutputs(regex="x")
+    options = {"temperature": 1.0, "structured_outputs": own, **FEW}
+    asked = [replace(one, stop_ids=frozenset({STOP})) for one in ask(800, options)]
+    plain = engine(target, max_num_seqs=64)
+    made = rejecting(target, random_model(CpuOps(2), "q8_0", seed=3), max_num_seqs=64)
+    texts = []
+    for one in (plain, made):
+        one.grammars._make = AnyAllowed
+        texts.append(count_texts(answers(one, asked).values()))
+    assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.ended
+    assert compare_samples(*texts) > LEAST
 
 
 def test_drafts_that_end_at_unmapped_tokens_change_no_distribution(target) -> None:

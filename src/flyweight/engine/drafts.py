@@ -145,8 +145,19 @@ class Drafts:
         drafts = self._request(seqs, depths)
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
-                seq.draft, seq.parents = cut_draft(*draft, partial(cut, seq))
+                seq.draft, seq.parents = self._keep(seq, draft, cut)
         self.limits.take(candidates, drafts)
+
+    def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
+        """The part of a draft that is verified.  By rejection sampling, the first token that a
+        grammar refuses, or that ends the text, is too: leaving it out would depend on what was
+        drawn, and the target's draw in its place would not be from the residual.
+        """
+        kept = cut_draft(*draft, partial(cut, seq))
+        constrained = seq.request.params.structured_outputs is not None
+        if self.probs is None or draft.parents is not None or not constrained:
+            return kept
+        return OfferedDraft(draft.tokens[: len(kept.tokens) + 1])
 
     def _request(self, seqs: Seq[Sequence], depths: Seq[DraftDepth]) -> list[OfferedDraft | None]:
         """A draft for each sequence that is to have one, and has room for it."""

@@ -276,12 +276,12 @@ class Grammars(Hook):
             held = self._find_held(seq)
             matcher, taken = held.matcher, held.matcher.take(tokens)
             held.taken += taken
-            ended = taken and tokens[taken - 1] in seq.request.stop_ids
+            ended = taken > 0 and tokens[taken - 1] in seq.request.stop_ids
             over = matcher.over and not (matcher.broken or ended)
         except Exception as error:  # ends its own sequence only
             return EngineError(FAILED.format(type(error).__name__)), False
         self.budget.record_tokens(_make_key(seq), self.budget.clock() - began)
-        if taken < len(tokens) and not over:
+        if taken < len(tokens) and not (over or ended):  # a draft may have gone on
             if matcher.broken:
                 return _make_size_error(matcher), False
             return RequestError(f": {STUCK}", NAME, code="no_token_left"), False
