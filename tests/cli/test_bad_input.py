@@ -73,11 +73,27 @@ def test_options(command, words, says) -> None:
 
 def test_commands(command) -> None:
     refused(command("runn"), "unknown command 'runn' (did you mean 'run'?); known: run, inspect")
-    for word in ("convert", "list"):
-        refused(command(word), f"unknown command '{word}'; known: run, inspect")
+    refused(command("xyzzy"), "unknown command 'xyzzy'; known: run, inspect")
     refused(command("serve", "--layer-precision", "4"), "unknown option '--layer-precision';")
     refused(command("--verbos"), "unknown option --verbos")
     refused(command("inspect", "--jsn"), "unknown option --jsn (did you mean '--json'?)")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("memory",), "flyweight plan memory"),
+        (("memori",), "flyweight plan memory"),
+        (("capacity",), "flyweight plan capacity"),
+        (("bench", "capacity"), "flyweight plan capacity"),
+        (("plan", "serve"), "flyweight serve"),
+        (("convert",), "flyweight quantize"),
+        (("list",), "flyweight models"),
+        (("plan", "memori"), "memory"),
+    ],
+)
+def test_the_nearest_command_of_any_group(command, words, meant) -> None:
+    refused(command(*words), f"unknown command '{words[-1]}' (did you mean '{meant}'?); known: ")
 
 
 def test_text_that_is_not_utf8(command, tmp_path) -> None:

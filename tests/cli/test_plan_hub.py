@@ -57,5 +57,6 @@ def test_what_is_no_gguf_is_refused_at_once(client, hub) -> None:
 def test_offline_and_unknown_names_are_refused(client, hub) -> None:
     got = client(*WORDS, "--offline")
     assert got.code == 2 and "not in the cache" in got.err and not hub.requested
+    assert "`flyweight plan memory --params 8B --bits 4` needs no file" in got.err
     got = client(*WORDS)
     assert got.code == 2 and "nor a model at" in got.err

@@ -43,6 +43,7 @@ from flyweight.cli import (
 from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
 from flyweight.cli.help import HelpCommand, make_group
+from flyweight.cli.misspelt import suggest_command
 from flyweight.errors import FlyweightError, nearest
 from flyweight.validation.untrusted import one_line
 
@@ -239,7 +240,8 @@ def explain_misuse(error: Any, words: Sequence[str]) -> str:
     elif message.startswith("No such command"):
         word = find_command_word(words, len(context.command_path.split()) - 1)
         commands = list(context.command.commands)
-        message = f"unknown command {word!r}{nearest(word, commands)}; known: {', '.join(commands)}"
+        likely = suggest_command(word, context)
+        message = f"unknown command {word!r}{likely}; known: {', '.join(commands)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help"
 
 

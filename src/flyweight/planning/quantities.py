@@ -16,6 +16,7 @@ UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 LEAST_PARAMS, MOST_PARAMS = 1e3, 1e15
 LEAST_BITS, MOST_BITS = 1.0, 32.0
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+POSITIVE = "above 0, finite"
 NUMBER = re.compile(r"(-?\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]?)", re.ASCII)
 
 
@@ -60,11 +61,26 @@ def parse_number(text: str, name: str, low: float, high: float = inf) -> float:
     try:
         value = float(text)
     except ValueError:
-        near = f"nearest valid: {low:g}" if low else ""
+        near = f"nearest valid: {low:g}"
         raise ConfigError(
             "is not a number", name, value=text, allowed=_describe(low, high), hint=near
         ) from None
     return check_range(value, name, low, high)
+
+
+def parse_positive(text: str, name: str, near: float) -> float:
+    """A number above 0; `near` is a choice that is.  Raises `ConfigError`."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(
+            "is not a number",
+            name,
+            value=text,
+            allowed=POSITIVE,
+            hint=f"nearest valid: {near:g}",
+        ) from None
+    return check_positive(value, name, near)
 
 
 def parse_whole(text: str, name: str, low: int, high: int) -> int:
@@ -116,7 +132,7 @@ def check_positive(value: float, name: str, near: float) -> float:
         "is out of range",
         name,
         value=value,
-        allowed="above 0, finite",
+        allowed=POSITIVE,
         hint=f"nearest valid: {near:g}",
     )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from flyweight.cli.parameters import expand
+from flyweight.cli.plan.amounts import amount
 from flyweight.cli.reports import ReportOutput
 
 SAMPLE = 0.5  # seconds that this machine's power is measured for
@@ -17,21 +16,21 @@ SAMPLE = 0.5  # seconds that this machine's power is measured for
 class PowerOptions:
     """What the two devices draw, and for how long."""
 
-    gpu_watts: Annotated[float, typer.Option(metavar="WATTS", help="Power of the GPU at work.")] = (
-        350
-    )
+    gpu_watts: Annotated[
+        float, amount("gpu_watts", 350, metavar="WATTS", help="Power of the GPU at work.")
+    ] = 350
     gpu_hours: Annotated[
-        float, typer.Option(metavar="HOURS", help="Time of the GPU for all queries.")
+        float, amount("gpu_hours", 110, metavar="HOURS", help="Time of the GPU for all queries.")
     ] = 110
-    cpu_watts: Annotated[float, typer.Option(metavar="WATTS", help="Power of the CPU at work.")] = (
-        200
-    )
+    cpu_watts: Annotated[
+        float, amount("cpu_watts", 200, metavar="WATTS", help="Power of the CPU at work.")
+    ] = 200
     cpu_hours: Annotated[
-        float, typer.Option(metavar="HOURS", help="Time of the CPU for all queries.")
+        float, amount("cpu_hours", 3600, metavar="HOURS", help="Time of the CPU for all queries.")
     ] = 3600
-    queries: Annotated[float, typer.Option(metavar="N", help="Number of queries.")] = 1e6
+    queries: Annotated[float, amount("queries", 1e6, metavar="N", help="Number of queries.")] = 1e6
     kwh_price: Annotated[
-        float, typer.Option(metavar="DOLLARS", help="Price of a kilowatt hour.")
+        float, amount("kwh_price", 0.15, metavar="DOLLARS", help="Price of a kilowatt hour.")
     ] = 0.15
 
 
@@ -41,10 +40,7 @@ def energy(*, power: PowerOptions, out: ReportOutput) -> None:
     from flyweight.plan.energy import measure_cpu_watts, read_gpu_watts
     from flyweight.planning.energy import PowerDraw
     from flyweight.planning.energy_report import LivePower, report_energy
-    from flyweight.planning.quantities import check_positive
 
-    for name, default in asdict(PowerOptions()).items():
-        check_positive(getattr(power, name), name, default)
     draws = [
         PowerDraw.of_hours("GPU (RTX 4090)", power.gpu_watts, power.gpu_hours, power.queries),
         PowerDraw.of_hours("CPU (64 cores)", power.cpu_watts, power.cpu_hours, power.queries),

@@ -102,6 +102,7 @@ def memory(
     if params is not None:
         if model is not None:
             raise ConfigError("MODEL and params exclude each other; give one")
+        refuse_unused(where, context, sequences, draft_model, check)
         from flyweight.planning.estimate import report_estimates
         from flyweight.planning.quantities import parse_bits, parse_list, parse_params
 
@@ -118,6 +119,29 @@ def memory(
         measured = measure_use(planner, use) if check else None
         report = report_memory(planner, use, places, measured)
     out.show(report)
+
+
+def refuse_unused(
+    where: DeviceOptions, context: str | None, sequences: int, draft_model: str | None, check: bool
+) -> None:
+    """Raises `ConfigError` for an option that is only of a MODEL, whose value is checked first."""
+    from flyweight.planning.memory import LEAST_CONTEXT, MOST_CONTEXT
+    from flyweight.planning.quantities import parse_whole
+
+    where.list_places()
+    if context is not None:
+        parse_whole(context, "context", LEAST_CONTEXT, MOST_CONTEXT)
+    own = {"context": context, "draft_model": draft_model, "check": check or None}
+    own |= {"sequences": None if sequences == 1 else sequences}
+    for name in ("device", "devices", "memory"):
+        own[name] = getattr(where, name) or None
+    own["memory_limit"] = None if where.memory_limit == "80%" else where.memory_limit
+    name = next((name for name, value in own.items() if value is not None), None)
+    if name is not None:
+        raise ConfigError(
+            f"{name} does not apply to params; leave it out, or give a MODEL such as llama-3-8b "
+            "in the place of params"
+        )
 
 
 def make_finder(engine: Values) -> ExactFinder:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyweight.config import Settings
-from flyweight.errors import ConfigError
+from flyweight.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.planning.outline import ModelOutline
 
 NAMED = "A file, a folder, org/name, or the name of a well-known model; only headers are read."
+WITHOUT_HUB = "`flyweight plan memory --params 8B --bits 4` needs no file and no network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,16 @@ class ModelChoice:
 
 
 def read_outline(settings: Settings) -> ModelOutline:
-    """Shows what is downloaded."""
+    """Shows what is downloaded.  Raises `FlyweightError`."""
     from flyweight.cli.show import show_loading
     from flyweight.planning.outline import outline_model
 
-    with show_loading(planned=False) as listener:
-        return outline_model(settings, listener)
+    try:
+        with show_loading(planned=False) as listener:
+            return outline_model(settings, listener)
+    except CheckpointError as error:
+        from flyweight.weights.hub.faults import Unreachable
+
+        if isinstance(error, Unreachable):
+            error.hint = error.hint or WITHOUT_HUB
+        raise
