@@ -15,7 +15,8 @@ from typing import Any
 
 from flyweight.bench.ours import BenchEngineOptions, OwnEngine
 from flyweight.bench.workloads import Workload
-from flyweight.describe import SilentListener, describe
+from flyweight.config import Settings
+from flyweight.describe import SilentListener, describe, find
 from flyweight.errors import ConfigError, FlyweightError, nearest
 from flyweight.eval import divergence
 from flyweight.eval.divergence import Divergence
@@ -29,6 +30,7 @@ from flyweight.quantization import (
     prepare_model,
     run_prepared,
 )
+from flyweight.quantize.assignment import list_quantised
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.spec import KV_TYPES
 
@@ -139,7 +141,13 @@ class Comparison:
     ) -> None:
         self.model, self.folder, self.plan = model, folder, plan
         self._report = report or (lambda stage, done, total: None)
-        found = describe(Path(model))
+        found = describe(find(Settings.of(model=model)))
+        kinds = {
+            found.checkpoint.tensors[name].kind
+            for name in list_quantised(found.checkpoint, found.plan)
+        }
+        self.source = found.checkpoint.path.name
+        self.quantised = " ".join(sorted(kinds))  # types of a model that is quantised already
         self.spec, columns = found.spec, {
             slot.shape[-1] for slot in found.plan.slots if slot.name.startswith("layers.")
             and slot.kind == "linear"

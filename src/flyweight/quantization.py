@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.config import Settings
-from flyweight.describe import SilentListener, describe, find
+from flyweight.describe import ModelDescription, SilentListener, describe, find
 from flyweight.errors import ConfigError, FlyweightError
 from flyweight.eval.passports import (
     MakingWords,
@@ -47,6 +47,7 @@ from flyweight.weights.passports import write_passport
 CalibrationSource = str | Path | Sequence[str | list[Any]] | None
 EVALUATED = 10_000  # tokens
 CONTEXT = 512
+CHARACTERS = 16  # of a text that are tokenized first for each token that is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,31 @@ class Evaluation:
     text: str | None = None
     tokens: int = EVALUATED
     engine: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, found: ModelDescription) -> None:
+        """Raises `ConfigError` where fewer tokens than a window would be scored: it is cheaper to
+        know before the model is made.
+        """
+        if not self.tokens:
+            return
+        tokenizer, context = found.tokenizer, min(CONTEXT, found.spec.context)
+        lead = tokenizer.add_bos and tokenizer.bos_id is not None
+        if self.tokens < context - 1:
+            raise ConfigError(
+                "is less than a window", "eval_tokens", value=self.tokens,
+                hint=f"nearest valid: {context - 1}, or 0 for no quality passport",
+            )  # fmt: skip
+        if self.text is None:  # the usual one is long
+            return
+        text, least = EvalText.read(self.text).text, context - lead
+        for part in (text[: CHARACTERS * context], text):
+            count = len(tokenizer.encode(part, add_special=False, parse_special=False))
+            if count >= least:
+                return
+        raise ConfigError(
+            f"has {count} tokens; at least {least} are needed", "eval_text", value=self.text,
+            hint="give a longer text, or --eval-tokens 0 for no quality passport",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +182,11 @@ def run_prepared(
     report: Report | None = None,
     make_listener: Callable[[], EvalListener] | None = None,
 ) -> QuantizedModel:
-    """Runs a job and measures the quality of what it wrote."""
+    """Runs a job and measures the quality of what it wrote.  Raises `ConfigError`, before anything
+    is written where that is of the text.
+    """
     job = prepared.job
+    evaluation.check(job.found)
     full = str(job.found.checkpoint.path)
     settings = Settings.of(model=full, **evaluation.engine)
     began = time.monotonic()
@@ -230,7 +259,8 @@ def merge_config(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     usual = QuantizeOptions()
     for name, value in (read_config(config) if config else {}).items():
         given = found.get(name)
-        if given not in (None, getattr(usual, name), value):
+        default = None if name == "method" else getattr(usual, name)  # "rtn" is given, if it is
+        if given not in (None, default, value):
             raise ConfigError(f"contradicts {name} = {value} of the config", name, value=given)
         found[name] = value
     return found

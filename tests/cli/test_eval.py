@@ -53,6 +53,13 @@ def test_refusals(command, folder, text, more, words) -> None:
     assert last.startswith("error: ") and words in last, shown.err
 
 
+def test_an_empty_text(command, folder, tmp_path) -> None:
+    (tmp_path / "empty.txt").touch()
+    shown = command("eval", "ppl", folder, "--text", tmp_path / "empty.txt")
+    assert shown.code == 2
+    assert shown.err == "error: text has no token to score; give a longer text\n"
+
+
 def test_text_that_is_no_text(command, folder, tmp_path, monkeypatch) -> None:
     file = tmp_path / "latin.txt"
     file.write_bytes(b"caf\xe9 " * 100)

@@ -87,6 +87,15 @@ def test_stamps_that_are_refused(command, model, words, more, said) -> None:
     assert said in shown.err.splitlines()[-1] and model.read_bytes() == before
 
 
+def test_the_command_names_the_file_of_prompts(command, model, words, tmp_path) -> None:
+    prompts = tmp_path / "my prompts.jsonl"
+    prompts.write_text('{"prompt": "A user: ", "schema": {"type": "object"}}')
+    more = ("--prompts", prompts, "--long-context", 0, "--json")
+    got = command("eval", "stamp", model, "--against", model, *words, *more)
+    assert got.code == 0, got.err
+    assert json.loads(got.out)["command"].endswith(" --prompts 'my prompts.jsonl'")
+
+
 def test_what_cannot_be_written_is_refused_first(command, model, words, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise ConfigError("cannot be written: Permission denied", "model")

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from jobs import WORDS
 
+from flyweight.cli.compare import make_document
 from flyweight.cli.main import main
 from flyweight.comparison import (
     CANDIDATES,
@@ -106,3 +107,30 @@ def test_names_may_have_spaces_and_mixed_needs_a_size() -> None:
     assert [one.name for one in choose_candidates("Q4_K_M, mixed")] == ["Q4_K_M", "mixed"]
     with pytest.raises(ConfigError, match=r"only = 'mixed' needs Q4_K_M.*valid: Q4_K_M,mixed"):
         choose_candidates("mixed")
+
+
+def test_the_model_inside_is_quantised_already(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--text", str(text), "--context", "128", "--rounds", "1", "--limit-tokens", "200"]
+    words += ["--threads", "1", "--memory-limit", "8GiB", "--only", "FP32,Q4_0"]
+    assert main(["eval", "compare", "stories", *words]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Note: stories.gguf is quantised already (q8_0). Candidates are made")
+    assert "seed's x FP32" in shown and "not made" not in shown
+    assert main(["bench", "quant", "stories", *words[:-1], "FP32", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["quantised_input"] == "q8_0"
+    assert main(["eval", "compare", "no-such-model", *words]) == 2
+    assert "model 'no-such-model' is not a file or directory here" in capsys.readouterr().err
+
+
+def test_speeds_next_to_those_of_the_seed() -> None:
+    rows = [make_row("FP32", 0.0, 10), make_row("BF16", 0.0, 20), make_row("INT4 GPTQ", 0.1, 45)]
+    rows.append(ComparedModel("INT4 AWQ", problem="no"))
+    found = {row["name"]: row for row in make_document(rows, [], 512)["models"]}
+    names = ("times_fp32", "times_bf16", "seed_times_fp32", "seed_times_fp16")
+    assert [found["FP32"][name] for name in names] == [1, 0.5, "1", None]
+    assert [found["INT4 GPTQ"][name] for name in names] == [4.5, 2.25, "3", "2-3"]
+    assert [found["INT4 AWQ"][name] for name in names] == [None, None, "3", "2-3"]
+    assert make_document(rows[1:2], [], 512)["models"][0]["times_fp32"] is None

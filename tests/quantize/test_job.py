@@ -264,7 +264,13 @@ def test_memory_of_a_choice_is_what_was_planned(tmp_path: Path) -> None:
 def test_dicts_of_other_tools() -> None:
     assert read_config(
         {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}
-    ) == {"symmetric": False, "group_size": 128, "bits": 4}
+    ) == {"method": "awq", "symmetric": False, "group_size": 128, "bits": 4}
+    assert read_config({"q_group_size": 64}) == {"method": "awq", "group_size": 64}
+    assert read_config({"bits": 4, "group_size": 128, "desc_act": False}) == {
+        "method": "gptq", "bits": 4, "group_size": 128, "act_order": False,
+    }  # fmt: skip
+    assert read_config({"bits": 4, "sym": True}) == {"bits": 4, "symmetric": True}
+    assert read_config({"w_bit": 4, "method": "hqq"})["method"] == "hqq"
     seed = {"type": "int4", "method": "GPTQ", "groupSize": 128, "actOrder": True}
     assert read_config({"quantization": seed}) == {
         "bits": 4, "method": "gptq", "group_size": 128, "act_order": True,

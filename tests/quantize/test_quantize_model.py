@@ -1,6 +1,7 @@
 """`quantize_model` and `flyweight quantize`: a model, its passport, and dicts of other tools."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -43,14 +44,50 @@ def test_options_must_not_contradict_the_dict(full: Path, tmp_path: Path) -> Non
         quantize_model(str(full), tmp_path / "out", bits=8, quant_config={"w_bit": 4})
 
 
-def test_a_model_whose_quality_cannot_be_measured_is_kept(full: Path, tmp_path: Path) -> None:
-    text = tmp_path / "short.txt"
-    text.write_text("too short")
-    done = quantize_model(
-        str(full), tmp_path / "out", group_size=32, evaluation=Evaluation(text=str(text))
-    )
+def test_a_dict_of_autoawq_names_its_method(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "awq.json"
+    given = {"zero_point": True, "q_group_size": 32, "w_bit": 4, "version": "GEMM"}
+    config.write_text(json.dumps(given))
+    words = ["quantize", str(full), str(tmp_path / "out"), "--config", str(config), "--json"]
+    assert main([*words, "--dry-run"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["method"], document["format"]) == ("awq", "awq")
+    assert main([*words, "--dry-run", "--method", "rtn"]) == 2
+    assert "method = 'rtn' contradicts method = awq of the config" in capsys.readouterr().err
+    config.write_text(json.dumps(given | {"w_bit": 5}))
+    assert main([*words, "--dry-run"]) == 2
+    assert "bits = 5 is not supported by method awq; allowed: 2, 3, 4, 8" in capsys.readouterr().err
+
+
+def test_a_model_whose_quality_cannot_be_measured_is_kept(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWEIGHT_DATA", str(tmp_path))  # which lacks the usual text
+    done = quantize_model(str(full), tmp_path / "out", group_size=32)
     assert done.passport is None and (tmp_path / "out/config.json").is_file()
-    assert "fewer than context" in done.problem and "flyweight eval stamp" in done.problem
+    assert "No such file" in done.problem and "flyweight eval stamp" in done.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("", (), r"empty.txt' has 0 tokens; at least \d+ are needed; give a longer text"),
+        ("too short", (), r"empty.txt' has [1-9]\d* tokens; at least \d+ are needed"),
+        (WORDS * 40, ("--eval-tokens", "2"), r"eval_tokens = 2 is less than a window"),
+    ],
+)
+def test_texts_that_are_too_short_are_refused_before_the_model_is_made(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text, more, said
+) -> None:
+    file = tmp_path / "empty.txt"
+    file.write_text(text)
+    words = ["quantize", str(full), str(tmp_path / "out"), "--group-size", "32"]
+    assert main([*words, "--eval-text", str(file), *more]) == 2
+    shown = capsys.readouterr()
+    assert re.search(said, shown.err) and shown.err.count("\n") == 1 and shown.out == ""
+    assert list(tmp_path.iterdir()) == [file]
 
 
 SEED = {"type": "int4", "method": "GPTQ", "groupSize": 32, "actOrder": True}

@@ -18,8 +18,17 @@ from flyweight.config import whole
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.comparison import ComparedModel, KVTypeCost
+    from rich.console import Console
 
+    from flyweight.comparison import ComparedModel, Comparison, KVTypeCost
+
+# Speeds in the founding documents: of methods against FP16, and of INT4 against FP32 (5 and 15
+# tokens a second).  They name no model and no machine.
+SEED_FP16 = {
+    "BF16": "1", "INT8 dynamic": "1.5-2", "INT8 static": "1.5-2", "INT4 GPTQ": "2-3",
+    "INT4 AWQ": "2-3",
+}  # fmt: skip
+SEED_FP32 = {"FP32": "1", "INT4 RTN": "3", "INT4 GPTQ": "3", "INT4 AWQ": "3"}
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The full model: a folder or a file.")]
 Text = Annotated[
     str | None,
@@ -82,6 +91,9 @@ def compare(
     place = nullcontext(keep) if keep else TemporaryDirectory(prefix="flyweight-compare-")
     with place as folder, show_job(not as_json) as (_, report):
         comparison = Comparison(model, Path(str(folder)).expanduser(), plan, report)
+        note = describe_input(comparison)
+        if note and not as_json:
+            print(note)
         rows, kinds = comparison.run()
     if plot is not None:
         points = [
@@ -90,14 +102,34 @@ def compare(
         axes = "tokens/s, one sequence", "mean KLD, nats a token"
         Path(plot).expanduser().write_text(draw_front(points, axes), encoding="utf-8")
     if as_json:
-        print(json.dumps(make_document(rows, kinds, comparison.prompt)))
+        quantised = {"quantised_input": comparison.quantised or None}
+        print(json.dumps(quantised | make_document(rows, kinds, comparison.prompt)))
         return
     print_tables(rows, kinds, comparison.prompt)
+
+
+def describe_input(comparison: Comparison) -> str:
+    """What a user should know of a model that is quantised already; "" of a full one."""
+    from flyweight.validation.untrusted import printable
+
+    if not comparison.quantised:
+        return ""
+    return (
+        f"Note: {printable(comparison.source)} is quantised already ({comparison.quantised}). "
+        "Candidates are made of\nits values and compared with them, not with the model before that."
+    )
+
+
+def find_times(rows: Sequence[ComparedModel], base: str) -> dict[str, float]:
+    """Decoding speeds, with that of the candidate `base` as 1; none where it was not made."""
+    speeds = {row.name: row.decode for row in rows if row.found is not None}
+    return {name: speed / speeds[base] for name, speed in speeds.items()} if base in speeds else {}
 
 
 def make_document(
     rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], prompt: int
 ) -> dict[str, Any]:
+    fp32, bf16 = find_times(rows, "FP32"), find_times(rows, "BF16")
     return {
         "prompt_tokens": prompt,
         "models": [
@@ -107,6 +139,10 @@ def make_document(
                 "tokens_per_s": row.decode,
                 "tokens_per_s_16": row.batch,
                 "ttft_s": row.ttft,
+                "times_fp32": fp32.get(row.name),
+                "times_bf16": bf16.get(row.name),
+                "seed_times_fp32": SEED_FP32.get(row.name),
+                "seed_times_fp16": SEED_FP16.get(row.name),
                 "perplexity": row.found.perplexity.value if row.found else None,
                 "kld_mean": row.found.mean.mean if row.found else None,
                 "top1_agreement": row.found.agreement.mean if row.found else None,
@@ -148,8 +184,26 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
             f"{row.made:.1f} s",
         )
     console.print(table)
+    print_times(rows, console)
     table = make_table("K/V types (of the full model)", "", "bytes a token", "KLD", "top 1")
     for one in kinds:
         share = f"{100 * one.found.agreement.mean:.1f} %"
         table.add_row(one.kind, str(one.nbytes), f"{one.found.mean.mean:.5f}", share)
     console.print(table)
+
+
+def print_times(rows: Sequence[ComparedModel], console: Console) -> None:
+    """Speeds as multiples of the float models', next to the seed's."""
+    from flyweight.cli.show import make_table
+
+    fp32, bf16 = find_times(rows, "FP32"), find_times(rows, "BF16")
+    names = [row.name for row in rows if row.name in fp32 or row.name in bf16]
+    if not names:
+        return
+    head = ("", "x FP32", "seed's x FP32", "x BF16", "seed's x FP16")
+    table = make_table("Decoding, one sequence, as a multiple", *head)
+    for name in names:
+        ours = [f"{times[name]:.2f}" if name in times else "" for times in (fp32, bf16)]
+        table.add_row(name, ours[0], SEED_FP32.get(name, ""), ours[1], SEED_FP16.get(name, ""))
+    console.print(table)
+    console.print("The seed names no model or machine.  FP16 is its float model; ours is BF16.")

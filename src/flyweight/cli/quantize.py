@@ -211,15 +211,16 @@ def quantize(
     )
     out = name_output(model, options) if out is None else out
     with show_job(not as_json) as (listener, report):
+        usual = {k: v for k, v in engine.items() if k not in ("revision", "offline")}
+        evaluation = Evaluation(eval_text, eval_tokens, usual)
         prepared = prepare_model(model, out, options, calibration, engine, listener, report)
+        evaluation.check(prepared.job.found)
         if not as_json:
             print_needs(prepared, out)
         if dry_run:
             if as_json:
                 print(json.dumps(make_document(prepared, out)))
             return
-        usual = {k: v for k, v in engine.items() if k not in ("revision", "offline")}
-        evaluation = Evaluation(eval_text, eval_tokens, usual)
         path = Path(out).expanduser()
         done = run_prepared(prepared, path, evaluation, report, lambda: listener)
     show_done(prepared, done, out, as_json)

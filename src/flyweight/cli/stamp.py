@@ -99,7 +99,7 @@ def stamp(
     )
     with show_progress(not as_json) as tell:
         found = describe_writable(model, engine, tell)
-        words = make_command(model, against, plan, text)
+        words = make_command(model, against, plan, text, prompts)
         passport = measure(found, against, plan, words, tell)
         path = write_passport(found.checkpoint.path, passport)
     if as_json:
@@ -153,7 +153,9 @@ def measure(
     return replace(old, kv_cache={**kept, **measure_kv(path, plan, tell)})
 
 
-def make_command(model: str, against: str | None, plan: PassportPlan, text: str | None) -> str:
+def make_command(
+    model: str, against: str | None, plan: PassportPlan, text: str | None, prompts: str | None
+) -> str:
     """The command that measures the same, without the folders of files: they are private
     where the model is published.
     """
@@ -166,7 +168,7 @@ def make_command(model: str, against: str | None, plan: PassportPlan, text: str 
         "activations": plan.engine["activations"],
         "kv-cache-types": ",".join(plan.kv_types),
         "long-context": plan.long_context,
-        "prompts": "FILE" if plan.prompts else None,
+        "prompts": Path(prompts).name if prompts else None,
     }
     name = Path(model).name if Path(model).exists() else model
     words = ["flyweight", "eval", "stamp", name]

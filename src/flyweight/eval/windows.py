@@ -75,6 +75,8 @@ class WindowPlan:
         begin = 0 if lead else 1
         total = len(tokens) if self.limit is None else min(len(tokens), self.limit + begin)
         room = self.context - len(lead)
+        if total < 2 - len(lead):
+            raise ConfigError("has no token to score; give a longer text", "text")
         if total < room:
             raise ConfigError(
                 f"is {len(lead) + total} tokens, fewer than context = {self.context}",

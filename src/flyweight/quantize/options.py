@@ -221,11 +221,17 @@ SPELLINGS = {
 }  # fmt: skip
 TYPES = {"int2": 2, "int3": 3, "int4": 4, "int8": 8}  # of the key `type`
 UNCHANGED = {"version": ("gemm", "GEMM")}  # keys whose one value is what is done anyway
+# Keys that only one tool has: its dicts do not name the method.
+TOOL_KEYS = {
+    "w_bit": "awq", "q_group_size": "awq", "version": "awq",
+    "desc_act": "gptq", "damp_percent": "gptq",
+}  # fmt: skip
 
 
 def read_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a `quant_config` dict, or of JSON with one under `quantization`.  Raises
-    `ConfigError` for unknown and contradictory keys.
+    """Options of a `quant_config` dict, or of JSON with one under `quantization`; keys that only
+    AutoAWQ or GPTQModel has name the method where no key does.  Raises `ConfigError` for unknown
+    and contradictory keys.
     """
     inner = given.get("quantization", given)
     if not isinstance(inner, Mapping):
@@ -247,7 +253,9 @@ def read_config(given: Mapping[str, Any]) -> dict[str, Any]:
                 "quant_config",
                 value={key: value},
             )
-    return {name: value for name, (_, value) in found.items()}
+    options = {name: value for name, (_, value) in found.items()}
+    implied = next((method for key, method in TOOL_KEYS.items() if key in inner), None)
+    return options if implied is None else {"method": implied, **options}
 
 
 def _convert(name: str, key: str, value: Any) -> Any:
