@@ -131,15 +131,17 @@ def refuse_unused(
     where.list_places()
     if context is not None:
         parse_whole(context, "context", LEAST_CONTEXT, MOST_CONTEXT)
-    own = {"context": context, "draft_model": draft_model, "check": check or None}
+    own: dict[str, object] = {
+        "context": context, "draft_model": draft_model, "check": check or None
+    }  # fmt: skip
     own |= {"sequences": None if sequences == 1 else sequences}
     for name in ("device", "devices", "memory"):
         own[name] = getattr(where, name) or None
     own["memory_limit"] = None if where.memory_limit == "80%" else where.memory_limit
-    name = next((name for name, value in own.items() if value is not None), None)
-    if name is not None:
+    unused = next((name for name, value in own.items() if value is not None), None)
+    if unused is not None:
         raise ConfigError(
-            f"{name} does not apply to params; leave it out, or give a MODEL such as llama-3-8b "
+            f"{unused} does not apply to params; leave it out, or give a MODEL such as llama-3-8b "
             "in the place of params"
         )
 
