@@ -10,8 +10,8 @@ from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 from flyweight.models.registry import find_family
 from flyweight.training import job
-from flyweight.training.folder import check_output
-from flyweight.training.job import HeadOptions, check_base, read_texts, train_heads
+from flyweight.training.folder import check_output, write_heads
+from flyweight.training.job import HeadOptions, check_base, check_lengths, read_texts, train_heads
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 
@@ -54,6 +54,33 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
         check_output(tmp_path)
     with pytest.raises(ConfigError, match="does not exist"):
         check_output(tmp_path / "a" / "b")
+
+
+def test_a_partial_folder_of_the_users_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "h.partial").mkdir()
+    (tmp_path / "h.partial" / "notes").write_text("mine")
+    with pytest.raises(ConfigError, match=r"h\.partial first, which exists; remove it") as refused:
+        check_output(tmp_path / "h")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"h\.partial first, which exists"):
+        write_heads(tmp_path / "h", {}, {}, "bf16")
+    assert (tmp_path / "h.partial" / "notes").read_text() == "mine"
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write_heads(tmp_path / "h", {"a": {1}}, {}, "bf16")  # a set is no JSON
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("method", "least"), [("medusa", 6), ("eagle", 4)])
+def test_texts_that_are_too_short(tmp_path: Path, method: str, least: int) -> None:
+    options = HeadOptions(method, heads=4)
+    with pytest.raises(ConfigError, match=f"more than {least - 1} tokens; at least {least}"):
+        check_lengths([[1] * (least - 1)] * 600, tmp_path, options)
+    check_lengths([[1] * least] * 600, tmp_path, options)
+    with pytest.raises(ConfigError, match="has 60 tokens; at least 512"):
+        check_lengths([[1] * 6] * 10, tmp_path, options)
 
 
 def test_models_without_heads() -> None:

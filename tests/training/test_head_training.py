@@ -1,5 +1,6 @@
 """Training: the loss falls, and what is written drafts for the model."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 import torch
 
 from flyweight import LLM, SamplingParams
+from flyweight.config import Settings
+from flyweight.describe import describe, find
+from flyweight.training import eagle, job
 from flyweight.training.corpus import Corpus
-from flyweight.training.eagle import EagleLayer, EagleShape
-from flyweight.training.job import HeadOptions, train_heads
+from flyweight.training.eagle import PASSES, EagleLayer, EagleShape, train_eagle
+from flyweight.training.job import LEAST_EAGLE, HeadOptions, train_heads
 from flyweight.training.states import TextStates
 
 STORY = "Once upon a time there was a little dog. The dog liked to play with the red ball. "
@@ -81,3 +85,41 @@ def test_the_same_seed_trains_the_same(tmp_path: Path, method: str) -> None:
         train_heads(None, tmp_path / "text.txt", tmp_path / name, options, lambda *_: None)
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
     assert files[0] == files[1]
+
+
+def make_corpus(lengths: list[int]) -> Corpus:
+    rng = np.random.default_rng(0)
+    texts = [
+        TextStates(
+            rng.integers(0, 9, n).astype(np.int32),
+            {-1: rng.normal(0, 1, (n, 16)).astype(np.float32)},
+        )
+        for n in lengths
+    ]
+    return Corpus.of(texts, torch.eye(9, 16))
+
+
+def test_short_texts_make_no_loss_nan() -> None:
+    """Of batches of one text, those with less than a token for every pass are left out."""
+    losses: list[float] = []
+    tables = torch.eye(9, 16), torch.eye(9, 16)
+    corpus = make_corpus([1, 2, 3, 3, LEAST_EAGLE, 6])
+    train_eagle(corpus, tables, SHAPE, 12, losses.append, tokens=3)
+    assert len(losses) == 12 and np.isfinite(losses).all()
+    assert LEAST_EAGLE == PASSES + 1
+
+
+def test_the_embedding_is_scaled_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+
+    def train(corpus: Corpus, tables: tuple[torch.Tensor, ...], *_: object) -> EagleLayer:
+        seen.extend(tables)
+        return EagleLayer(SHAPE)
+
+    monkeypatch.setattr(eagle, "train_eagle", train)
+    found = describe(find(Settings()))
+    found = replace(found, spec=replace(found.spec, embed_scale=4.0))
+    table = np.eye(9, 16, dtype=np.float32)
+    texts = [TextStates(np.zeros(3, np.int32), {-1: np.zeros((3, 16), np.float32)})]
+    job._train(texts, [table, table], found, HeadOptions("eagle"), lambda *_: None)
+    assert np.array_equal(seen[0].numpy(), 4 * table) and np.array_equal(seen[1].numpy(), table)

@@ -8,6 +8,7 @@ its own, up to `PASSES` deep (Zhang et al., 2024), as it drafts.  Needs torch (t
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -111,16 +112,16 @@ def train_eagle(
     tokens: int = 2048,
     rate: float = 2e-3,
 ) -> EagleLayer:
-    """`tables` are the model's embedding and output matrices [V,H]; `progress` receives the loss of
-    each step.
+    """`tables` are the model's scaled embedding and output matrices [V,H]; `progress` receives
+    the loss of each step.  Some text has more than PASSES tokens.
     """
     torch.manual_seed(0)
     layer, (embedding, head) = EagleLayer(shape), tables
     head = head.bfloat16()
     optimiser = torch.optim.AdamW(layer.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
-    for step, (places, length) in enumerate(corpus.batch_texts(tokens, 0)):
-        if step == steps:
-            break
+    batches = corpus.batch_texts(tokens, 0)
+    useful = (batch for batch in batches if batch[1] > PASSES)  # the last pass learns something
+    for step, (places, length) in enumerate(islice(useful, steps)):
         optimiser.param_groups[0]["lr"] = find_schedule(step, steps, rate)
         loss = _compute_loss(layer, corpus, (embedding, head), places[:, :length])
         optimiser.zero_grad()

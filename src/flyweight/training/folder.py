@@ -22,20 +22,41 @@ DTYPES = ("bf16", "int8")
 
 
 def check_output(path: Path) -> None:
-    """Raises `ConfigError` for a folder that exists or cannot be made."""
+    """Raises `ConfigError` for a folder that exists, or is not to be made."""
     if path.exists():
         raise ConfigError("exists already; name a new folder", "--output", value=str(path))
     if not path.absolute().parent.is_dir():
         raise ConfigError("is in a folder that does not exist", "--output", value=str(path))
+    partial = find_partial(path)
+    if partial.exists():
+        problem = f"is written as {partial} first, which exists; remove it or name another folder"
+        raise ConfigError(problem, "--output", value=str(path))
+
+
+def find_partial(path: Path) -> Path:
+    """Where a folder is written before it has its name."""
+    return path.with_name(path.name + ".partial")
 
 
 def write_heads(
     path: Path, config: Mapping[str, Any], tensors: Mapping[str, F32], dtype: str
 ) -> int:
     """The bytes of its tensors' file."""
-    partial = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    check_output(path)
+    partial = find_partial(path)
     partial.mkdir()
+    try:
+        _write_files(partial, config, tensors, dtype)
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # it is ours
+        raise
+    return (path / "model.safetensors").stat().st_size
+
+
+def _write_files(
+    partial: Path, config: Mapping[str, Any], tensors: Mapping[str, F32], dtype: str
+) -> None:
     (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     encoded: dict[str, tuple[OutputTensor, bytes]] = {}
     for name, values in tensors.items():
@@ -53,5 +74,3 @@ def write_heads(
     with SafetensorsWriter(partial / "model.safetensors", outline, {"format": "pt"}) as file:
         for name, (_, data) in encoded.items():
             file.write(name, data)
-    partial.rename(path)
-    return (path / "model.safetensors").stat().st_size

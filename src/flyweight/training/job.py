@@ -29,6 +29,7 @@ METHODS = ("medusa", "eagle")
 SEPARATOR = "<|endoftext|>"
 MOST_TEXT = 1 << 30  # bytes
 LEAST_TOKENS = 512
+LEAST_EAGLE = 4  # tokens of a text: every pass has one to learn from
 Report = Callable[[str, int, int], None]
 
 
@@ -58,6 +59,11 @@ class HeadOptions:
         ranges |= {"openings": (0, 1024), "length": (16, 1 << 17)}
         for name, (low, high) in ranges.items():
             whole(f"--{name}", getattr(self, name), low, high)
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest text that something is learned from."""
+        return self.heads + 2 if self.method == "medusa" else LEAST_EAGLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +95,8 @@ def train_heads(
     found.checkpoint.close()
     with LLM(model, **(engine or {})) as llm:
         texts = _make_texts(llm, written, options, report)
+        check_lengths(texts, text, options)
         total = sum(map(len, texts))
-        if total < LEAST_TOKENS:
-            raise ConfigError(
-                f"has {total} tokens; at least {LEAST_TOKENS} are needed", "--text", value=str(text)
-            )
         done, states = 0, []
         for one in collect_states(llm.loaded, texts, (-1,)):
             states.append(one)
@@ -117,6 +120,19 @@ def read_texts(path: Path) -> list[str]:
     if not texts:
         raise ConfigError("holds no text", "--text", value=str(path))
     return texts
+
+
+def check_lengths(texts: Sequence[Sequence[int]], path: Path, options: HeadOptions) -> None:
+    """Raises `ConfigError` where there is too little to learn from."""
+    total, longest = sum(map(len, texts)), max(map(len, texts))
+    if total < LEAST_TOKENS:
+        problem = f"has {total} tokens; at least {LEAST_TOKENS} are needed"
+        raise ConfigError(problem, "--text", value=str(path))
+    if longest < options.shortest:
+        problem = (
+            f"has no text of more than {longest} tokens; at least {options.shortest} are needed"
+        )
+        raise ConfigError(problem, "--text", value=str(path))
 
 
 def check_base(spec: ModelSpec, options: HeadOptions) -> None:
@@ -189,7 +205,8 @@ def _train(
         }  # fmt: skip
         return to_arrays(trained), config, losses
     shape = make_shape(found, options)
-    layer = train_eagle(corpus, (embedding, head), shape, options.steps, note)
+    scaled = embedding * spec.embed_scale  # as the model's own layers have it
+    layer = train_eagle(corpus, (scaled, head), shape, options.steps, note)
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"], **sizes,
         "num_hidden_layers": 1, "intermediate_size": shape.inner, "head_dim": shape.head,
