@@ -107,7 +107,7 @@ class StoringDrafter(Drafter, Protocol):
 
 @runtime_checkable
 class StatefulDrafter(Drafter, Protocol):
-    """A drafter that keeps states of the target's slots beside K/V."""
+    """A drafter that keeps states of the target's slots, apart from K/V."""
 
     def copy_slots(self, source: I32, target: I32) -> None:
         """Called before a step whose first act is to copy K/V of these slots."""

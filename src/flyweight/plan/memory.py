@@ -145,7 +145,7 @@ class MemoryPlan:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a model needs of memory before any setting is known: `weights` bytes once packed, and
-    what its `draft` model needs.  Beside K/V a slot takes `slot` bytes; `own_kv` is of the
+    what its `draft` model needs.  Apart from K/V, a slot takes `slot` bytes; `own_kv` is of the
     backend's type, whatever the setting is.
     """
 
