@@ -31,6 +31,7 @@ def make_facts(total: int = 32 * 10**9, **changed: object) -> AdviceFacts:
     decode = {(4, n): seconds for n, seconds in STEPS.items()} | {(8, 1): 0.15, (16, 1): 0.30}
     given = {
         "decode": decode, "checked": {1: 0.12, 16: 0.52}, "prefill": {10: 0.5, 40: 1.0},
+        "ways": {"greedy": 1.0, "top-k": 1.05, "beam": 1.5},
     } | changed  # fmt: skip
     return AdviceFacts(
         "model", "by hand", 7 * 10**9, Machine(8, total, total), LIMITS,
@@ -86,6 +87,14 @@ def test_examples_and_mixed_layers() -> None:
     assert rules.check_edge(make_facts()).agrees is None
 
 
+def test_top_k_is_between_greedy_and_beam_search() -> None:
+    found = rules.check_ways(make_facts())
+    assert found.agrees and "top-k takes 1.05 times greedy's time" in found.here
+    for ways in ({"top-k": 0.9, "beam": 1.5}, {"top-k": 1.6, "beam": 1.5}):
+        assert rules.check_ways(make_facts(ways=ways)).agrees is False
+    assert "greedy for speed, top-k for balance" in [one.says for one in RULES]
+
+
 def test_the_matrix_is_checked_by_memory_and_roofline() -> None:
     rows = {row["use_case"]: row for row in read(None, "selection")}
     assert list(rows) == [one.use_case for one in MATRIX] == list(USE_CASES)
@@ -126,6 +135,7 @@ def test_facts_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = gather_facts("stories", settings, SilentListener())
     assert set(facts.decode) == {(16, 1), (8, 1), *((4, n) for n in BATCHES)}
     assert min(*facts.decode.values(), *facts.checked.values(), *facts.prefill.values()) > 0
+    assert set(facts.ways) == {"greedy", "top-k", "beam"} and facts.ways["greedy"] == 1
     assert make_checked(2) == StepShape(((5, 256), (5, 256)), 10, 512)
 
 

@@ -7,6 +7,8 @@ Invariant: every figure of speed was measured for this report; the model is only
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from flyweight.bench.decoding import DecodingTest, measure_decoding
+from flyweight.bench.kernels import RunListener
 from flyweight.config import Settings
 from flyweight.describe import LoadListener
 from flyweight.errors import ConfigError
@@ -21,6 +23,7 @@ CONTEXT = 256  # positions that a decoding sequence sees
 DRAFTS = 4
 FEW_SHOT, ZERO_SHOT = 40, 10  # tokens of the document's prompts
 LEAST_MEMORY = 2 << 30  # available, for part of a model of 7 billion weights
+INSIDE = "stories"
 DOCUMENTS = "llama-2-7b"  # the model of the documents
 
 
@@ -28,7 +31,8 @@ DOCUMENTS = "llama-2-7b"  # the model of the documents
 class AdviceFacts:
     """`decode` are seconds of a step by bits and sequences; `checked` those of a step of 4 bits in
     which every sequence has `DRAFTS` tokens more, by sequences; `prefill` those of a prompt of 4
-    bits by tokens.
+    bits by tokens; `ways` those of an answer of the model inside the package by the way to choose
+    its tokens, in greedy ones.
     """
 
     model: str
@@ -39,6 +43,7 @@ class AdviceFacts:
     decode: Mapping[tuple[int, int], float]
     checked: Mapping[int, float]
     prefill: Mapping[int, float]
+    ways: Mapping[str, float]
 
     def compute_rate(self, bits: int, batch: int) -> float:
         """Tokens a second."""
@@ -69,8 +74,17 @@ def gather_facts(model: str | None, settings: Settings, tell: LoadListener) -> A
     checked = {n: part.measure(make_checked(n)) for n in (1, 16)}
     prefill = {n: part.measure(StepShape(((n, n),), 1, n)) for n in (ZERO_SHOT, FEW_SHOT)}
     return AdviceFacts(
-        outline.name, outline.basis, outline.params, machine, limits, decode, checked, prefill
-    )
+        outline.name, outline.basis, outline.params, machine, limits, decode, checked, prefill,
+        measure_ways(settings),
+    )  # fmt: skip
+
+
+def measure_ways(settings: Settings) -> dict[str, float]:
+    """What `bench sampling` measures, in fewer rounds."""
+    test = DecodingTest(
+        INSIDE, output_len=64, rounds=3, engine={"threads": settings.threads}
+    )  # fmt: skip
+    return {one.way: one.ratio.median for one in measure_decoding(test, RunListener())}
 
 
 def make_checked(batch: int) -> StepShape:

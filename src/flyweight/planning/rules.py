@@ -8,6 +8,7 @@ Invariant: a rule says what the document says; `agrees` is None where this machi
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flyweight.bench.decoding import BEAM, TOP_K
 from flyweight.planning.advice_facts import BATCHES, DRAFTS, FEW_SHOT, ZERO_SHOT, AdviceFacts
 from flyweight.planning.estimate import count_weight_bytes, estimate_memory
 from flyweight.planning.quantities import write_gb
@@ -125,6 +126,15 @@ def check_shots(facts: AdviceFacts) -> RuleCheck:
     )
 
 
+def check_ways(facts: AdviceFacts) -> RuleCheck:
+    top_k, beam = facts.ways[TOP_K], facts.ways[BEAM]
+    return RuleCheck(
+        f"top-k takes {write_ratio(top_k)} times greedy's time, beam search "
+        f"{write_ratio(beam)}, with the model inside; `bench sampling` has more",
+        1 < top_k < beam,
+    )
+
+
 def check_mixed(facts: AdviceFacts) -> RuleCheck:
     bits = (24 * 8 + 6 * 16) / 30
     mixed, int4 = count_weight_bytes(facts.params, bits), count_weight_bytes(facts.params, 4)
@@ -165,6 +175,7 @@ RULES: Sequence[AdviceRule] = (
         "shots", "S2", "zero-shot for speed; few-shot takes twice the time", check_shots,
         frozenset(("chat", "cheap", "rag")),
     ),
+    AdviceRule("ways to choose", "S2", "greedy for speed, top-k for balance", check_ways),
     AdviceRule(
         "mixed precision", "S2", "24 layers INT8, 6 FP16: the memory of INT4", check_mixed,
         frozenset(("quality",)),
