@@ -285,6 +285,7 @@ def make_memory_plan(
         kv_dtype=kv_dtype,
         threads=settings.threads or here.cores,
         draft_tokens=settings.draft_tokens,
+        draft_probs=settings.speculation is not None and settings.speculation.probs,
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
         grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,

@@ -55,7 +55,7 @@ class SpeculationMethod:
     """A method: `module` has its `make_drafter(config, parts)`, "" where it is not built yet.
     `tokens` is the default of num_speculative_tokens (0: it must be given); `settle` fills in
     defaults that depend on other keys, and checks keys against each other.  The key `model` of one
-    with a `second` model names it.
+    with a `second` model names it.  One that `draws` says how likely each of its tokens was.
     """
 
     name: str
@@ -65,6 +65,7 @@ class SpeculationMethod:
     tokens: int = 0
     settle: Callable[[dict[str, Any]], None] = lambda options: None
     second: bool = False
+    draws: bool = False
 
 
 def _settle_ngram(options: dict[str, Any]) -> None:
@@ -121,7 +122,7 @@ METHODS: Mapping[str, SpeculationMethod] = {
         ),
         SpeculationMethod(
             "draft_model", "a small model drafts for a large one", DRAFT_MODEL_KEYS,
-            "flyweight.draft.second", second=True,
+            "flyweight.draft.second", second=True, draws=True,
         ),
         SpeculationMethod(
             "medusa", "heads that predict several tokens at once", (*HEAD_KEYS, TREE_KEY),
@@ -129,7 +130,7 @@ METHODS: Mapping[str, SpeculationMethod] = {
         ),
         SpeculationMethod(
             "eagle", "a layer that predicts from the model's hidden states", HEAD_KEYS,
-            "flyweight.draft.eagle",
+            "flyweight.draft.eagle", draws=True,
         ),
         SpeculationMethod("eagle3", "the same, from the hidden states of several layers"),
         SpeculationMethod("mtp", "the prediction layers that the model carries"),
@@ -158,6 +159,11 @@ class SpeculationConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     adaptive: bool = True
     verifier: str = VERIFIERS[0]
+
+    @property
+    def probs(self) -> bool:
+        """Whether what each draft token was drawn from is kept."""
+        return self.verifier == "rejection" and METHODS[self.method].draws
 
     @property
     def promise(self) -> str:

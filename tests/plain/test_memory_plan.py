@@ -69,6 +69,14 @@ def test_blocks_are_what_backends_allocate(dtype: str, block: int) -> None:
         assert sum(layer.nbytes for layer in layers) == 5 * count_block_bytes(small, block, dtype)
 
 
+def test_what_drafts_were_drawn_from_is_counted() -> None:
+    """8 sequences of 4 draft tokens, 32 rows of a float for each of 151,936 tokens, three times."""
+    drafting, at = replace(SIZING, draft_tokens=4), (HELD, 64 << 30)
+    counted = make_smallest_plan(NEEDS, replace(drafting, draft_probs=True), at)
+    more = counted.need - make_smallest_plan(NEEDS, drafting, at).need
+    assert more == 3 * 8 * 4 * 151936 * 4
+
+
 @pytest.mark.parametrize("shape", [(483, 32), (96, 64), (17, 256)])
 def test_weights_are_what_backends_pack(shape: tuple[int, int]) -> None:
     ops = CpuOps(1)

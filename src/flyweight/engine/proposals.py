@@ -29,8 +29,10 @@ class DraftProbs:
             count, width = draft.probs.shape
             if count != len(draft.tokens):
                 raise ValueError(f"{count} rows of probs for {len(draft.tokens)} tokens")
-            more = max(0, self.vocab - width)  # ids that only one of the models has
-            self.known[id] = np.pad(draft.probs[:, : self.vocab], ((0, 0), (0, more)))
+            probs, more = draft.probs[:, : self.vocab], self.vocab - width
+            if more > 0:  # ids that only one of the models has
+                probs = np.pad(probs, ((0, 0), (0, more)))
+            self.known[id] = probs
 
     def forget(self, id: Hashable) -> None:
         self.known.pop(id, None)

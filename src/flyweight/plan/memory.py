@@ -48,7 +48,8 @@ class Sizing:
     """The settings that decide memory.  `blocks` 0 means as many as can be used and fit.  `scored`
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
-    log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's.
+    log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
+    what draft tokens were drawn from is kept.
     """
 
     max_model_len: int
@@ -64,6 +65,7 @@ class Sizing:
     server: int = 0
     scores: int = SCORES
     on_gpu: bool = False
+    draft_probs: bool = False
 
     @property
     def token(self) -> int:
@@ -244,7 +246,7 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
         block=needs.count_block(sizing.block_size, sizing.kv_dtype),
         blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
         step=max(step for step, _ in worst),
-        logits=max(logits for _, logits in worst),
+        logits=max(logits for _, logits in worst) + _count_probs(needs.spec.vocab, sizing),
         limit=bounds[1],
         sizing=sizing,
         draft=0 if draft is None else draft.weights + count_rounding_bytes(draft),
@@ -263,6 +265,12 @@ def _count_working_bytes(needs: Needs, sizing: Sizing) -> tuple[int, int]:
     step = count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK
     logits = sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows)
     return step, logits
+
+
+def _count_probs(vocab: int, sizing: Sizing) -> int:
+    """What draft tokens were drawn from, in the host's memory: as drafted, joined, and the last."""
+    drafts = sizing.max_num_seqs * sizing.draft_tokens
+    return 3 * 4 * vocab * drafts if sizing.draft_probs and not sizing.on_gpu else 0
 
 
 def _count_gpu_attention(spec: ModelSpec, sizing: Sizing) -> int:
