@@ -182,6 +182,7 @@ def build(
     draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, held)
+    engine.drafts.on_end = runner.stop_taps
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()

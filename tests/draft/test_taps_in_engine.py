@@ -88,3 +88,17 @@ def test_nothing_is_tapped_without_a_drafter_that_does(monkeypatch: pytest.Monke
     monkeypatch.setattr(quiet, "propose", lambda requests: [Draft(())] * len(requests))
     drain(make_engine(model, ROOMY, quiet), make_requests(make_prompts(2), 6))
     assert quiet.step is not None and quiet.step[1] == {}
+
+
+def test_nothing_is_tapped_once_drafting_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(ReferenceOps("f32"))
+    watcher = Watcher(model, (0, -1))
+    engine = make_engine(model, ROOMY, watcher)
+    engine.drafts.on_end = engine.runner.stop_taps  # type: ignore[attr-defined]
+    monkeypatch.setattr(watcher, "forget", None)  # calling it raises
+    requests = make_requests(make_prompts(2), 6)
+    expected = drain(make_engine(model, ROOMY), requests)
+    assert drain(engine, requests) == expected
+    assert engine.metrics.drafting_ended and engine.runner.taps == ()  # type: ignore[attr-defined]
+    monkeypatch.setattr(Decoder, "compute_tapped", None)
+    assert drain(engine, requests) == expected

@@ -1,4 +1,4 @@
-"""A drafter that fails ends drafting for its request, and nothing else: texts are the same."""
+"""A drafter that fails, or stalls, ends drafting and nothing else: texts are the same."""
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
@@ -13,6 +13,7 @@ from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.draft_controller import DraftController
 from flyweight.engine.draft_limits import CountedStep, DraftDepth, DraftLimits, FullDrafts
+from flyweight.engine.drafter_timer import DrafterTimer
 from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
@@ -105,14 +106,95 @@ def test_one_request_goes_on_without(fail, where: str, caplog: pytest.LogCapture
     assert metrics.accepted > 0  # of the others
 
 
-@pytest.mark.parametrize("where", ["observe", "forget"])
-def test_a_failure_for_all_ends_drafting_for_all(where, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_in_forget_ends_drafting_for_all(caplog: pytest.LogCaptureFixture) -> None:
     expected, _ = run(None)
     with caplog.at_level(logging.WARNING, "flyweight"):
-        texts, _ = run(FailingDrafter(raise_error, where))
-    assert texts == expected
+        texts, metrics = run(FailingDrafter(raise_error, "forget"))
+    assert texts == expected and metrics.drafting_ended == 1
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == ("drafting ends for all requests: RuntimeError: a tensor of the wrong shape")
+
+
+def ask(engine: Engine, id: str) -> list[int]:
+    """The tokens of a request that is alone."""
+    engine.add(Request(id, (1, 2, 1, 2, 1), SamplingParams(), max_tokens=24, seed=1))
+    text: list[int] = []
+    while engine.busy:
+        for event in engine.step():
+            text += event.tokens
+    return text
+
+
+class OnceFailing(NgramDrafter):
+    """Does something in the first call of one kind."""
+
+    def __init__(self, where: str, act: Callable[[], Any]) -> None:
+        super().__init__(2, 1)
+        self.left, self.act = [where], act
+        self.forgot: list[Hashable] = []
+
+    def _reach(self, where: str) -> None:
+        if where in self.left:
+            self.left.remove(where)
+            self.act()
+
+    def observe(self, batch: Any, taps: Any) -> None:
+        self._reach("observe")
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        self._reach("propose")
+        return super().propose(requests)
+
+    def forget(self, id: Hashable) -> None:
+        super().forget(id)
+        self.forgot.append(id)
+
+
+def test_a_failure_in_observe_ends_drafting_for_those_that_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    drafter = OnceFailing("observe", raise_error)
+    engine = make_engine(drafter)
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        first = ask(engine, "a")
+        assert engine.metrics.drafts == 0 and drafter.forgot[0] == ("a", 0)
+        assert ask(engine, "b") == first
+    assert engine.metrics.drafts > 0 == engine.metrics.drafting_ended
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "drafting ends for sequence ('a', 0): RuntimeError: a tensor of the wrong shape"
+    )
+
+
+@pytest.mark.parametrize("where", ["observe", "propose"])
+@pytest.mark.parametrize(("step", "taken"), [(0.01, 1.5), (0.1, 1.9), (0.001, 0.9)])
+def test_a_drafter_that_stalls_ends_drafting_for_its_requests(
+    where: str, step: float, taken: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+
+    def pass_time() -> None:
+        now[0] += taken
+
+    engine = make_engine(OnceFailing(where, pass_time))
+    engine.drafts.timer = DrafterTimer(lambda: now[0])
+    submit = engine.runner.submit
+
+    def compute(*given: Any) -> Any:
+        now[0] += step
+        return submit(*given)
+
+    engine.runner.submit = compute  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        first = ask(engine, "a")
+        early = engine.metrics.drafts
+        assert ask(engine, "b") == first
+    stalled = step == 0.01
+    assert engine.metrics.drafts > early
+    assert (early <= 1) == stalled
+    said = [record.getMessage() for record in caplog.records]
+    why = "the drafter took 1.5 s after a step of 0.01 s"
+    assert said == ([f"drafting ends for sequence ('a', 0): {why}"] if stalled else [])
 
 
 class FailingLimits(FullDrafts):

@@ -166,3 +166,13 @@ def test_formats_without_a_kernel_are_reported(opened: int, says: str) -> None:
     assert row.effective.startswith("gptq: Q4_K (and Q6_K)") and says in row.reason
     assert (says in row.effective) is bool(opened)  # the banner may show that alone
     assert not [f for f in ledger().features if f.name == "quantised weights"]
+
+
+def test_that_drafting_has_ended_is_reported_until_the_engine_starts_over() -> None:
+    made, counts = ledger(), counted(steps=9, drafting_ended=1)
+    document = made.document(counts)
+    assert document["speculation"]["ended"] is True
+    assert any("ended drafting for all requests" in one for one in document["warnings"])
+    counts.update_engine(EngineMetrics(steps=1), 0.0)
+    document = made.document(counts)
+    assert document["speculation"]["ended"] is False and document["warnings"] == []

@@ -75,11 +75,12 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
               "prompts with equal beginnings share K/V blocks")  # fmt: skip
     drafts, most = settings.speculation, settings.draft_tokens
-    yield row(
-        "speculative_config",
-        f"{drafts.method}, {most} tokens a step" if drafts else "off",
-        drafts.promise if drafts else "answers are the same with and without",
-    )
+    active, promise = "off", "answers are the same with and without"
+    if drafts:
+        active, promise = f"{drafts.method}, {most} tokens a step", drafts.promise
+    if loaded.engine.metrics.drafting_ended:
+        active, promise = "ended", "a failure ended drafting for all requests; the log names it"
+    yield row("speculative_config", active, promise)
     yield row("threads", plan.sizing.threads, "threads that compute")
     if settings.backend == "cuda":
         yield from _list_gpu(settings, loaded.isa, row)

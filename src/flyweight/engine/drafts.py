@@ -29,6 +29,7 @@ from flyweight.engine.draft_limits import (
     FullDrafts,
     OfferedDraft,
 )
+from flyweight.engine.drafter_timer import DrafterTimer
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.proposals import DraftProbs
 from flyweight.engine.scheduler import Scheduler
@@ -44,7 +45,8 @@ LOG = logging.getLogger("flyweight")
 class Drafts:
     """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft;
     `limits` decides how many tokens each may have, `ended` are the sequences whose drafter failed.
-    With `probs`, tokens are verified by rejection sampling.
+    With `probs`, tokens are verified by rejection sampling.  `on_end` is called where drafting ends
+    for all.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Drafts:
         self.ended: set[Hashable] = set()
         self.vocab = scheduler.limits.vocab
         self.probs: DraftProbs | None = None
+        self.timer = DrafterTimer()
+        self.on_end: Callable[[], None] = lambda: None
         self._produced = 0  # tokens, up to the newest step
 
     def configure(self, config: SpeculationConfig) -> None:
@@ -84,6 +88,7 @@ class Drafts:
 
     def begin(self) -> None:
         """A step begins."""
+        self.timer.begin()
         self.limits.begin()
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
@@ -118,7 +123,8 @@ class Drafts:
         self._clear()  # those of sequences that skipped the step
         try:
             wanted = self.limits.end(self._describe(batch))
-            self.drafter.observe(batch, sampled.taps or {})
+            self.timer.end()
+            self._observe(self.drafter, batch, sampled)
             if wanted:
                 self._fill(cut)
             else:
@@ -128,6 +134,22 @@ class Drafts:
         totals = self.limits.totals
         self.metrics.decode_us = int(1e6 * totals.seconds)
         self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
+
+    def _observe(self, drafter: Drafter, batch: Batch, sampled: Sampled) -> None:
+        """Lets the drafter see a step.  Where that fails, drafting ends for all sequences that run:
+        whatever it knows of them may be half of it.
+        """
+        began = self.timer.clock()
+        try:
+            drafter.observe(batch, sampled.taps or {})
+            why = self.timer.judge(began)
+        except Exception as error:
+            why = describe_failure(error)
+        if why:
+            ids: list[Hashable] = [(s.request.id, s.index) for s in self.scheduler.running]
+            self._end(ids, why)
+            for id in ids:
+                drafter.forget(id)
 
     def _fill(self, cut: Cut) -> None:
         """A draft for each sequence about to decode, where one is wanted."""
@@ -224,16 +246,18 @@ class Drafts:
         """
         if not requests or self.drafter is None:
             return []
+        began = self.timer.clock()
         try:
             drafts = self.drafter.propose(requests)
+            why = self.timer.judge(began)
+            if why:
+                self._end([request.id for request in requests], why)
             pairs = zip(requests, drafts, strict=True)
             return [self._read(draft, request) for request, draft in pairs]
         except Exception as error:
             if len(requests) > 1:
                 return [draft for request in requests for draft in self._call([request])]
-            id = requests[0].id
-            self.ended.add(id)
-            LOG.warning("drafting ends for sequence %s: %s", id, describe_failure(error))
+            self._end([requests[0].id], describe_failure(error))
             return [OfferedDraft([])]
 
     def _read(self, draft: Draft, request: DraftRequest) -> OfferedDraft:
@@ -248,6 +272,14 @@ class Drafts:
             return OfferedDraft(tokens)
         return OfferedDraft(*put_in_order(tokens, draft.parents[:limit]))
 
+    def _end(self, ids: Seq[Hashable], why: str) -> None:
+        """No more drafts for these sequences."""
+        new = [str(id) for id in ids if id not in self.ended]
+        self.ended.update(ids)
+        if new:
+            many = "sequences" if len(new) > 1 else "sequence"
+            LOG.warning("drafting ends for %s %s: %s", many, ", ".join(new), why)
+
     def _clear(self) -> None:
         for seq in self.scheduler.running:
             if not seq.in_flight:
@@ -256,7 +288,9 @@ class Drafts:
     def _end_all(self, error: Exception) -> None:
         """No more drafts; those that are not computed yet are dropped."""
         self.drafter = None
+        self.metrics.drafting_ended = 1
         self._clear()
+        self.on_end()
         LOG.warning("drafting ends for all requests: %s", describe_failure(error))
 
 

@@ -35,6 +35,7 @@ class EngineMetrics:
     decode_us: int = 0
     undrafted_us: int = 0
     prefill_only: int = 0  # steps that sequences which decode skipped
+    drafting_ended: int = 0  # 1 once a failure has ended drafting for all requests
 
     @property
     def draft_speedup(self) -> float | None:

@@ -114,6 +114,10 @@ class Runner:
             sampled = replace(sampled, taps=taps)
         return Ticket(sampled)
 
+    def stop_taps(self) -> None:
+        """No drafter wants states any more."""
+        self.taps = ()
+
     def wait(self, ticket: Ticket) -> Sampled:
         """The step's result, [R] rows."""
         return ticket.sampled

@@ -118,6 +118,11 @@ class EngineTotals:
         return self["undrafted_us"] / taken if taken else None
 
     @property
+    def drafting_ended(self) -> bool:
+        """Whether a failure ended drafting for all requests of the engine that runs now."""
+        return self._newest.drafting_ended > 0
+
+    @property
     def positions(self) -> list[int]:
         both = zip_longest(self._positions, self._positions_before, fillvalue=0)
         return [new + before for new, before in both]

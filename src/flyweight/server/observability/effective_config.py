@@ -27,6 +27,7 @@ from flyweight.server.observability.counters import FIELDS, ServerCounters
 from flyweight.server.settings import ServerSettings
 
 PATIENCE = 100  # sequences that end before a feature without effect is reported
+ENDED = "speculation: a failure ended drafting for all requests; the log names it"
 MINOR = 0.01  # of the parameters: kinds below it are not worth a word
 
 
@@ -160,6 +161,7 @@ class EffectiveConfiguration:
         """For GET /v1/engine/effective."""
         rows = [_row(feature, counts) for feature in self.features]
         totals = counts.totals
+        ended = [ENDED] if totals.drafting_ended else []
         limits = {
             known.name: getattr(self.server, known.name)
             for known in fields(ServerSettings)
@@ -177,8 +179,9 @@ class EffectiveConfiguration:
                 "draft_tokens": totals["proposed"],
                 "accepted_tokens": totals["accepted"],
                 "speedup": totals.draft_speedup,
+                "ended": totals.drafting_ended,
             },
-            "warnings": [row["warning"] for row in rows if row["warning"]],
+            "warnings": [row["warning"] for row in rows if row["warning"]] + ended,
         }
 
     def _model(self) -> dict[str, Any]:
