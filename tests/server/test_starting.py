@@ -36,7 +36,7 @@ def count(server: Running, name: str, **headers: str) -> int:
 @pytest.fixture(scope="module")
 def requested() -> Iterator[Running]:
     """One after many requests."""
-    speculation = '{"method": "ngram", "num_speculative_tokens": 4}'
+    speculation = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
     with started(
         "--dtype", "auto", "--api-key", "token-abc123", "-tp", "1", "--enforce-eager",
         "--max_num_batched_tokens", "64", "--max-num-seqs", "16", "--served-model-name", "a", "b",
@@ -58,7 +58,7 @@ def test_the_banner_says_what_is_served(requested: Running) -> None:
     rows = {line[:20].strip(): line for line in requested.said}
     assert "required" in rows["API key"] and "1 accepted" in rows["API key"]
     assert rows["speculation"].split()[1] == "--speculative-config"
-    assert "ngram" in rows["speculation"] and "draft tokens a step" in rows["speculation"]
+    assert "ngram, 4 tokens a step" in rows["speculation"]
     assert "int8" in rows["activations"] and "by default" in rows["threads"]
     assert "token-abc123" not in said
     plan = next(line for line in requested.said if " allowed (weights " in line)
