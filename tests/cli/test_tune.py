@@ -81,7 +81,8 @@ def test_a_target_below_the_limits_gives_the_closest_point(
     assert f"Missed:   out of reach of any settings: {target} of at least" in done.out
     assert " binds)" in done.out and path.is_file()
     found = json.loads(command(*words, "--json").out)
-    assert target in found["missed"] and found["unreachable"].startswith(target)
+    assert found["missed"].keys() == found["binding"].keys() == {target}
+    assert found["unreachable"].startswith(target)
     assert found["rejected"] == [] and len(found["finalists"]) > 1
     if target == "itl":  # that of a block size of 64
         assert found["chosen"] == {"block_size": 64}

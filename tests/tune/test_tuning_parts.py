@@ -8,9 +8,12 @@ import pytest
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.outputs import RequestMetrics
+from flyweight.plan.machine import Machine
+from flyweight.plan.roofline import MachineLimits
 from flyweight.tune.evidence import Evidence
 from flyweight.tune.load import make_load
 from flyweight.tune.measure import make_figures
+from flyweight.tune.predict import Predictor
 from flyweight.tune.space import AXES, LoadShape, list_single_changes
 from flyweight.tune.targets import Targets
 from flyweight.tune.trial import LoadFigures, SettingsTrial
@@ -98,3 +101,18 @@ def test_evidence_is_used_again_for_the_same_subject(tmp_path: Path) -> None:
     recall(one, 1), recall(one, 1)
     assert len(calls) == 4, "the third of this size is measured"
     assert Evidence(path, {"model": "b"}).count() == 0
+
+
+def test_what_binds_is_named_for_each_target() -> None:
+    """Reading takes no time in the first machine, multiplying none in the second; the third reads
+    the weights for longer than it multiplies for a token, and for less than for a prompt.
+    """
+    for read, flops, bound in [
+        (1e15, 1e9, {"itl": "arithmetic", "ttft": "arithmetic"}),
+        (1e6, 1e15, {"itl": "reading memory", "ttft": "reading memory"}),
+        (1e9, 3e10, {"itl": "reading memory", "ttft": "arithmetic"}),
+    ]:
+        load = make_load("bulk", 1, 512, 512)
+        predictor = Predictor("stories", load, Targets(), Machine(2, 1 << 34, 1 << 34), {})
+        predictor.__dict__["limits"] = MachineLimits(read, flops, flops, flops)
+        assert predictor.compute_floor(SettingsTrial()).binding == bound

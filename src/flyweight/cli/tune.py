@@ -119,7 +119,8 @@ def list_misses(done: Tuning, targets: Targets) -> list[str]:
     """A line for each target that is missed, with what binds."""
     beyond = [f"out of reach of any settings: {done.unreachable}"] if done.unreachable else []
     return beyond + [
-        f"{name} is {ratio:.2f} of the target: nothing measured comes nearer; {done.binding} binds"
+        f"{name} is {ratio:.2f} of the target: nothing measured comes nearer; "
+        f"{done.binding[name]} binds"
         for name, ratio in targets.find_excess(done.figures).items()
     ]
 

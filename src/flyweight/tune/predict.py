@@ -4,6 +4,7 @@ time that a step can take.
 Invariant: only what is sure is left out.  The least time is the roofline's, which no engine beats.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,13 +28,13 @@ PROBE_BYTES = 256 << 20  # memory that is read to sample its speed
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least seconds: of a token of one user, where `binding` says what they are spent on, and
-    of a prompt.
+    """The least seconds of one user's token (`itl`) and of a prompt (`ttft`), and by these names
+    what they are spent on.
     """
 
     itl: float
     ttft: float
-    binding: str
+    binding: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Predictor:
         return Shortfall(
             ratios[worst],
             f"{worst} of at least {write_seconds(least[worst])} by the machine's limits "
-            f"({floor.binding} binds)",
+            f"({floor.binding[worst]} binds)",
         )
 
     @cached_property
@@ -106,9 +107,12 @@ class Predictor:
         context, prompt = self.load.prompt, max(1, self.load.prompt - self.load.shared)
         token = sum_work(shape, [StepShape(((1, context),), 1, context)], self.limits)
         whole = sum_work(shape, [StepShape(((prompt, context),), 1, context)], self.limits)
-        reading = token.nbytes / self.limits.read
-        binding = "reading memory" if reading > 0.5 * token.seconds else "arithmetic"
         drafted = 1 + settings.draft_tokens  # tokens that a step may accept
+        steps = {"itl": token, "ttft": whole}
+        reading = {
+            name: one.nbytes / self.limits.read > 0.5 * one.seconds for name, one in steps.items()
+        }
+        binding = {name: "reading memory" if so else "arithmetic" for name, so in reading.items()}
         return Floor(token.seconds / drafted, whole.seconds, binding)
 
     def _make_shape(self, found: ModelDescription, settings: Settings) -> Shape:

@@ -52,7 +52,7 @@ class CandidateChoice:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The outcome.  `seen` has what the finalists came to, `rejected` why others were not tried,
-    `binding` which limit of the machine binds where a target is missed, `unreachable` which target
+    `binding` which limit of the machine binds by missed target, `unreachable` which target
     no settings reach.
     """
 
@@ -60,7 +60,7 @@ class Tuning:
     seen: dict[SettingsTrial, LoadFigures]
     rejected: dict[SettingsTrial, str]
     load: TuningLoad
-    binding: str
+    binding: dict[str, str]
     measured: int
     unreachable: str = ""
 
@@ -100,7 +100,8 @@ def tune(request: TuningJob, evidence: Path, listener: RunListener) -> Tuning:
     chosen = search.run(choice.singles)
     seen = collect_finals(search)
     missed = request.targets.find_excess(seen[chosen])
-    binding = predictor.compute_floor(chosen).binding if missed else ""
+    binding = predictor.compute_floor(chosen).binding if missed else {}
+    binding = {name: binding[name] for name in missed}
     return Tuning(
         chosen, seen, choice.rejected, load, binding, kept.count(), choice.unreachable
     )  # fmt: skip
