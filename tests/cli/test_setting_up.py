@@ -73,7 +73,10 @@ def test_hooks_check_the_sources() -> None:
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 # Run by .ci/full and by hand with torch and transformers, never by pytest: make_*.py and these.
-WITH_TORCH = {"fixture_models", "tasks_by_lm_eval", "families", "tiny_llama", "read_by_libraries"}
+WITH_TORCH = {
+    "fixture_models", "tasks_by_lm_eval", "families", "tiny_llama", "read_by_libraries",
+    "test_head_training",  # run by `make test-cuda`
+}  # fmt: skip
 OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")} | {"flyweight"}
 
 

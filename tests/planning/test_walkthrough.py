@@ -87,7 +87,8 @@ def test_shapes_are_those_of_the_model(walked: Walkthrough) -> None:
 def test_the_limit_is_what_takes_longer(walked: Walkthrough) -> None:
     limits = walked.machine.limits
     for op in walked.prefill.ops + walked.decode.ops:
-        assert op.least == pytest.approx(max(op.compute, op.memory))
+        larger = max(op.compute, op.memory)  # in all; each of its calls has a limit of its own
+        assert larger * (1 - 1e-9) <= op.least <= (op.compute + op.memory) * (1 + 1e-9)
         bound = "compute" if op.compute >= op.memory else "memory"
         assert op.binds == (bound if op.least else "")
     norm = find(walked.decode.ops, "final norm")
