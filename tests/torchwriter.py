@@ -89,7 +89,10 @@ def stream(
     return b"".join(heads) + pickle + keys + data
 
 
-STORAGES = {"f32": ("FloatStorage", 4), "f16": ("HalfStorage", 2), "bf16": ("BFloat16Storage", 2)}
+STORAGES = {
+    "f32": ("FloatStorage", 4), "f16": ("HalfStorage", 2), "bf16": ("BFloat16Storage", 2),
+    "i64": ("LongStorage", 8), "bool": ("BoolStorage", 1),
+}  # fmt: skip
 
 
 def torch_bytes(

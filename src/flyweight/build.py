@@ -313,7 +313,7 @@ def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int
     if not settings.kv_cache_memory_bytes:
         return 0
     both = [needs] if needs.draft is None else [needs, needs.draft]
-    block = sum(one.count_block(settings.block_size, kv_dtype) for one in both)
+    block = sum(one.count_block(settings.block_size, kv_dtype)[0] for one in both)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
     blocks = settings.kv_cache_memory_bytes // block
     if blocks < least:
@@ -345,7 +345,7 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> Non
 
 def _open_drafts(settings: Settings, found: ModelDescription) -> DraftSource | None:
     """What drafts are made with, checked before anything is loaded."""
-    base = DraftBase(found.spec, found.checkpoint.fingerprint)
+    base = DraftBase(found.spec, found.checkpoint.fingerprint, settings.block_size)
     return None if settings.speculation is None else open_source(settings.speculation, base)
 
 

@@ -5,6 +5,7 @@ memory.  Standard library only.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,16 @@ class ModelSpec:
     logit_softcap: float = 0.0
     parallel: bool = False
     narrow: int = 0
+
+
+class StoredSlots(NamedTuple):
+    """What a drafter stores for each position of the target's blocks: K/V of these layers, of the
+    backend's own type, and `nbytes` more.  It has K/V of `scratch` further blocks.
+    """
+
+    spec: ModelSpec
+    nbytes: int
+    scratch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.validation.setting import check_choice, whole
-from flyweight.validation.token_tree import read_token_tree
+from flyweight.validation.token_tree import TokenTree, read_token_tree
 from flyweight.validation.untrusted import parse_object, shown, spell
 
 SETTING = "speculative_config"
@@ -83,6 +83,15 @@ def _settle_tree(options: dict[str, Any]) -> None:
         read_token_tree(options[TREE], f"{SETTING}.{TREE}", MOST_DRAFTS)
 
 
+def _settle_grown_tree(options: dict[str, Any]) -> None:
+    """A tree has one shape, or grows."""
+    if options.get(TREE) and WIDTH in options:
+        hint = f"nearest valid: {WIDTH} or {TREE} alone"
+        raise ConfigError(f"does not go with {TREE}", f"{SETTING}.{WIDTH}", hint=hint)
+    _settle_tree(options)
+    options.setdefault(WIDTH, "")
+
+
 NGRAM_KEYS = (
     SpeculationKey("prompt_lookup_max", "Longest match, in tokens.", 1, 1024),
     SpeculationKey("prompt_lookup_min", "Shortest match, in tokens.", 1, 1024),
@@ -108,6 +117,11 @@ DRAFT_MODEL_KEYS = (
 )
 TREE = "speculative_token_tree"
 TREE_KEY = SpeculationKey(TREE, "Paths of a tree of draft tokens.")
+WIDTH = "tree_width"
+EAGLE_KEYS = (
+    *HEAD_KEYS, TREE_KEY,
+    SpeculationKey(WIDTH, "Likeliest paths of each level of a tree that go on; 1: a chain.", 1, 16),
+)  # fmt: skip
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -129,10 +143,13 @@ METHODS: Mapping[str, SpeculationMethod] = {
             "flyweight.draft.medusa", settle=_settle_tree,
         ),
         SpeculationMethod(
-            "eagle", "a layer that predicts from the model's hidden states", HEAD_KEYS,
-            "flyweight.draft.eagle", draws=True,
+            "eagle", "a layer that predicts from the model's hidden states", EAGLE_KEYS,
+            "flyweight.draft.eagle", settle=_settle_grown_tree, draws=True,
         ),
-        SpeculationMethod("eagle3", "the same, from the hidden states of several layers"),
+        SpeculationMethod(
+            "eagle3", "the same, from the hidden states of several layers", EAGLE_KEYS,
+            "flyweight.draft.eagle3", settle=_settle_grown_tree, draws=True,
+        ),
         SpeculationMethod("mtp", "the prediction layers that the model carries"),
         SpeculationMethod("mlp_speculator", "an MLP that predicts from hidden states"),
         SpeculationMethod("cascade", "a small model drafts, and a large one refines"),
@@ -191,6 +208,23 @@ class SpeculationConfig:
     def _given(self) -> list[tuple[str, Any]]:
         """Options without texts that are empty: those are not given."""
         return [(name, value) for name, value in self.options.items() if value != ""]
+
+
+def read_shape(config: SpeculationConfig) -> TokenTree:
+    """The paths of the key speculative_token_tree, () without it.  Raises `ConfigError` where they
+    are not as many as the draft tokens.
+    """
+    text, tokens = config.options.get(TREE), config.num_speculative_tokens
+    shape = read_token_tree(text, f"{SETTING}.{TREE}", MOST_DRAFTS) if text else ()
+    if shape and tokens != len(shape):
+        raise ConfigError(
+            f"is not the number of paths in {TREE}",
+            f"{SETTING}.num_speculative_tokens",
+            value=tokens,
+            allowed=f"{len(shape)}",
+            hint=f"nearest valid: {len(shape)}",
+        )
+    return shape
 
 
 def read_speculation(given: object) -> SpeculationConfig | None:

@@ -146,7 +146,10 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
             {"speculative_config": {"model": "m", "num_speculative_tokens": 0}},
             "num_speculative_tokens = 0 is out of range",
         ),
-        ({"speculative_config": {"method": "eagle3"}}, "method = 'eagle3' is not supported yet"),
+        (
+            {"speculative_config": {"method": "mlp_speculator"}},
+            "'mlp_speculator' is not supported yet",
+        ),
         ({"override_generation_config": {"temprature": 1}}, "did you mean 'temperature'?"),
     ],
 )

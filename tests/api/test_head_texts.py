@@ -22,6 +22,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "speculative_token_tree": "[(0,), (1,), (0, 0), (0, 1), (0, 0, 0)]",
     },
     "eagle": {"method": "eagle", "num_speculative_tokens": 5},
+    "eagle tree": {"method": "eagle", "num_speculative_tokens": 8, "tree_width": 3},
 }
 MIXES: list[dict[str, Any]] = [
     {"max_num_seqs": 6},

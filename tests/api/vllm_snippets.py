@@ -259,7 +259,7 @@ UNBUILT = {
     'LLM(model="facebook/opt-6.7b", pipeline_parallel_size=2)': "leave it out, or use 1",
     'LLM(model="facebook/opt-6.7b", quantization="ipex")': "give a model whose files are",
     'LLM(model="facebook/opt-6.7b", kv_cache_dtype="fp8_ds_mla")': "fp8_e4m3, fp8_e5m2",
-    'LLM(model="facebook/opt-6.7b", speculative_config={"method": "eagle3", "model": "x/y", '
+    'LLM(model="facebook/opt-6.7b", speculative_config={"method": "mlp_speculator", "model": "x", '
     '"num_speculative_tokens": 2})': '{"method": "ngram", "num_speculative_tokens": 2}',
     'LLM(model="facebook/opt-6.7b", tokenizer="gpt2")': "name the model again",
     'LLM(model="facebook/opt-6.7b", enable_chunked_prefill=False)': "max_num_batched_tokens",

@@ -190,8 +190,8 @@ SPECULATIONS = [
     ('{"num_speculative_tokens": 65}', "nearest valid: 64"),
     ('{"num_speculative_tokens": true}', "num_speculative_tokens = True is not valid"),
     ('{"num_speculative_tokens": 5, "mehtod": "ngram"}', "(did you mean 'method'?)"),
-    ('{"num_speculative_tokens": 5, "method": "eagle3"}', "method = 'eagle3' is not supported yet"),
-    ('{"num_speculative_tokens": 5, "method": "eagle"}', "model is missing"),
+    ('{"num_speculative_tokens": 5, "method": "mlp_speculator"}', "is not supported yet"),
+    ('{"num_speculative_tokens": 5, "method": "eagle3"}', "model is missing"),
     ('{"num_speculative_tokens": 5, "method": "ngrm"}', "(did you mean 'ngram'?)"),
     (
         '{"num_speculative_tokens": 5, "prompt_lookup_max": 2, "prompt_lookup_min": 3}',

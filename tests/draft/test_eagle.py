@@ -13,9 +13,10 @@ from small_engine import ROOMY, TIGHT, drain, make_engine, make_model, make_prom
 
 from filewriters import encode, write_safetensors
 from flyweight.draft.drafter import Draft, DraftRequest
-from flyweight.draft.eagle import EagleDrafter, EagleModel, open_source
+from flyweight.draft.eagle import EagleModel, open_source
 from flyweight.draft.eaglefolder import load_eagle
 from flyweight.draft.methods import DraftBase
+from flyweight.draft.statedrafter import StateDrafter
 from flyweight.errors import CheckpointError
 from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder
@@ -61,11 +62,11 @@ def open_folder(path: Path, model: Decoder) -> Any:
 
 def make_drafter(
     path: Path, model: Decoder, limits: Any = ROOMY, *, probs: bool = False
-) -> EagleDrafter:
+) -> StateDrafter:
     source = open_folder(path, model)
     layers = allocate_kv(source.spec, model.ops, limits, "f32")
     eagle = EagleModel(model, *load_eagle(source, model), limits.max_model_len)
-    return EagleDrafter(eagle, layers, limits.blocks, probs=probs)
+    return StateDrafter(eagle, layers, limits.blocks, probs=probs)
 
 
 class Reference:
@@ -108,7 +109,7 @@ class Reference:
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-class CheckedEagle(EagleDrafter):
+class CheckedEagle(StateDrafter):
     """Compares the drafts of greedy requests with the reference's."""
 
     reference: Reference
@@ -158,12 +159,12 @@ def test_drafts_are_what_the_layer_says(model: Decoder, folder: Path, limits: An
 def test_a_stale_state_is_caught(
     model: Decoder, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observe = EagleDrafter.observe
+    observe = StateDrafter.observe
 
-    def stale(self: EagleDrafter, batch: Any, taps: Any) -> None:
+    def stale(self: StateDrafter, batch: Any, taps: Any) -> None:
         observe(self, batch, {-1: np.roll(taps[-1], 1, axis=0)})
 
-    monkeypatch.setattr(EagleDrafter, "observe", stale)
+    monkeypatch.setattr(StateDrafter, "observe", stale)
     compared, wrong = check_every_draft(model, folder, ROOMY)
     assert wrong > compared / 2
 
@@ -203,7 +204,7 @@ def test_other_heads_are_refused(
     assert "\n" not in str(refused.value)
 
 
-class StateChecker(EagleDrafter):
+class StateChecker(StateDrafter):
     """Compares the held state of every computed token of a request with the model's."""
 
     compared = wrong = 0
@@ -256,7 +257,7 @@ def test_the_plan_counts_what_is_stored(model: Decoder, folder: Path, dtype: str
     sizing = Sizing(96, 4, 48, 16, dtype, blocks=8)
     plan = make_smallest_plan(needs, sizing, (0, 1 << 40))
     layers = allocate_kv(source.spec, ops, replace(ROOMY, block_size=16, blocks=8), ops.kv_dtype)
-    states = 8 * 16 * (4 * 32 + 4)
+    states = 8 * 16 * (4 * 32 + 8)
     assert plan.draft_kv == sum(layer.nbytes for layer in layers) + states
 
 

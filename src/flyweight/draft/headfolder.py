@@ -19,7 +19,7 @@ from flyweight.weights.mapped import MappedFile
 from flyweight.weights.safetensors import read_safetensors
 from flyweight.weights.tensorinfo import Span
 from flyweight.weights.torchfile import read_torch
-from flyweight.wire import F32
+from flyweight.wire import F32, I64
 
 ASSETS = Path(__file__).parents[1] / "assets"
 CONFIG = "config.json"
@@ -31,6 +31,7 @@ NAMES = (
     "medusa_lm_head.pt",
 )
 FLOATS = ("f32", "f16", "bf16")
+INTEGERS = {"i64": "<i8", "i32": "<i4"}
 
 
 def find_heads(name: str) -> Path:
@@ -107,6 +108,17 @@ class HeadFolder:
         if not np.isfinite(to_f32(rows)).all():  # type: ignore[arg-type]
             raise CheckpointError(f"{self.path}: tensor {shown(name)} holds NaN or infinity")
         return rows
+
+    def read_integers(self, name: str) -> I64:
+        """A tensor of whole numbers.  Raises `CheckpointError` where it is none."""
+        span = self._spans[name]
+        if span.kind not in INTEGERS or span.strides:
+            raise CheckpointError(
+                f"{self.path}: tensor {shown(name)} is {span.kind}; known: {', '.join(INTEGERS)}"
+            )
+        raw = self._file.copy(span.offset, span.nbytes, name)
+        found: I64 = np.frombuffer(raw, INTEGERS[span.kind]).reshape(span.shape).astype(np.int64)
+        return found
 
     def read_vector(self, name: str) -> F32:
         return to_f32(self.read(name))

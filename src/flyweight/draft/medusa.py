@@ -24,8 +24,8 @@ from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import Weights
 from flyweight.spec import ModelSpec
-from flyweight.speculation import MOST_DRAFTS, SETTING, TREE, SpeculationConfig
-from flyweight.validation.token_tree import TokenTree, list_parents, read_token_tree
+from flyweight.speculation import SETTING, TREE, SpeculationConfig, read_shape
+from flyweight.validation.token_tree import TokenTree, list_parents
 from flyweight.wire import F32, I32, Batch, Tensor
 
 BLOCK = re.compile(
@@ -162,20 +162,13 @@ def open_source(config: SpeculationConfig, base: DraftBase) -> MedusaSource:
 
 def find_shape(config: SpeculationConfig) -> TokenTree:
     """The tree of every draft; without one a chain."""
-    text = config.options[TREE]
-    if text:
-        return read_token_tree(text, f"{SETTING}.{TREE}", MOST_DRAFTS)
-    return tuple((0,) * (i + 1) for i in range(config.num_speculative_tokens))
+    chain = tuple((0,) * (i + 1) for i in range(config.num_speculative_tokens))
+    return read_shape(config) or chain
 
 
 def _check_places(config: SpeculationConfig, path: Path, heads: int) -> None:
     """Raises where drafts are longer than there are heads, or a tree has another size."""
-    shape, tokens = find_shape(config), config.num_speculative_tokens
-    name = f"{SETTING}.num_speculative_tokens"
-    if tokens != len(shape):
-        few = f"is not the number of paths in {TREE}"
-        hint = f"nearest valid: {len(shape)}"
-        raise ConfigError(few, name, value=tokens, allowed=f"{len(shape)}", hint=hint)
+    shape = find_shape(config)
     depth = max(map(len, shape))
     if depth > heads and config.options[TREE]:
         raise ConfigError(
@@ -186,8 +179,8 @@ def _check_places(config: SpeculationConfig, path: Path, heads: int) -> None:
     if depth > heads:
         raise ConfigError(
             f"is more than the {heads} heads in {path} draft",
-            name,
-            value=tokens,
+            f"{SETTING}.num_speculative_tokens",
+            value=depth,
             allowed=f"1 to {heads}",
             hint=f"nearest valid: {heads}",
         )

@@ -16,7 +16,7 @@ from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
-from flyweight.spec import ModelSpec
+from flyweight.spec import ModelSpec, StoredSlots
 from flyweight.speculation import METHODS, SpeculationConfig
 
 
@@ -26,6 +26,7 @@ class DraftBase:
 
     spec: ModelSpec
     fingerprint: str
+    block_size: int = 16
 
 
 class DraftSource(Protocol):
@@ -37,10 +38,8 @@ class DraftSource(Protocol):
         ...
 
     @property
-    def stored(self) -> tuple[ModelSpec, int] | None:
-        """What is stored for each position of the target's blocks: layers, their K/V of the
-        backend's own type, and bytes; None for nothing.
-        """
+    def stored(self) -> StoredSlots | None:
+        """What is stored for the target's positions; None for nothing."""
         ...
 
 

@@ -168,11 +168,12 @@ class ModelDrafter:
 
 
 def make_draft_options(
-    sampling: DraftSampling, same: bool, *, own: bool = False
+    sampling: DraftSampling, same: bool, *, own: bool = False, best: int | None = None
 ) -> SequenceOptions:
     """How a request's draft tokens are drawn: as the target draws, without what is only reported or
     needs more than the tokens so far; with `own`, by random numbers that are not the target's.
-    Options that name ids are of no use unless the vocabulary is the `same`.
+    Options that name ids are of no use unless the vocabulary is the `same`.  Of so many `best`
+    tokens, log-probabilities come with each draw.
     """
     options, flips = sampling.options, OWN_NUMBERS if own else 0
     if options is None or not same:
@@ -182,7 +183,9 @@ def make_draft_options(
             top_p=sampling.top_p,
             min_p=sampling.min_p,
         )
-        return SequenceOptions(params, (sampling.seed ^ flips) & WORD, sampling.choice, 0)
+        return SequenceOptions(
+            params, (sampling.seed ^ flips) & WORD, sampling.choice, 0, best=best
+        )
     params = replace(
         options.params,
         logprobs=None,
@@ -192,7 +195,7 @@ def make_draft_options(
         structured_outputs=None,
     )
     keys = (options.seed ^ flips) & WORD, options.choice, options.prompt
-    return SequenceOptions(params, *keys, options.stop_ids, options.words)
+    return SequenceOptions(params, *keys, options.stop_ids, options.words, best)
 
 
 def make_batch(rows: Sequence[DraftRow], block_size: int, sampling: SampleBatch) -> Batch:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from flyweight.errors import ConfigError
 from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
-from flyweight.spec import KV_TYPES, ModelSpec
+from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
 
 MIB = 1 << 20
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
@@ -76,7 +76,8 @@ class Sizing:
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes, part by part.  `blocks` K/V blocks of `block` bytes; `limit` is what was allowed.  A
-    draft model's weights are `draft` bytes, and its K/V `draft_block` a block.
+    draft model's weights are `draft` bytes, and its K/V `draft_block` a block and `draft_scratch`
+    besides.
     """
 
     base: int
@@ -90,6 +91,7 @@ class MemoryPlan:
     sizing: Sizing
     draft: int = 0
     draft_block: int = 0
+    draft_scratch: int = 0
 
     @property
     def kv(self) -> int:
@@ -97,7 +99,7 @@ class MemoryPlan:
 
     @property
     def draft_kv(self) -> int:
-        return self.draft_block * self.blocks
+        return self.draft_block * self.blocks + self.draft_scratch
 
     @property
     def block_cost(self) -> int:
@@ -148,7 +150,7 @@ class MemoryPlan:
 class Needs:
     """What a model needs of memory before any setting is known: `weights` bytes once packed, and
     what its `draft` model needs.  Apart from K/V, a slot takes `slot` bytes; `own_kv` is of the
-    backend's type, whatever the setting is.
+    backend's type, whatever the setting is; it has `scratch` blocks that no sequence holds.
     """
 
     spec: ModelSpec
@@ -159,6 +161,7 @@ class Needs:
     draft: "Needs | None" = None
     slot: int = 0
     own_kv: bool = False
+    scratch: int = 0
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
@@ -169,19 +172,19 @@ class Needs:
         made = Needs.of(self.spec, {**self.kinds, **more}, ops)
         return replace(made, draft=self.draft)
 
-    def add_heads(
-        self, kinds: SlotKinds, stored: tuple[ModelSpec, int] | None, ops: Packer
-    ) -> "Needs":
-        """The same with a drafter's matrices, and the layers and bytes that it stores of a slot."""
+    def add_heads(self, kinds: SlotKinds, stored: StoredSlots | None, ops: Packer) -> "Needs":
+        """The same with a drafter's matrices, and what it stores."""
         if stored is None:
             return self.add(kinds, ops)
-        spec, slot = stored
-        return replace(self, draft=replace(Needs.of(spec, kinds, ops), slot=slot, own_kv=True))
+        own = Needs.of(stored.spec, kinds, ops)
+        own = replace(own, slot=stored.nbytes, own_kv=True, scratch=stored.scratch)
+        return replace(self, draft=own)
 
-    def count_block(self, block_size: int, kv_dtype: str) -> int:
-        """Bytes of one block."""
+    def count_block(self, block_size: int, kv_dtype: str) -> tuple[int, int]:
+        """Bytes of one block, and of all those that no sequence holds."""
         dtype = self.kv_dtype if self.own_kv else kv_dtype
-        return count_block_bytes(self.spec, block_size, dtype) + block_size * self.slot
+        kv = count_block_bytes(self.spec, block_size, dtype)
+        return kv + block_size * self.slot, kv * self.scratch
 
 
 def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
@@ -239,18 +242,21 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
     """
     draft = needs.draft
     worst = [_count_working_bytes(one, sizing) for one in (needs, draft) if one is not None]
+    kept = sizing.block_size, sizing.kv_dtype
+    draft_block, draft_scratch = draft.count_block(*kept) if draft else (0, 0)
     return MemoryPlan(
         base=bounds[0],
         weights=needs.weights,
         rounding=count_rounding_bytes(needs),
-        block=needs.count_block(sizing.block_size, sizing.kv_dtype),
+        block=needs.count_block(*kept)[0],
         blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
         step=max(step for step, _ in worst),
         logits=max(logits for _, logits in worst) + _count_probs(needs.spec.vocab, sizing),
         limit=bounds[1],
         sizing=sizing,
         draft=0 if draft is None else draft.weights + count_rounding_bytes(draft),
-        draft_block=draft.count_block(sizing.block_size, sizing.kv_dtype) if draft else 0,
+        draft_block=draft_block,
+        draft_scratch=draft_scratch,
     )
 
 
