@@ -64,7 +64,9 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
     assert off.answers == on.answers and len(on.ttfts) == 4 and len(on.itls) == 4 * 15
 
 
-DRAFTERS = ("ngram", "ngram-prose", "suffix", "draft-model", "medusa", "medusa-tree", "eagle")
+DRAFTERS = (
+    "ngram", "ngram-prose", "suffix", "draft-model", "medusa", "medusa-tree", "eagle", "eagle-tree",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

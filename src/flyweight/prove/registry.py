@@ -21,6 +21,7 @@ NAMES = (  # those that take little time leave it to those that come later
     "medusa",
     "medusa-tree",
     "eagle",
+    "eagle-tree",
     "blocker",
     "beam",
     "isa",
