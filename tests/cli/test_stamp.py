@@ -50,6 +50,8 @@ def test_the_file_reports_what_was_measured(command, model, words) -> None:
     assert sorted(found["kv_cache"]) == ["fp8_e4m3", "int4"]
     assert found["kv_cache"]["fp8_e4m3"] == quality["kv_cache"]["fp8_e4m3"]
     assert found["kld_mean"] == quality["kld_mean"] and found["path"] == str(model)
+    same = command("eval", "--stamp", model, *words, "--kv-cache-types", "int4", "--json")
+    assert json.loads(same.out)["command"] == found["command"]
     other = command(
         "eval", "stamp", model, *words, "--kv-cache-types", "int4", "--activations", "f32"
     )

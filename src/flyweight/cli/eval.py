@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from flyweight import __version__
 from flyweight.cli import options as opt
@@ -26,7 +27,16 @@ if TYPE_CHECKING:  # commands import what computes when they run
     from flyweight.eval.store import StoreHeader, StoreReader
     from flyweight.eval.windows import EvalText, WindowPlan
 
-app = make_group(help="Measure the quality of a model on a text.")
+
+class EvalGroup(TyperGroup):
+    """The commands of `eval`; `eval --stamp FILE` is another spelling of `eval stamp FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spelt = ["stamp", *args[1:]] if args[:1] == ["--stamp"] else args
+        return super().parse_args(ctx, spelt)
+
+
+app = make_group(cls=EvalGroup, help="Measure the quality of a model on a text.")
 
 Text = Annotated[
     str | None,
