@@ -345,7 +345,8 @@ def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> Non
 
 def _open_drafts(settings: Settings, found: ModelDescription) -> DraftSource | None:
     """What drafts are made with, checked before anything is loaded."""
-    base = DraftBase(found.spec, found.checkpoint.fingerprint, settings.block_size)
+    checkpoint = found.checkpoint
+    base = DraftBase(found.spec, checkpoint.fingerprint, settings.block_size, checkpoint)
     return None if settings.speculation is None else open_source(settings.speculation, base)
 
 

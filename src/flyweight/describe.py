@@ -85,19 +85,25 @@ def find(settings: Settings, tell: LoadListener | None = None) -> Path:
 
 def _find_checkpoint(settings: Settings, tell: LoadListener) -> Path:
     model = DEFAULT_MODEL if settings.model is None else settings.model
-    if model in INSIDE:
-        return ASSETS / f"{model}.gguf"
-    path = os.path.expanduser(model)
-    if os.path.exists(path):
-        return Path(path)
+    path = find_here(model)
+    if path is not None:
+        return path
     name = parse_hub_name(str(model), settings.revision)
     if name is None:
         raise CheckpointError(
             f"model {str(model)!r} is not a file or directory here; give a .gguf file, "
             "a directory with config.json and *.safetensors or pytorch_model.bin, a name on the "
-            f"Hugging Face Hub (org/name), or {DEFAULT_MODEL!r}"
+            f"Hugging Face Hub (org/name), or {DEFAULT_MODEL!r}{nearest(str(model), INSIDE)}"
         )
     return fetch(name, settings, tell)
+
+
+def find_here(model: str | os.PathLike[str]) -> Path | None:
+    """The path of a model in the package, or in a file or folder here; None for other names."""
+    if model in INSIDE:
+        return ASSETS / f"{model}.gguf"
+    path = Path(os.path.expanduser(model))
+    return path if os.path.exists(path) else None
 
 
 def fetch(name: HubName, settings: Settings, tell: LoadListener, *, newest: bool = False) -> Path:

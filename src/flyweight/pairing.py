@@ -7,11 +7,12 @@ read.
 from dataclasses import dataclass, replace
 
 from flyweight.config import Settings
-from flyweight.describe import LoadListener, ModelDescription, describe, find
+from flyweight.describe import LoadListener, ModelDescription, describe, find, find_here
 from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import LEAST_SHARE, IdMap, Token, is_same, map_ids
 from flyweight.errors import ConfigError
-from flyweight.speculation import METHODS, SETTING, SpeculationConfig
+from flyweight.speculation import METHODS, REVISION, SETTING, SpeculationConfig
+from flyweight.validation.untrusted import spell
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,11 @@ def find_draft(
     config = settings.speculation
     if config is None or not METHODS[config.method].second:
         return None
+    _check_revision(config)
     own = replace(
         settings,
         model=str(config.options["model"]),
-        revision=None,
+        revision=config.options[REVISION] or None,
         load_format="auto",
         adapters={},
         quantization={},
@@ -61,6 +63,17 @@ def find_draft(
         Speller(found.tokenizer, target.tokenizer),
     )
     return DraftDescription(found, spellers=spellers)
+
+
+def _check_revision(config: SpeculationConfig) -> None:
+    """Raises `ConfigError` for a revision of a draft model that is not on the Hub."""
+    revision, model = config.options[REVISION], str(config.options["model"])
+    if revision and find_here(model) is not None:
+        raise ConfigError(
+            f"is a branch, tag or commit of a model on the Hub, and {spell(model)} is here; leave "
+            "it out",
+            f"{SETTING}.{REVISION}", value=revision,
+        )  # fmt: skip
 
 
 def _refuse_rejection(config: SpeculationConfig) -> None:

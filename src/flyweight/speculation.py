@@ -77,6 +77,11 @@ def _settle_ngram(options: dict[str, Any]) -> None:
     whole(f"{SETTING}.{name}", options[name], 1, options["prompt_lookup_max"])
 
 
+def _settle_revision(options: dict[str, Any]) -> None:
+    """Without one a draft model is the newest of its name."""
+    options.setdefault(REVISION, "")
+
+
 def _settle_tree(options: dict[str, Any]) -> None:
     """Without a tree drafts are chains."""
     if options.setdefault(TREE, ""):
@@ -112,16 +117,26 @@ SUFFIX_KEYS = (
         0.0, 1.0, 0.1,
     ),
 )  # fmt: skip
+REVISION = "revision"
 DRAFT_MODEL_KEYS = (
     SpeculationKey("model", "The draft model: stories-draft, a file, a folder, a name on the Hub."),
+    SpeculationKey(REVISION, "Branch, tag or commit of a draft model on the Hub."),
 )
+CASCADE_KEYS = (
+    *DRAFT_MODEL_KEYS,
+    SpeculationKey(
+        "cascade_min_token_prob", "Least estimated probability of a draft's last token.",
+        0.0, 1.0, 0.05,
+    ),
+)  # fmt: skip
 TREE = "speculative_token_tree"
 TREE_KEY = SpeculationKey(TREE, "Paths of a tree of draft tokens.")
 WIDTH = "tree_width"
-EAGLE_KEYS = (
-    *HEAD_KEYS, TREE_KEY,
+GROWN_TREE_KEYS = (
+    TREE_KEY,
     SpeculationKey(WIDTH, "Likeliest paths of each level of a tree that go on; 1: a chain.", 1, 16),
-)  # fmt: skip
+)
+EAGLE_KEYS = (*HEAD_KEYS, *GROWN_TREE_KEYS)
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -136,7 +151,7 @@ METHODS: Mapping[str, SpeculationMethod] = {
         ),
         SpeculationMethod(
             "draft_model", "a small model drafts for a large one", DRAFT_MODEL_KEYS,
-            "flyweight.draft.second", second=True, draws=True,
+            "flyweight.draft.second", settle=_settle_revision, second=True, draws=True,
         ),
         SpeculationMethod(
             "medusa", "heads that predict several tokens at once", (*HEAD_KEYS, TREE_KEY),
@@ -150,18 +165,29 @@ METHODS: Mapping[str, SpeculationMethod] = {
             "eagle3", "the same, from the hidden states of several layers", EAGLE_KEYS,
             "flyweight.draft.eagle3", settle=_settle_grown_tree, draws=True,
         ),
-        SpeculationMethod("mtp", "the prediction layers that the model carries"),
+        SpeculationMethod(
+            "mtp", "the prediction layer that the model's own files carry", GROWN_TREE_KEYS,
+            "flyweight.draft.mtp", 1, _settle_grown_tree, draws=True,
+        ),
         SpeculationMethod("mlp_speculator", "an MLP that predicts from hidden states"),
-        SpeculationMethod("cascade", "a small model drafts, and a large one refines"),
+        SpeculationMethod(
+            "cascade", "a small model writes while it is sure, and a large one refines",
+            CASCADE_KEYS, "flyweight.draft.cascade", 16, _settle_revision, second=True, draws=True,
+        ),
     )
 }  # fmt: skip
+ALIASES = {"deepseek_mtp": "mtp"}  # vLLM's other names
 COMMON = ("method", "num_speculative_tokens", "adaptive", "verifier")
 VERIFIERS = ("coupled", "rejection")
-# vLLM's keys that some method of it has: known, so that they are refused by name
-OTHERS = (
-    "model", "draft_tensor_parallel_size", "quantization", "max_model_len", "revision",
-    "disable_by_batch_size", "disable_padded_drafter_batch", "parallel_drafting",
-)  # fmt: skip
+# vLLM's keys that no method has here: known, so that they are refused by name, with the reason
+REASONS = {
+    "draft_tensor_parallel_size": "a draft model runs in the process of the model",
+    "quantization": "the draft model's own files say how they are quantised",
+    "max_model_len": "a draft model sees the context of the model",
+    "disable_by_batch_size": "adaptive drafts end by themselves where a batch is too large to pay",
+    "disable_padded_drafter_batch": "batches of drafts are never padded",
+    "parallel_drafting": "a draft model writes one token after the other",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +305,7 @@ def _parse_text(text: str) -> dict[str, Any]:
 
 def _refuse_unknown(given: Mapping[str, Any]) -> None:
     """Raises where a key is none of any method."""
-    known = [*COMMON, *(key.name for row in METHODS.values() for key in row.keys), *OTHERS]
+    known = [*COMMON, *(key.name for row in METHODS.values() for key in row.keys), *REASONS]
     strays = [
         f"{shown(name)} is unknown{nearest(name, known)}" for name in given if name not in known
     ]
@@ -295,7 +321,7 @@ def _find_method(given: dict[str, Any]) -> SpeculationMethod:
     if name is None:
         name = "ngram" if model is None else "draft_model"
     path, built = f"{SETTING}.method", [row.name for row in METHODS.values() if row.module]
-    row = METHODS.get(name) if isinstance(name, str) else None
+    row = METHODS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
     if row is None:
         allowed = f"{', '.join(built)}{nearest(str(name), METHODS)}"
         raise ConfigError("is not valid", path, value=name, allowed=allowed)
@@ -316,8 +342,9 @@ def _read_options(given: Mapping[str, Any], method: SpeculationMethod) -> dict[s
     for name in given:
         if name not in own and name not in COMMON:
             allowed = ", ".join([*COMMON, *own])
+            reason = f": {REASONS[name]}" if name in REASONS else ""
             raise ConfigError(
-                f"does not apply to {method.name}; leave it out",
+                f"does not apply to {method.name}{reason}; leave it out",
                 f"{SETTING}.{name}",
                 value=given[name],
                 allowed=allowed,

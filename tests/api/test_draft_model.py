@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from flyweight import LLM, ConfigError, LoRARequest, SamplingParams, pairing
 from flyweight import build as building
@@ -172,19 +173,61 @@ def test_rejected_text_in_the_drafts_kv_is_noticed(
 
     def keep(self: TextDrafter, text: DraftText, tokens: Sequence[int]) -> None:
         for token in tokens[text.seen :]:
-            text.pieces += self.read.spell(token)
+            text.pieces += self.reader.spell(token)
         text.seen = len(tokens)
         del text.written[max(0, len(text.pieces) - 1) :]
 
     draft = {**DRAFT, "model": str(data("stories260k/stories260K-f32.gguf"))}
     greedy, found = [SamplingParams(temperature=0, max_tokens=32)] * len(PROMPTS), []
-    for read in (TextDrafter._read, keep):
-        monkeypatch.setattr(TextDrafter, "_read", read)
+    for read in (TextDrafter._spell, keep):
+        monkeypatch.setattr(TextDrafter, "_spell", read)
         llm = load("stories", draft)
         assert answer(llm) == wanted
         llm.generate(PROMPTS, greedy, use_tqdm=False)
         found.append(llm.stats()["accepted"])
     assert 200 < found[1] < found[0]
+
+
+def test_a_prompt_is_read_in_parts_while_the_model_computes_it(
+    data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call reads more than a step computes, not even of a prompt from the prefix cache."""
+    budget, calls, made = 32, list[tuple[str, int]](), list[int]()
+    compute = TextDrafter._compute
+
+    def count(self: TextDrafter, chosen: Any, sampling: Any = None) -> Any:
+        made.append(sum(len(pieces) for _, pieces in chosen))
+        return compute(self, chosen, sampling)
+
+    def watch(name: str) -> None:
+        call = getattr(TextDrafter, name)
+
+        def watched(self: TextDrafter, requests: Any) -> Any:
+            made.clear()
+            found = call(self, requests)
+            calls.append((name, sum(made[:2])))
+            return found
+
+        monkeypatch.setattr(TextDrafter, name, watched)
+
+    monkeypatch.setattr(TextDrafter, "_compute", count)
+    watch("read")
+    watch("propose")
+    draft = {**DRAFT, "model": str(data("stories260k/stories260K-f32.gguf"))}
+    prompt, greedy = " ".join(PROMPTS[:24]), SamplingParams(temperature=0, max_tokens=16)
+    options: dict[str, Any] = {"max_num_batched_tokens": budget, "max_num_seqs": 4}
+    wanted = LLM("stories", threads=2).generate([prompt], greedy, use_tqdm=False)[0].outputs[0]
+    llm = load("stories", draft, **options)
+    for again in (False, True):
+        calls.clear()
+        (found,) = llm.generate([prompt], greedy, use_tqdm=False)
+        assert found.outputs[0].token_ids == wanted.token_ids
+        assert bool(found.num_cached_tokens) == again
+        assert max(size for _, size in calls) <= budget + 1
+        names = [name for name, _ in calls]
+        if not again:
+            assert names[:4] == ["read"] * 4 and all(size for _, size in calls[:4])
+    assert llm.stats()["accepted"] > 0
 
 
 def refuse(model: str = "stories", **options: Any) -> str:
@@ -201,6 +244,31 @@ def test_what_cannot_draft_is_refused_before_anything_is_loaded() -> None:
     said = refuse(speculative_config={"method": "draft_model", "num_speculative_tokens": 4})
     assert "speculative_config.model" in said and "is missing" in said
     assert "is missing" in refuse(speculative_config={"model": "stories-draft"})
+
+
+def test_a_revision_names_a_version_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repo = tmp_path / "models--org--draft"
+    (repo / "refs").mkdir(parents=True)
+    for name, commit in (("main", "0" * 40), ("v2", "1" * 40)):
+        tiny_folder(repo / "snapshots" / commit)
+        (repo / "refs" / name).write_text(commit)
+    target = describe(find(Settings.of(model="stories", offline=True)))
+    for given, commit in (({}, "0" * 40), ({"revision": "v2"}, "1" * 40)):
+        config = {**DRAFT, "model": "org/draft", **given}
+        settings = Settings.of(model="stories", offline=True, speculative_config=config)
+        found = pairing.find_draft(settings, target, SilentListener())
+        assert found is not None and commit in str(found.found.checkpoint.path)
+    said = refuse(speculative_config={**DRAFT, "revision": "v2"})
+    assert "revision = 'v2' is a branch, tag or commit of a model on the Hub, and 's" in said
+
+
+def test_a_misspelt_model_inside_is_named() -> None:
+    said = refuse(speculative_config={**DRAFT, "model": "stories-daft"})
+    assert "did you mean 'stories-draft'?" in said
+    assert "did you mean 'stories-draft'?" in refuse("storys-draft")
 
 
 def test_rejection_through_text_is_refused_before_anything_is_loaded(

@@ -62,6 +62,12 @@ def test_the_verifier_is_kept() -> None:
     assert plain is not None and "verifier" not in plain.write()
 
 
+def test_vllms_other_name_of_a_method_is_known() -> None:
+    found = read_speculation({"method": "deepseek_mtp"})
+    assert found is not None and (found.method, found.num_speculative_tokens) == ("mtp", 1)
+    assert read_speculation(found.write()) == found
+
+
 def test_nothing_given_means_off() -> None:
     assert read_speculation("") is None and Settings().speculation is None
     assert choose_engine({"speculative_config": None}).settings.draft_tokens == 0
@@ -98,6 +104,21 @@ REFUSED: list[tuple[object, str]] = [
         "speculative_config.verifier = 'rejecting' is not valid; allowed: coupled, rejection (did",
     ),
     ({"num_speculative_tokens": 3, "revision": "main"}, "does not apply to ngram; leave it out"),
+    (
+        {"model": "a", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2},
+        "speculative_config.draft_tensor_parallel_size = 2 does not apply to draft_model: a draft "
+        "model runs in the process of the model; leave it out; allowed: method, ",
+    ),
+    (
+        {"method": "mtp", "model": "a"},
+        "model = 'a' does not apply to mtp; leave it out",
+    ),
+    ({"method": "mpt", "num_speculative_tokens": 3}, "(did you mean 'mtp'?)"),
+    (
+        {"method": "cascade", "model": "a", "cascade_min_token_prob": 1.5},
+        "cascade_min_token_prob = 1.5 is out of range; allowed: 0 to 1; nearest valid: 1",
+    ),
+    ({"method": "cascade"}, "speculative_config.model is missing"),
 ]
 
 

@@ -112,3 +112,14 @@ class StatefulDrafter(Drafter, Protocol):
     def copy_slots(self, source: I32, target: I32) -> None:
         """Called before a step whose first act is to copy K/V of these slots."""
         ...
+
+
+@runtime_checkable
+class ReadingDrafter(Drafter, Protocol):
+    """A drafter that reads the texts of requests by itself, as it cannot read the target's."""
+
+    def read(self, requests: Sequence[DraftRequest]) -> None:
+        """Called after a step with the sequences whose prompts are half computed: `tokens` are
+        those that are, no drafts are wanted.
+        """
+        ...

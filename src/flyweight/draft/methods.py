@@ -18,15 +18,19 @@ from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.spec import ModelSpec, StoredSlots
 from flyweight.speculation import METHODS, SpeculationConfig
+from flyweight.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class DraftBase:
-    """The model that drafts are for, before it is loaded."""
+    """The model that drafts are for, before it is loaded; a method that reads the model's own files
+    needs its `checkpoint`.
+    """
 
     spec: ModelSpec
     fingerprint: str
     block_size: int = 16
+    checkpoint: Checkpoint | None = None
 
 
 class DraftSource(Protocol):

@@ -17,6 +17,7 @@ import numpy as np
 
 from flyweight.draft.ahead import NO_ROWS, AheadTokens, FedTokens
 from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling
+from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
@@ -25,7 +26,7 @@ from flyweight.ops.rejection import list_distributions
 from flyweight.sampling.arrays import LogitsRow, OptionColumns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling_params import SamplingParams
-from flyweight.wire import F32, I32, Batch, SampleBatch, Tensor
+from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled, Tensor
 
 # where drafts end may depend on what was drawn, which the target's draw there must not
 OWN_NUMBERS = 0x2545F4914F6CDD1D
@@ -46,6 +47,7 @@ class DraftRow:
     drawn: list[int] = field(default_factory=list)
     probs: list[F32] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)
+    sure: float = 1.0
 
     def finish(self) -> Draft:
         """The draft, with what its tokens were drawn from where that was kept."""
@@ -87,9 +89,9 @@ class ModelDrafter:
 
     def __init__(
         self, model: Decoder, layers: Sequence[KVLayer], ids: IdMap | None = None, *,
-        probs: bool = False,
+        probs: bool = False, hand_over: HandOver = WRITE_ON,
     ) -> None:  # fmt: skip
-        self.probs = probs
+        self.probs, self.hand_over = probs, hand_over
         self.model, self.ops, self.layers, self.ids = model, model.ops, layers, ids
         self.block_size = layers[0].block_size
         self._options: dict[Hashable, SequenceOptions] = {}
@@ -113,9 +115,9 @@ class ModelDrafter:
         """Every request's next tokens, one of each at a time."""
         rows = [self._begin(request) for request in requests]
         while growing := [row for row in rows if row.growing]:
-            tokens = self._draw(growing)
-            known = tokens if self.ids is None else self.ids.to_target[tokens]
-            for row, *token in zip(growing, tokens.tolist(), known.tolist(), strict=True):
+            drawn = self._draw(growing)
+            tokens, known = drawn.tokens.tolist(), self._choose(growing, drawn).tolist()
+            for row, *token in zip(growing, tokens, known, strict=True):
                 row.take(*token)
         for row in rows:
             self._note(row)
@@ -125,11 +127,16 @@ class ModelDrafter:
         self._options.pop(id, None)
         self.ahead.forget(id)
 
+    def _choose(self, rows: Sequence[DraftRow], drawn: Sampled) -> I32:
+        """The target's ids of drawn tokens; -1 ends the draft."""
+        tokens = drawn.tokens if self.ids is None else self.ids.to_target[drawn.tokens]
+        return self.hand_over.end_drafts(rows, drawn, tokens)
+
     def _begin(self, request: DraftRequest) -> DraftRow:
         options = self._options.get(request.id)
         if options is None:
             options = make_draft_options(request.sampling, self.ids is None, own=self.probs)
-            self._options[request.id] = options
+            options = self._options[request.id] = self.hand_over.request_scores(options)
         last = len(request.tokens) - 1
         used = -(-(last + request.limit) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)
@@ -154,7 +161,7 @@ class ModelDrafter:
             slot = int(row.blocks[position // B]) * B + position % B
             self.ahead.fed[slot] = FedTokens(row.request.id, position, row.fed)
 
-    def _draw(self, rows: Sequence[DraftRow]) -> I32:
+    def _draw(self, rows: Sequence[DraftRow]) -> Sampled:
         """The token that follows each row's newest."""
         sampling = self._columns([row.make_logits_row() for row in rows])
         batch = make_batch(rows, self.block_size, sampling)
@@ -164,7 +171,7 @@ class ModelDrafter:
             drawn_from = list_distributions(self.ops.fetch(logits), batch.sampling)
             for row, probs in zip(rows, drawn_from, strict=True):
                 row.probs.append(probs if self.ids is None else self.ids.spread(probs))
-        return self.ops.sample(logits, batch.sampling).tokens
+        return self.ops.sample(logits, batch.sampling)
 
 
 def make_draft_options(

@@ -1,9 +1,10 @@
-"""Makes the drafter of `draft_model`: by ids where the vocabularies agree, else through text.
+"""Makes the drafter of a second model: by ids where the vocabularies agree, else through text.
 
 Invariant: the second model is loaded and fits the target.
 """
 
 from flyweight.draft.drafter import Drafter
+from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.methods import DrafterParts
 from flyweight.draft.model import ModelDrafter
 from flyweight.draft.textmodel import TextDrafter
@@ -12,12 +13,20 @@ from flyweight.speculation import SpeculationConfig
 
 
 def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> Drafter:
+    """The drafter of `draft_model`."""
+    return make_pair_drafter(config, parts, WRITE_ON)
+
+
+def make_pair_drafter(
+    config: SpeculationConfig, parts: DrafterParts, hand_over: HandOver
+) -> Drafter:
     second, limits = parts.second, parts.limits
     assert second is not None, "a draft model that was not loaded"
     rejection = config.verifier == "rejection"
     if second.spellers is None:
-        return ModelDrafter(second.model, second.layers, second.ids, probs=rejection)
+        own = second.model, second.layers, second.ids
+        return ModelDrafter(*own, probs=rejection, hand_over=hand_over)
     assert not rejection, "refused before the models were loaded"
     pool = BlockPool(limits.blocks, limits.block_size)
-    budget = limits.max_num_batched_tokens
-    return TextDrafter(second.model, second.layers, pool, second.spellers, budget)
+    own_text = second.model, second.layers, pool, second.spellers, limits.max_num_batched_tokens
+    return TextDrafter(*own_text, hand_over)

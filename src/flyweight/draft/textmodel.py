@@ -3,7 +3,8 @@
 The settled tokens are spelled in the draft model's pieces, and what it writes in the target's.
 
 Invariant: K and V are in blocks of its own pool, of the pieces that `DraftText.written` lists; it
-proposes whole words only.  Knows no scheduler.
+proposes whole words only, and reads no more pieces at a call than a step may have.  Knows no
+scheduler.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,7 +13,9 @@ from sys import maxsize
 
 import numpy as np
 
+from flyweight.draft.ahead import NO_ROWS
 from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.model import make_draft_options
 from flyweight.draft.spelling import Speller
 from flyweight.kv.blocks import BlockPool, Table
@@ -20,7 +23,7 @@ from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
-from flyweight.wire import Batch, Tensor
+from flyweight.wire import Batch, SampleBatch, Sampled, Tensor
 
 PIECES = 3  # pieces drawn for each draft token, at most
 
@@ -47,6 +50,7 @@ class WritingRow:
     drawn: list[int] = field(default_factory=list)
     starts: int = 0
     ended: bool = False
+    sure: float = 1.0
 
     @property
     def pending(self) -> list[int]:
@@ -60,8 +64,8 @@ class WritingRow:
 
 
 class TextDrafter:
-    """A `Drafter` with a model, a pool and K/V of its own; `read` spells the target's tokens for
-    it, `write` its pieces for the target.  A step computes `budget` tokens at most.
+    """A `ReadingDrafter` with a model, a pool and K/V of its own; the `reader` spells the target's
+    tokens for it, the `writer` its pieces for the target.  A call reads `budget` pieces at most.
     """
 
     taps = ()
@@ -73,20 +77,39 @@ class TextDrafter:
         pool: BlockPool,
         spellers: tuple[Speller, Speller],
         budget: int,
+        hand_over: HandOver = WRITE_ON,
     ) -> None:
         self.model, self.ops, self.kv, self.pool = model, model.ops, kv, pool
-        self.read, self.write = spellers
+        self.reader, self.writer = spellers
         self.budget, self.length = budget, model.spec.positions or maxsize
+        self.hand_over = hand_over
         self.texts: dict[Hashable, DraftText] = {}
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         """Nothing: the text is in the requests."""
 
+    def read(self, requests: Sequence[DraftRequest]) -> None:
+        """Reads what is known of prompts, but for the last piece, which the first draw reads."""
+        left, parts = self.budget, []
+        for request in requests:
+            row = WritingRow(request, self._open(request))
+            pieces = row.pending[:-1][:left]
+            if pieces and self._reserve(row.text, len(row.text.written) + len(pieces)):
+                parts.append((row, pieces))
+                left -= len(pieces)
+        if parts:
+            self._compute(parts)
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """Drafts for requests whose texts are read; others are read a part further."""
         rows = [self._begin(request) for request in requests]
-        live = [row for row in rows if row is not None]
-        while growing := [row for row in live if not row.ended]:
-            self._step(growing)
+        growing = self._read_rest([row for row in rows if row is not None])
+        while growing:
+            drawn = self._draw(growing)
+            pieces = self.hand_over.end_drafts(growing, drawn, drawn.tokens).tolist()
+            for row, piece in zip(growing, pieces, strict=True):
+                self._take(row, piece)
+            growing = [row for row in growing if not row.ended]
         return [Draft(()) if row is None else self._finish(row) for row in rows]
 
     def forget(self, id: Hashable) -> None:
@@ -94,28 +117,56 @@ class TextDrafter:
         if text is not None:
             self.pool.release(text.table)
 
-    def _begin(self, request: DraftRequest) -> WritingRow | None:
-        """None where nothing can be written: no text, or no room."""
+    def _open(self, request: DraftRequest) -> DraftText:
+        """The text of a request, spelled as far as it is known."""
         text = self.texts.get(request.id)
         if text is None:
             options = make_draft_options(request.sampling, same=False)
-            text = self.texts[request.id] = DraftText(options, Table(b""))
-        self._read(text, request.tokens)
+            text = DraftText(self.hand_over.request_scores(options), Table(b""))
+            self.texts[request.id] = text
+        self._spell(text, request.tokens)
+        return text
+
+    def _begin(self, request: DraftRequest) -> WritingRow | None:
+        """None where nothing can be written: no text, or no room."""
+        text = self._open(request)
         stop = len(text.pieces) + PIECES * request.limit
-        if not text.pieces or not request.limit or stop > self.length:
+        if not text.pieces or not request.limit or not self._reserve(text, stop):
             return None
-        if self.pool.count_needed(text.table, 0, stop) > len(self.pool.free):
-            return None
-        self.pool.grow(text.table, 0, stop)
         return WritingRow(request, text)
 
-    def _read(self, text: DraftText, tokens: Sequence[int]) -> None:
+    def _reserve(self, text: DraftText, stop: int) -> bool:
+        """Makes room for `stop` pieces; false where there is none."""
+        needed = self.pool.count_needed(text.table, 0, stop)
+        if stop > self.length or needed > len(self.pool.free):
+            return False
+        self.pool.grow(text.table, 0, stop)
+        return True
+
+    def _read_rest(self, rows: Sequence[WritingRow]) -> list[WritingRow]:
+        """The rows that can draw, as no more than a step's pieces are left to be read for them;
+        those after them are read a part further.
+        """
+        left, ready, parts = self.budget, [], []
+        for row in rows:
+            pending = row.pending
+            pieces = pending[:left]
+            left -= len(pieces)
+            if len(pieces) == len(pending):
+                ready.append(row)
+            elif pieces:
+                parts.append((row, pieces))
+        if parts:
+            self._compute(parts)
+        return ready
+
+    def _spell(self, text: DraftText, tokens: Sequence[int]) -> None:
         """Spells new tokens, and forgets what was written beyond them; the last piece is computed
         again, as what follows is drawn from it.
         """
         same = len(text.pieces)
         for token in tokens[text.seen :]:
-            text.pieces += self.read.spell(token)
+            text.pieces += self.reader.spell(token)
         text.seen = len(tokens)
         written, pieces = text.written, text.pieces
         most = min(len(written), len(pieces) - 1)
@@ -123,55 +174,59 @@ class TextDrafter:
             same += 1
         del written[max(0, min(same, most)) :]
 
-    def _step(self, rows: Sequence[WritingRow]) -> None:
-        """Computes what is pending of as many rows as a step may have, and draws what follows."""
-        left, chosen = self.budget, []
-        for row in rows:
-            if left:
-                chosen.append((row, row.pending[:left]))
-                left -= len(chosen[-1][1])
-        drawing = [i for i, (row, pieces) in enumerate(chosen) if len(pieces) == len(row.pending)]
-        batch = self._make_batch(chosen, drawing)
-        hidden = self.model.compute_hidden(batch, self.kv, batch.rows)
+    def _draw(self, rows: Sequence[WritingRow]) -> Sampled:
+        """The piece after each row's last."""
+        sampling = columns([row.make_logits_row() for row in rows])
+        states = self._compute([(row, row.pending) for row in rows], sampling)
+        return self.ops.sample(self.model.compute_logits(states), sampling)
+
+    def _compute(
+        self, chosen: Sequence[tuple[WritingRow, list[int]]], sampling: SampleBatch | None = None
+    ) -> Tensor:
+        """Writes pieces of each row; the states of the last ones where they are drawn from."""
+        batch = self._make_batch(chosen, sampling)
+        states = self.model.compute_hidden(batch, self.kv, batch.rows)
         for row, pieces in chosen:
             row.text.written += pieces
-        if drawing:
-            logits = self.model.compute_logits(hidden)
-            tokens = self.ops.sample(logits, batch.sampling).tokens.tolist()
-            for i, token in zip(drawing, tokens, strict=True):
-                self._take(chosen[i][0], token)
+        return states
 
     def _take(self, row: WritingRow, piece: int) -> None:
-        """Adds a piece; what is written ends with enough words, or with the text."""
+        """Adds a piece; what is written ends with enough words, with the text, or with no piece."""
+        if piece < 0:
+            row.ended = True
+            return
         row.starts += bool(row.drawn) and self._is_start(piece)
         row.drawn.append(piece)
         limit = row.request.limit
-        ended = not self.write.spell(piece) or piece in self.write.source.special_ids
+        ended = not self.writer.spell(piece) or piece in self.writer.source.special_ids
         row.ended = ended or row.starts >= limit or len(row.drawn) >= PIECES * limit
 
     def _is_start(self, piece: int) -> bool:
         """Whether a word may have ended before a piece."""
-        first = self.write.source.token_bytes(piece)[:1]
+        first = self.writer.source.token_bytes(piece)[:1]
         return not (first.isalnum() or first >= b"\x80")
 
     def _finish(self, row: WritingRow) -> Draft:
         """The target's tokens of what was written, less a last word that may go on."""
-        drawn, last = row.drawn, row.drawn[-1]
-        special = last in self.write.source.special_ids
-        end: tuple[int, ...] = self.write.spell(last) if special else ()
+        drawn = row.drawn
+        if not drawn:
+            return Draft(())
+        last = drawn[-1]
+        special = last in self.writer.source.special_ids
+        end: tuple[int, ...] = self.writer.spell(last) if special else ()
         if special:
             drawn = drawn[:-1]
         else:
             begun = [i for i, piece in enumerate(drawn) if i and self._is_start(piece)]
             drawn = drawn[: begun[-1]] if begun else drawn
-        raw = b"".join([self.write.source.token_bytes(piece) for piece in drawn])
-        tokens = (*self.write.encode(raw), *end)
+        raw = b"".join([self.writer.source.token_bytes(piece) for piece in drawn])
+        tokens = (*self.writer.encode(raw), *end)
         return Draft(tokens[: row.request.limit])
 
     def _make_batch(
-        self, chosen: Sequence[tuple[WritingRow, list[int]]], drawing: Sequence[int]
+        self, chosen: Sequence[tuple[WritingRow, list[int]]], sampling: SampleBatch | None
     ) -> Batch:
-        """Pending pieces of each sequence; the last of those that are `drawing` gives logits."""
+        """Pieces of each sequence; the last of each is drawn from where there is a `sampling`."""
         B = self.pool.block_size
         begun = np.array([len(row.text.written) for row, _ in chosen], np.int32)
         counts = np.array([len(pieces) for _, pieces in chosen], np.int32)
@@ -191,6 +246,6 @@ class TextDrafter:
             starts=starts,
             contexts=contexts,
             tables=tables,
-            rows=starts[1:][list(drawing)] - np.int32(1),
-            sampling=columns([chosen[i][0].make_logits_row() for i in drawing]),
+            rows=NO_ROWS if sampling is None else starts[1:] - np.int32(1),
+            sampling=columns(()) if sampling is None else sampling,
         )

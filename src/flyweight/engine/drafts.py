@@ -16,6 +16,7 @@ from flyweight.draft.drafter import (
     Drafter,
     DraftRequest,
     DraftSampling,
+    ReadingDrafter,
     StatefulDrafter,
     StoringDrafter,
 )
@@ -127,6 +128,7 @@ class Drafts:
             self._observe(self.drafter, batch, sampled)
             if wanted:
                 self._fill(cut)
+                self._read_prompts()
             else:
                 self.limits.skip()
         except Exception as error:
@@ -169,6 +171,33 @@ class Drafts:
             if draft is not None and depth.verified:
                 seq.draft, seq.parents = self._keep(seq, draft, cut)
         self.limits.take(candidates, drafts)
+
+    def _read_prompts(self) -> None:
+        """Lets a drafter that reads texts by itself read what is computed of prompts.  Where that
+        fails, drafting ends for their sequences.
+        """
+        drafter = self.drafter
+        if not isinstance(drafter, ReadingDrafter):
+            return
+        requests = [
+            replace(made, tokens=seq.tokens[: seq.computed])
+            for seq in self.scheduler.running
+            if 0 < seq.computed < len(seq.tokens) - 1
+            and seq.tokens_left > 1
+            and seq.options.drafts
+            and seq.request.pooling is None
+            and (made := make_draft_request(seq, 0)).id not in self.ended
+        ]
+        if not requests:
+            return
+        began = self.timer.clock()
+        try:
+            drafter.read(requests)
+            why = self.timer.judge(began)
+        except Exception as error:
+            why = describe_failure(error)
+        if why:
+            self._end([request.id for request in requests], why)
 
     def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
         """The part of a draft that is verified.  By rejection sampling, the first token that a

@@ -7,9 +7,11 @@ the latent to its value; both come of kv_b_proj, whose rows are each head's keys
 """
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from flyweight.errors import CheckpointError
 from flyweight.models.config import (
+    MAX_LAYERS,
     Config,
     fill_defaults,
     read_choice,
@@ -163,12 +165,11 @@ def _read_sigmoid_moe(config: Config) -> MoeSpec:
 
 
 def plan(spec: ModelSpec, files: Files) -> WeightPlan:
-    """The decoder's tensors; the layer that predicts a second token (MTP) is not read."""
+    """The decoder's tensors; layers that predict further tokens (MTP) are not read."""
     found = make_decoder_plan(spec, TensorNames(), files, blocks=Latent(spec.hidden, NAMES, files))
-    after = f"model.layers.{len(spec.layers)}."
-    if f"{after}eh_proj.weight" in files.names:
-        found = replace(found, ignored=(*found.ignored, f"{after}*"))
-    return found
+    after = (f"model.layers.{i}." for i in range(len(spec.layers), MAX_LAYERS))
+    carried = takewhile(lambda at: f"{at}eh_proj.weight" in files.names, after)
+    return replace(found, ignored=(*found.ignored, *(f"{at}*" for at in carried)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,14 @@ from flyweight.weights.refused import explain
 @dataclass(frozen=True, slots=True)
 class Family:
     """A file of `flyweight.models`, its function that reads a config.json of this `model_type`, and
-    its function that plans the tensors a model takes.
+    its function that plans the tensors a model takes.  A checkpoint of one that `predicts` may
+    carry a layer after the last (`predictor`).
     """
 
     module: str
     reader: str = "read_spec"
     planner: str = "plan"
+    predicts: bool = False
 
     def read_spec(self, config: Mapping[str, Any]) -> ModelSpec:
         found: ModelSpec = getattr(self._import_module(), self.reader)(config)
@@ -43,7 +45,7 @@ FAMILIES = {
     "cohere": Family("cohere", "read_cohere"),
     "cohere2": Family("cohere", "read_cohere2"),
     "deepseek_v2": Family("deepseek", "read_deepseek2"),
-    "deepseek_v3": Family("deepseek", "read_deepseek3"),
+    "deepseek_v3": Family("deepseek", "read_deepseek3", predicts=True),
     "ernie4_5": Family("llama", "read_ernie4_5", "plan_ernie4_5"),
     "exaone": Family("exaone", "read_exaone"),
     "exaone4": Family("exaone", "read_exaone4", "plan_exaone4"),
@@ -57,7 +59,7 @@ FAMILIES = {
     "gpt_neox": Family("gpt_neox"),
     "gpt_oss": Family("gpt_oss"),
     "granite": Family("llama", "read_granite"),
-    "kimi_k2": Family("deepseek", "read_deepseek3"),
+    "kimi_k2": Family("deepseek", "read_deepseek3", predicts=True),
     "llama": Family("llama", "read_llama"),
     "llama4": Family("llama4"),
     "llama4_text": Family("llama4"),

@@ -1,0 +1,65 @@
+"""A drafter that reads texts by itself sees prompts while they are computed; one that fails at it
+ends drafting for those requests only.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from small_engine import ROOMY, drain, make_engine, make_model, make_prompts, make_requests
+
+from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.ops.reference import ReferenceOps
+from flyweight.types import Request, SamplingParams
+from flyweight.wire import Batch, Tensor
+
+CHUNKED = replace(ROOMY, max_chunk=5, max_num_batched_tokens=16, prefix_caching=False)
+
+
+class PromptReader:
+    """Keeps how much of each text it has seen; `fails` for one request."""
+
+    taps = ()
+
+    def __init__(self, fails: str = "") -> None:
+        self.seen: dict[Hashable, list[list[int]]] = {}
+        self.drafted: set[str] = set()
+        self.fails = fails
+
+    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None: ...
+    def forget(self, id: Hashable) -> None: ...
+
+    def read(self, requests: Sequence[DraftRequest]) -> None:
+        for request in requests:
+            assert not request.limit
+            if request.id[0] == self.fails:  # type: ignore[index]
+                raise ValueError("unreadable")
+            self.seen.setdefault(request.id, []).append(list(request.tokens))
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        self.drafted |= {request.id[0] for request in requests}  # type: ignore[index]
+        return [Draft((1,)) for _ in requests]
+
+
+def test_prompts_are_read_as_far_as_they_are_computed() -> None:
+    model, prompts = make_model(ReferenceOps("f32")), make_prompts(4)
+    drafter, requests = PromptReader(), make_requests(prompts, 6)
+    expected = {}
+    for request in requests:
+        expected |= drain(make_engine(model), [request])
+    assert drain(make_engine(model, CHUNKED, drafter), requests) == expected
+    for i, prompt in enumerate(prompts):
+        parts = drafter.seen[(f"r{i}", 0)]
+        assert len(parts) > 1 and all(part == prompt[: len(part)] for part in parts)
+        lengths = [len(part) for part in parts]
+        assert lengths == sorted(lengths) and lengths[0] > 0 and lengths[-1] < len(prompt)
+
+
+def test_one_that_fails_to_read_drafts_no_more_for_its_requests() -> None:
+    model = make_model(ReferenceOps("f32"))
+    drafter, params = PromptReader("r1"), SamplingParams(temperature=0, max_tokens=6)
+    engine = make_engine(model, CHUNKED, drafter)
+    for i in range(3):  # one after the other: a failure is that of all in the call
+        tokens = tuple(make_prompts(3)[i])
+        drain(engine, [Request(f"r{i}", tokens, params, max_tokens=6, seed=0)])
+    assert drafter.drafted == {"r0", "r2"}
+    assert engine.drafts.drafter is not None
