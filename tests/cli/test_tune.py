@@ -10,6 +10,8 @@ import pytest
 from flyweight.arguments.objects import parse_object_option
 from flyweight.cli.serve.file import read_options
 from flyweight.cli.serve.options import OPTIONS
+from flyweight.quantization import Evaluation, quantize_model
+from flyweight.tune import making
 from flyweight.tune.evidence import list_options, make_config
 from flyweight.tune.measure import LoadRunner
 from flyweight.tune.targets import Targets
@@ -23,7 +25,7 @@ def test_the_file_is_a_config_of_serve(tmp_path: Path) -> None:
     chosen = SettingsTrial.of(
         {"speculative_config": json.dumps(drafts), "max_num_seqs": 8, "kv_cache_dtype": "int8"}
     )
-    options = list_options(chosen, Targets(memory=1 << 30, max_kld=0.05))
+    options = list_options(chosen, Targets(memory=1 << 30, max_kld=0.05).bounds)
     path = tmp_path / "tuned.yaml"
     path.write_text(make_config("stories", options, ("a comment",)))
     refusals: list[str] = []
@@ -88,9 +90,62 @@ def test_a_target_below_the_limits_gives_the_closest_point(
         assert found["chosen"] == {"block_size": 64}
 
 
+def choose_files(self: LoadRunner, one: SettingsTrial, size: int) -> LoadFigures:
+    """Without a model: files of fewer bits are faster."""
+    model = str(dict(one.changes).get("model"))
+    speed = 150.0 if "Q4_0" in model else 120.0 if "Q8_0" in model else 100.0
+    return LoadFigures(speed, 0.5, 1 / speed, 2.0, size)
+
+
+def test_types_are_made_and_chosen(
+    command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadRunner, "measure", choose_files)
+    monkeypatch.setattr(making, "USUAL", Evaluation(tokens=600))
+    path, file = tmp_path / "tuned.yaml", tmp_path / "model-Q4_0.gguf"
+    words = ["tune", folder, "--minutes", "1", "--users", "2", "--output", path]
+    words += ["--also", "Q8_0,Q4_0", "--max-kld", "9"]
+    done = command(*words)
+    assert done.code == 0, done.err
+    assert f"Type:     {file}, made in" in done.out and f"Chosen:   model={file}" in done.out
+    text = path.read_text()
+    assert f'model: "{file}"' in text and "max-kld: 9.0" in text
+    again = json.loads(command(*words, "--json").out)
+    assert again["chosen"] == {"model": str(file)} and again["defaults_unfit"] is None
+    assert [(one["type"], one["seconds"]) for one in again["made"]] == [("Q8_0", 0), ("Q4_0", 0)]
+
+
+def test_defaults_that_are_ruled_out_are_not_started(
+    command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file without a passport, and one with."""
+    started: set[SettingsTrial] = set()
+
+    def note(self: LoadRunner, one: SettingsTrial, size: int) -> LoadFigures:
+        started.add(one)
+        return choose_files(self, one, size)
+
+    monkeypatch.setattr(LoadRunner, "measure", note)
+    unknown, known = tmp_path / "unknown.gguf", tmp_path / "known.gguf"
+    for out, tokens in ((unknown, 0), (known, 600)):
+        quantize_model(str(folder), out, type="Q8_0", evaluation=Evaluation(tokens=tokens))
+    path = tmp_path / "tuned.yaml"
+    words = ["tune", unknown, "--minutes", "0.1", "--users", "2", "--output", path]
+    words += ["--also", known, "--max-kld", "9"]
+    done = command(*words)
+    assert done.code == 0, done.err
+    assert "Defaults: not started: max_kld = 9.0 cannot be checked" in done.out
+    assert f"model={known} is compared with in their place" in done.out
+    assert started and all(dict(one.changes)["model"] == str(known) for one in started)
+    text = path.read_text()
+    assert "# the defaults do not fit: " in text and f'model: "{known}"' in text
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (["--also", "Q4_0"], "give the model it was made from"),
+        (["--also", "Q4_O"], "did you mean 'Q4_0'"),
         (["--memory", "1MiB"], "no settings can meet the targets"),
         (["--objective", "speed"], "allowed: throughput, latency"),
         (["--workload", "chta"], "did you mean"),

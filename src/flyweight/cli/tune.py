@@ -43,11 +43,16 @@ Users = Annotated[
     int | None,
     typer.Option(metavar="N", help="Requests under way at once.  [default: the workload's]"),
 ]
-Files = Annotated[
+Others = Annotated[
     list[str] | None,
-    typer.Option("--also", metavar="FILE", help="Another file of the model; may be repeated."),
+    typer.Option(
+        "--also",
+        metavar="FILE|TYPES",
+        help="Another file of the model, or types to make of it (Q4_0,Q8_0; those of `quantize "
+        "--type`); may be repeated.",
+    ),
 ]
-Minutes = Annotated[float, typer.Option(metavar="N", help="Minutes to search.")]
+Minutes = Annotated[float, typer.Option(metavar="N", help="Minutes to make types and to search.")]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="File for `serve --config`.")]
 
 
@@ -61,15 +66,15 @@ def tune(
     objective: Objective = "throughput",
     workload: WorkloadName = "chat",
     users: Users = None,
-    also: Files = None,
+    also: Others = None,
     minutes: Minutes = 15.0,
     output: Output = "tuned.yaml",
     as_json: opt.AsJson = False,
 ) -> None:
     """Find the settings that serve a workload best within targets.
 
-    Each candidate serves the workload on this machine.  Ctrl-C keeps what was measured; the same
-    command goes on from there.
+    Each candidate serves the workload on this machine.  Ctrl-C keeps what was made and measured;
+    the same command goes on from there.
     """
     from flyweight.cli.bench.progress import show_measuring
     from flyweight.plan.machine import read_machine
@@ -107,17 +112,19 @@ def write_results(path: Path, model: str, targets: Targets, done: Tuning) -> Non
         f"by {describe_program()} tune, for {done.load.name} with {done.load.users} users: "
         f"{targets.describe()}",
         f"measured: {describe_figures(done.figures)}",
+        *([f"the defaults do not fit: {done.choice.unfit}"] if done.choice.unfit else []),
         *list_misses(done, targets),
     )
     changes = dict(done.chosen.changes)
-    settings = list_options(done.chosen, targets)
+    settings = list_options(done.chosen, done.bounds)
     write_text(path, make_config(changes.get("model", model), settings, lines))
     write_text(path.with_suffix(".svg"), draw_trials(done.seen))
 
 
 def list_misses(done: Tuning, targets: Targets) -> list[str]:
     """A line for each target that is missed, with what binds."""
-    beyond = [f"out of reach of any settings: {done.unreachable}"] if done.unreachable else []
+    least = done.choice.unreachable
+    beyond = [f"out of reach of any settings: {least}"] if least else []
     return beyond + [
         f"{name} is {ratio:.2f} of the target: nothing measured comes nearer; "
         f"{done.binding[name]} binds"
@@ -142,13 +149,21 @@ def make_document(done: Tuning, targets: Targets) -> dict[str, Any]:
         "chosen": dict(done.chosen.changes),
         "missed": targets.find_excess(done.figures),
         "binding": done.binding,
-        "unreachable": done.unreachable or None,
+        "unreachable": done.choice.unreachable or None,
+        "base": dict(done.choice.base.changes),
+        "defaults_unfit": done.choice.unfit or None,
+        "made": [
+            {"type": one.name, "path": str(one.path), "seconds": round(one.seconds, 3),
+             "quality": one.quality}
+            for one in done.made
+        ],
         "measured": done.measured,
         "finalists": [
             {"settings": dict(one.changes)} | asdict(seen) for one, seen in done.seen.items()
         ],
         "rejected": [
-            {"settings": dict(one.changes), "reason": why} for one, why in done.rejected.items()
+            {"settings": dict(one.changes), "reason": why}
+            for one, why in done.choice.rejected.items()
         ],
     }  # fmt: skip
 
@@ -161,15 +176,20 @@ def print_results(path: Path, targets: Targets, done: Tuning) -> None:
     if load.scaled:
         print(f"          {load.scaled}")
     print(f"Targets:  {targets.describe()}")
+    for one in done.made:
+        how = f"made in {one.seconds:.1f} s" if one.seconds else "used again"
+        print(f"Type:     {one.path}, {how}; {one.quality}")
     make_console().print(make_table(done, targets))
-    for one, why in done.rejected.items():
-        print(f"Not tried: {one.name}: {why}")
+    choice = done.choice
+    if choice.unfit:
+        print(f"Defaults: not started: {choice.unfit}")
+        print(f"          {choice.base.name} is compared with in their place")
+    for trial, why in choice.rejected.items():
+        print(f"Not tried: {trial.name}: {why}")
     for line in list_misses(done, targets):
         print(f"Missed:   {line}")
-    if not done.chosen.changes:
-        print("Chosen:   the defaults; nothing measured is better")
-    else:
-        print(f"Chosen:   {done.chosen.name}")
+    chosen = done.chosen.name if done.chosen.changes else "the defaults"
+    print(f"Chosen:   {chosen}{'; nothing measured is better' * (done.chosen == choice.base)}")
     print(f"Written:  {path}, with the evidence and a plot next to it")
     print(f"Serve:    flyweight serve --config {shlex.quote(str(path))}")
 

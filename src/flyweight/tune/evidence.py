@@ -17,7 +17,6 @@ from flyweight import __version__
 from flyweight.errors import ConfigError
 from flyweight.plot import draw_front
 from flyweight.tune.search import Measure
-from flyweight.tune.targets import Targets
 from flyweight.tune.trial import LoadFigures, SettingsTrial
 
 
@@ -78,12 +77,11 @@ def make_config(model: str, settings: Mapping[str, Any], lines: tuple[str, ...])
     return "\n".join([*(f"# {line}" for line in lines), *rows, ""])
 
 
-def list_options(chosen: SettingsTrial, targets: Targets) -> dict[str, Any]:
+def list_options(chosen: SettingsTrial, bounds: Mapping[str, Any]) -> dict[str, Any]:
     """A candidate as options of `serve`, with the limits that were the targets."""
     settings = dict(chosen.changes)
     settings.pop("model", None)
-    bounds = {"memory_limit": targets.memory, "max_kld": targets.max_kld}
-    return settings | {name: bound for name, bound in bounds.items() if bound is not None}
+    return settings | dict(bounds)
 
 
 def draw_trials(seen: Mapping[SettingsTrial, LoadFigures]) -> str:

@@ -11,14 +11,14 @@ from typing import Any
 
 from flyweight.bench.limits import LimitSampler
 from flyweight.bench.ours import find_isa
-from flyweight.build import choose_backend, make_memory_plan, measure_needs
+from flyweight.build import choose_backend, make_memory_plan
 from flyweight.config import Settings
-from flyweight.describe import ModelDescription, check_quality, describe, find
 from flyweight.errors import FlyweightError
 from flyweight.plan.machine import Machine
-from flyweight.plan.roofline import MachineLimits, Shape, StepShape, make_shape, sum_work
+from flyweight.plan.memory import Needs
+from flyweight.plan.roofline import MachineLimits, StepShape, sum_work
 from flyweight.planning.units import write_seconds
-from flyweight.text.absent import load_any_tokenizer
+from flyweight.tune.files import CandidateFile, read_candidate
 from flyweight.tune.load import TuningLoad
 from flyweight.tune.targets import Targets
 from flyweight.tune.trial import SettingsTrial
@@ -46,23 +46,26 @@ class Shortfall:
 
 
 class Predictor:
-    """Knows the model's files, the machine and the load."""
+    """Knows the machine and the load, and the model's `files` by name; those that are not among
+    them are read when they are needed.
+    """
 
     def __init__(
         self, model: str, load: TuningLoad, targets: Targets, here: Machine, fixed: dict[str, Any]
     ) -> None:
         self.model, self.load, self.targets, self.here = model, load, targets, here
         self.fixed = fixed
-        self._found: dict[str, ModelDescription] = {}
+        self.files: dict[str, CandidateFile] = {}
 
     def find_obstacle(self, candidate: SettingsTrial) -> str:
         """Why memory or quality rules a candidate out, in one line; empty where they do not."""
         try:
             settings = self.make_settings(candidate)
-            found = self._describe(settings)
-            check_quality(settings, found.quality)
-            ops = choose_backend(settings, self.here.cores)
-            needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+            file = self.find_file(settings)
+            if file.obstacle:
+                return file.obstacle
+            file.check_loss(settings)
+            needs = Needs.of(file.spec, file.kinds, choose_backend(settings, self.here.cores))
             plan = make_memory_plan(settings, needs, self.here)
         except FlyweightError as error:
             return str(error)
@@ -93,17 +96,23 @@ class Predictor:
         return sample_limits(Settings.of(model=self.model, **self.fixed), self.here)
 
     def make_settings(self, candidate: SettingsTrial) -> Settings:
-        changes = dict(candidate.changes)
-        model = changes.pop("model", self.model)
-        limit = {"memory_limit": self.targets.memory} if self.targets.memory else {}
-        bound = {"max_kld": self.targets.max_kld} if self.targets.max_kld else {}
-        return Settings.of(model=model, **(self.fixed | limit | bound | changes))
+        chosen = {"model": self.model} | self.fixed | self.targets.bounds
+        return Settings.of(**(chosen | dict(candidate.changes)))
+
+    def list_bounds(self, candidate: SettingsTrial) -> dict[str, Any]:
+        """The targets that a server of a candidate can keep: one of a model in full precision that
+        has no passport would refuse any `max_kld`.
+        """
+        settings = self.make_settings(candidate)
+        exempt = self.find_file(settings).is_exempt(settings)
+        bounds = self.targets.bounds
+        return {name: bounds[name] for name in bounds if name != "max_kld" or not exempt}
 
     def compute_floor(self, candidate: SettingsTrial) -> Floor:
         """Of one user alone: others only add to it."""
         settings = self.make_settings(candidate)
-        found = self._describe(settings)
-        shape = self._make_shape(found, settings)
+        stored = "bf16" if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+        shape = self.find_file(settings).make_shape(settings.activations, stored)
         context, prompt = self.load.prompt, max(1, self.load.prompt - self.load.shared)
         token = sum_work(shape, [StepShape(((1, context),), 1, context)], self.limits)
         whole = sum_work(shape, [StepShape(((prompt, context),), 1, context)], self.limits)
@@ -115,15 +124,11 @@ class Predictor:
         binding = {name: "reading memory" if so else "arithmetic" for name, so in reading.items()}
         return Floor(token.seconds / drafted, whole.seconds, binding)
 
-    def _make_shape(self, found: ModelDescription, settings: Settings) -> Shape:
-        stored = "bf16" if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-        return make_shape(found.checkpoint, found.plan, found.spec, settings.activations, stored)
-
-    def _describe(self, settings: Settings) -> ModelDescription:
+    def find_file(self, settings: Settings) -> CandidateFile:
         name = str(settings.model)
-        if name not in self._found:
-            self._found[name] = describe(find(settings), {}, load_any_tokenizer)
-        return self._found[name]
+        if name not in self.files:
+            self.files[name] = read_candidate(settings)
+        return self.files[name]
 
 
 def sample_limits(settings: Settings, here: Machine) -> MachineLimits:

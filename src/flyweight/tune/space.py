@@ -1,7 +1,8 @@
 """The settings that are tried: a row each, with the values that make sense for a load.
 
-Invariant: no value changes the tokens that come out, but a K/V type, which is tried only where a
-bound of quality was given (a passport that lacks the type is refused before anything is loaded).
+Invariant: no value changes the tokens that come out, but a file that the user named, and a K/V
+type, which is tried only where a bound of quality was given (a passport that lacks the type is
+refused before anything is loaded).
 """
 
 import json

@@ -6,6 +6,7 @@ a penalty for every target missed, so that gains of single settings add up.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from flyweight.config import parse_bytes
 from flyweight.errors import ConfigError, nearest
@@ -55,6 +56,12 @@ class Targets:
             parse_bytes(memory, total, "memory") if memory else None,
             objective,
         )
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """Those that a server keeps, as its settings."""
+        given = {"memory_limit": self.memory, "max_kld": self.max_kld}
+        return {name: bound for name, bound in given.items() if bound is not None}
 
     def find_excess(self, seen: LoadFigures) -> dict[str, float]:
         """By missed target: the figure seen, in targets; always above 1."""
