@@ -7,6 +7,7 @@ import pytest
 
 from flyweight.errors import ConfigError
 from flyweight.planning.devices import find_device, read_devices
+from flyweight.planning.predict import describe_device
 
 GOOD = {
     "name": "own", "title": "My own", "kind": "cpu", "memory_gib": 4, "bandwidth_gbs": 20,
@@ -24,6 +25,14 @@ def test_every_device_has_a_name_of_its_own_and_a_source() -> None:
 def test_figures_of_one_device() -> None:
     found = find_device("H100-80", read_devices())
     assert (found.memory, found.bandwidth_gbs, found.watts) == (80 << 30, 3350, 700)
+
+
+def test_a_doubtful_figure_is_shown_with_the_source(tmp_path: Path) -> None:
+    file = tmp_path / "devices.json"
+    file.write_text(json.dumps([GOOD, {**GOOD, "unconfirmed": "peaks"}]), encoding="utf-8")
+    sure, doubtful = read_devices(file)
+    assert describe_device(sure) == "My own: published limits (measured)."
+    assert describe_device(doubtful) == "My own: published limits (measured; not confirmed: peaks)."
 
 
 def test_an_unknown_device_is_refused_with_the_nearest() -> None:

@@ -21,7 +21,8 @@ KINDS = ("cpu", "gpu")
 @dataclass(frozen=True, slots=True)
 class Device:
     """`bandwidth_gbs` is in 10^9 bytes a second, peaks in 10^12 operations a second, `watts` the
-    rated power, `price_usd` what it cost at launch.
+    rated power, `price_usd` what it cost at launch.  `unconfirmed` says which figures were found
+    in no copy of the source.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Device:
     int8_tops: float | None = None
     watts: float | None = None
     price_usd: float | None = None
+    unconfirmed: str | None = None
 
     @property
     def memory(self) -> int:
@@ -71,7 +73,7 @@ def _read_device(found: dict[str, Any], where: str) -> Device:
     for key, value in found.items():
         if key not in known:
             raise ConfigError(f"has {key!r}, which is unknown{nearest(key, known)}", where)
-        text = known[key] is str
+        text = known[key] in (str, str | None)
         good = isinstance(value, str) if text else _is_positive(value)
         if not good:
             what = "text" if text else "a number above 0"

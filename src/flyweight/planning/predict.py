@@ -159,7 +159,8 @@ def read_limits(device: Device) -> MachineLimits:
 
 
 def describe_device(device: Device) -> str:
-    return f"{device.title}: published limits ({device.source})."
+    doubt = f"; not confirmed: {device.unconfirmed}" if device.unconfirmed else ""
+    return f"{device.title}: published limits ({device.source}{doubt})."
 
 
 def check_speed(settings: Settings, engine: LocalEngine, timer: Timer) -> list[CheckedSpeed]:

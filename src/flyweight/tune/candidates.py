@@ -65,17 +65,19 @@ def make_types(
     """
     files = predictor.files
     files |= {str(one.path): one.foresee() for one in planned if not one.path.exists()}
-    tried = choose_candidates(predictor, changes) if planned else None
+    rejected = choose_candidates(predictor, changes).rejected if planned else {}
     made: list[MadeFile] = []
     for one in planned:
-        path = str(one.path)
-        if tried is None or SettingsTrial.of({"model": path}) not in (*tried.singles, tried.base):
-            continue
-        if not one.path.exists() and time.monotonic() >= end:
-            files[path] = replace(files[path], obstacle="no time was left to make it")
-            continue
-        made.append(make_type(one, tell))
-        files[path] = read_candidate(predictor.make_settings(SettingsTrial.of({"model": path})))
+        path, there = str(one.path), one.path.exists()
+        trial = SettingsTrial.of({"model": path})
+        why = rejected.get(trial, "")
+        if not there and not why and time.monotonic() >= end:
+            why = "no time was left to make it"
+        if not why:
+            made.append(make_type(one, tell))
+            files[path] = read_candidate(predictor.make_settings(trial))
+        elif not there:
+            files[path] = replace(files[path], obstacle=why)
     return made
 
 

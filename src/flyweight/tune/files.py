@@ -71,7 +71,7 @@ def foresee_candidate(found: ModelDescription, assignment: Assignment) -> Candid
         return make_planned_shape(found.spec, kinds, activations, kv_dtype, count_bytes)
 
     packed = {
-        slot: [(shape, FORMATS[kind].packed) for shape, kind in parts]
+        slot: [(axes, FORMATS[kind].packed) for axes, kind in parts]
         for slot, parts in kinds.items()
     }
     return CandidateFile(found.spec, packed, shape)
