@@ -145,7 +145,7 @@ def test_defaults_that_are_ruled_out_are_not_started(
     ("words", "text"),
     [
         (["--also", "Q4_0"], "give the model it was made from"),
-        (["--also", "Q4_O"], "did you mean 'Q4_0'"),
+        (["--also", "Q8_O"], "did you mean 'Q8_0'"),
         (["--memory", "1MiB"], "no settings can meet the targets"),
         (["--objective", "speed"], "allowed: throughput, latency"),
         (["--workload", "chta"], "did you mean"),

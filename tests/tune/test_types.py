@@ -52,7 +52,7 @@ def test_files_and_types_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("Q4_O", "did you mean 'Q4_0'"),
+        ("Q8_O", "did you mean 'Q8_0'"),
         ("missing.gguf", "neither a file nor a type"),
         ("Q4_0,", "also = '' is neither"),
     ],

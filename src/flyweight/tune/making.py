@@ -46,8 +46,7 @@ class OtherFiles:
         files: dict[str, None] = {}
         types: dict[str, None] = {}
         for word in given:
-            there = Path(word).expanduser().exists()
-            for part in [word] if there else [x.strip() for x in word.split(",")]:
+            for part in [word] if is_there(word) else [x.strip() for x in word.split(",")]:
                 name = _find_type(part)
                 (files if name is None else types)[name or part] = None
         return cls(tuple(files), tuple(types))
@@ -124,9 +123,14 @@ def _measure(planned: PlannedType, draft: Path, progress: TypeProgress) -> str:
     return passport.describe()
 
 
+def is_there(word: str) -> bool:
+    """Whether a word is the path of a model."""
+    return bool(word) and Path(word).expanduser().exists()
+
+
 def _find_type(word: str) -> str | None:
     """The name of a type, None for a model.  Raises `ConfigError` for what is neither."""
-    if Path(word).expanduser().exists() or word in INSIDE:
+    if is_there(word) or word in INSIDE:
         return None
     with suppress(ConfigError):
         return NAMES[find_recipe(word).number]
