@@ -97,11 +97,17 @@ def choose_files(self: LoadRunner, one: SettingsTrial, size: int) -> LoadFigures
     return LoadFigures(speed, 0.5, 1 / speed, 2.0, size)
 
 
+def short_evaluation(folder: Path) -> Evaluation:
+    text = folder / "numbers.txt"
+    text.write_text("".join(f"{i} cats and {i * i} birds. " for i in range(200)))
+    return Evaluation(str(text), 600)
+
+
 def test_types_are_made_and_chosen(
     command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LoadRunner, "measure", choose_files)
-    monkeypatch.setattr(making, "USUAL", Evaluation(tokens=600))
+    monkeypatch.setattr(making, "USUAL", short_evaluation(tmp_path))
     path, file = tmp_path / "tuned.yaml", tmp_path / "model-Q4_0.gguf"
     words = ["tune", folder, "--minutes", "1", "--users", "2", "--output", path]
     words += ["--also", "Q8_0,Q4_0", "--max-kld", "9"]
@@ -127,8 +133,8 @@ def test_defaults_that_are_ruled_out_are_not_started(
 
     monkeypatch.setattr(LoadRunner, "measure", note)
     unknown, known = tmp_path / "unknown.gguf", tmp_path / "known.gguf"
-    for out, tokens in ((unknown, 0), (known, 600)):
-        quantize_model(str(folder), out, type="Q8_0", evaluation=Evaluation(tokens=tokens))
+    for out, how in ((unknown, Evaluation(tokens=0)), (known, short_evaluation(tmp_path))):
+        quantize_model(str(folder), out, type="Q8_0", evaluation=how)
     path = tmp_path / "tuned.yaml"
     words = ["tune", unknown, "--minutes", "0.1", "--users", "2", "--output", path]
     words += ["--also", known, "--max-kld", "9"]

@@ -18,7 +18,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def short_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses are measured on few tokens."""
-    few = Evaluation(tokens=600, engine={"memory_limit": "8GiB", "threads": 1})
-    monkeypatch.setattr(making, "USUAL", few)
+def short_evaluation(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses are measured on few tokens of a short text."""
+    text = tmp_path_factory.mktemp("text") / "numbers.txt"
+    text.write_text("".join(f"{i} cats and {i * i} birds. " for i in range(200)))
+    engine = {"memory_limit": "8GiB", "threads": 1}
+    monkeypatch.setattr(making, "USUAL", Evaluation(str(text), 600, engine))
