@@ -88,6 +88,7 @@ def test_models_without_heads() -> None:
         ("opt-350m", "medusa", "projects its states"),
         ("gpt2", "eagle", "needs rotary positions"),
         ("deepseek-v2-lite", "eagle", "needs rotary positions"),
+        ("deepseek-v2-lite", "eagle3", "needs rotary positions"),
     ):
         config = json.loads((MODELS / name / "config.json").read_text())
         spec = find_family(config).read_spec(config)

@@ -10,6 +10,7 @@ import torch
 from flyweight import LLM, SamplingParams
 from flyweight.config import Settings
 from flyweight.describe import describe, find
+from flyweight.errors import ConfigError
 from flyweight.training import eagle, job
 from flyweight.training.corpus import Corpus
 from flyweight.training.eagle import PASSES, EagleLayer, EagleShape, train_eagle
@@ -77,7 +78,37 @@ def test_passes_see_what_drafting_sees() -> None:
     assert torch.allclose(alone[:, at], third[:, at], atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_an_eagle3_layer_learns_and_drafts(tmp_path: Path) -> None:
+    """What training computes is what drafting does: most drafts of a learnt text are right."""
+    (tmp_path / "text.txt").write_text("\n<|endoftext|>\n".join([STORY * 3] * 12))
+    options = HeadOptions("eagle3", steps=80, inner=64, openings=8, length=96)
+    done = train_heads(None, tmp_path / "text.txt", tmp_path / "h", options, lambda *_: None)
+    assert done.losses[1] < done.losses[0] / 4
+    config = {"method": "eagle3", "model": str(tmp_path / "h"), "adaptive": False}
+    config |= {"num_speculative_tokens": 3}
+    llm = LLM(max_model_len=96, speculative_config=config)
+    params = SamplingParams(temperature=0, max_tokens=48)
+    opening = {"prompt_token_ids": llm.tokenizer.encode(STORY, add_special=True)[:8]}
+    (found,) = llm.generate([opening], params, use_tqdm=False)
+    (plain,) = LLM(max_model_len=96).generate([opening], params, use_tqdm=False)
+    assert found.outputs[0].token_ids == plain.outputs[0].token_ids
+    metrics = llm.loaded.engine.metrics
+    assert metrics.accepted > metrics.drafts
+
+
+def test_layers_that_are_read() -> None:
+    found = describe(find(Settings()))
+    for layers, taps in ((3, (0, 1, 2)), (6, (0, 3, 5)), (8, (1, 3, 4)), (32, (1, 15, 28))):
+        deep = replace(found.spec, layers=found.spec.layers[:1] * layers)
+        own = replace(found, spec=deep)
+        assert job.list_taps(own, HeadOptions("eagle3")) == taps
+        assert job.list_taps(own, HeadOptions("eagle")) == (-1,)
+    with pytest.raises(ConfigError, match=r"taps 3 layers.*nearest valid: eagle"):
+        shallow = replace(found.spec, layers=found.spec.layers[:2])
+        job.check_base(shallow, HeadOptions("eagle3"))
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle", "eagle3"])
 def test_the_same_seed_trains_the_same(tmp_path: Path, method: str) -> None:
     (tmp_path / "text.txt").write_text(STORY * 40)
     options = HeadOptions(method, steps=3, heads=1, inner=32, length=64)

@@ -13,7 +13,7 @@ from flyweight.cli.parameters import Values, expand
 from flyweight.cli.quantize import show_job
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file, or org/name.")]
-Method = Annotated[str, typer.Option(metavar="NAME", help="Method: medusa or eagle.")]
+Method = Annotated[str, typer.Option(metavar="NAME", help="Method: medusa, eagle or eagle3.")]
 Text = Annotated[
     str,
     typer.Option(metavar="FILE", help="Text to train on; <|endoftext|> separates several."),
@@ -23,7 +23,7 @@ Steps = Annotated[int, typer.Option(metavar="N", help="Steps of training.")]
 Heads = Annotated[int, typer.Option(metavar="N", help="Heads, one a draft token (medusa).")]
 Layers = Annotated[int, typer.Option(metavar="N", help="Blocks of a head (medusa).")]
 Inner = Annotated[
-    int, typer.Option(metavar="N", help="Elements of the MLP (eagle); 0: as the model's.")
+    int, typer.Option(metavar="N", help="Elements of the MLP (eagle, eagle3); 0: as the model's.")
 ]
 Openings = Annotated[
     int,

@@ -18,8 +18,8 @@ ROWS = 1 << 14  # states whose choices are computed at once
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Texts end to end: tokens and choices [N], states [N,H] in half precision, and the number of
-    tokens of each text.
+    """Texts end to end: tokens and choices [N], states in half precision, those of the tapped
+    layers side by side, and the number of tokens of each text.
     """
 
     tokens: torch.Tensor
@@ -28,10 +28,17 @@ class Corpus:
     lengths: I64
 
     @classmethod
-    def of(cls, texts: Sequence[TextStates], head: torch.Tensor) -> "Corpus":
+    def of(
+        cls, texts: Sequence[TextStates], head: torch.Tensor, taps: Sequence[int] = (-1,)
+    ) -> "Corpus":
         """`head` [V,H] is the model's output matrix; the final states are tap -1."""
-        states = torch.from_numpy(np.concatenate([x.states[-1] for x in texts])).half()
-        choices = [choose(states[i : i + ROWS], head) for i in range(0, len(states), ROWS)]
+        states, last = (
+            torch.from_numpy(
+                np.concatenate([np.concatenate([x.states[i] for i in chosen], 1) for x in texts])
+            ).half()
+            for chosen in (taps, (-1,))
+        )
+        choices = [choose(last[i : i + ROWS], head) for i in range(0, len(last), ROWS)]
         tokens = np.concatenate([x.tokens for x in texts]).astype(np.int64)
         lengths = np.array([len(x.tokens) for x in texts], np.int64)
         return cls(torch.from_numpy(tokens), torch.cat(choices), states, lengths)

@@ -6,7 +6,7 @@ its own, up to `PASSES` deep (Zhang et al., 2024), as it drafts.  Needs torch (t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -62,45 +62,59 @@ class EagleLayer(nn.Module):  # type: ignore[misc]
         """[S,L,H] -> the next states [S,L,H].  `before` holds K and V of earlier passes, from true
         states first; this pass adds its own.
         """
-        s = self.shape
         x = self.fc(torch.cat((embedded, states), -1))
-        size = x.shape[:2]
-        q = self._rotate(self.q(x).view(*size, s.heads, s.head))
-        k = self._rotate(self.k(x).view(*size, s.kv_heads, s.head))
-        v = self.v(x).view(*size, s.kv_heads, s.head)
-        shared = s.heads // s.kv_heads
-        before.append((k.repeat_interleave(shared, 2), v.repeat_interleave(shared, 2)))
-        x = x + self.o(self._attend(q, before).flatten(2))
-        normed = self.norm * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + s.eps)
+        x = x + self.o(push_attention(self.shape, (self.q(x), self.k(x), self.v(x)), before))
+        normed = norm_rows(x, self.norm, self.shape.eps)
         return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
 
-    def _attend(self, q: torch.Tensor, passes: list[Pair]) -> torch.Tensor:
-        """A token sees true states up to `last` tokens before it, then one of each later pass."""
-        last, length = len(passes) - 1, q.shape[1]
-        places = torch.arange(length)
-        scores = torch.einsum("sqhd,skhd->shqk", q, passes[0][0]) / math.sqrt(q.shape[-1])
-        hidden = places[None, :] > places[:, None] - last
-        columns = [scores.masked_fill(hidden, -math.inf)]
-        values = []
-        for i, (k, v) in enumerate(passes[1:], 1):
-            back = last - i  # the token that pass i computed for this one
-            near, own = (F.pad(a, (0, 0, 0, 0, back, 0))[:, :length] for a in (k, v))
-            score = torch.einsum("sqhd,sqhd->shq", q, near) / math.sqrt(q.shape[-1])
-            columns.append(score[..., None])
-            values.append(own)
-        weights = torch.cat(columns, -1).softmax(-1)
-        mixed = torch.einsum("shqk,skhd->sqhd", weights[..., :length], passes[0][1])
-        for i, own in enumerate(values):
-            mixed = mixed + weights[..., length + i].transpose(1, 2)[..., None] * own
-        return mixed
 
-    def _rotate(self, x: torch.Tensor) -> torch.Tensor:
-        half = self.shape.head // 2
-        turn = self.shape.base ** (-torch.arange(half) / half)
-        angle = torch.arange(x.shape[1])[:, None] * turn  # [L, half]
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+def push_attention(
+    shape: EagleShape, projected: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    before: list[Pair],
+) -> torch.Tensor:  # fmt: skip
+    """q, k and v [S,L,.] -> [S,L,heads*head]; adds K and V to those of earlier passes."""
+    size, s = projected[0].shape[:2], shape
+    q = _rotate(projected[0].view(*size, s.heads, s.head), s)
+    k = _rotate(projected[1].view(*size, s.kv_heads, s.head), s)
+    v = projected[2].view(*size, s.kv_heads, s.head)
+    shared = s.heads // s.kv_heads
+    before.append((k.repeat_interleave(shared, 2), v.repeat_interleave(shared, 2)))
+    return _attend(q, before).flatten(2)
+
+
+def norm_rows(x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMS norm."""
+    return w * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def _attend(q: torch.Tensor, passes: list[Pair]) -> torch.Tensor:
+    """A token sees true states up to `last` tokens before it, then one of each later pass."""
+    last, length = len(passes) - 1, q.shape[1]
+    places = torch.arange(length)
+    scores = torch.einsum("sqhd,skhd->shqk", q, passes[0][0]) / math.sqrt(q.shape[-1])
+    hidden = places[None, :] > places[:, None] - last
+    columns = [scores.masked_fill(hidden, -math.inf)]
+    values = []
+    for i, (k, v) in enumerate(passes[1:], 1):
+        back = last - i  # the token that pass i computed for this one
+        near, own = (F.pad(a, (0, 0, 0, 0, back, 0))[:, :length] for a in (k, v))
+        score = torch.einsum("sqhd,sqhd->shq", q, near) / math.sqrt(q.shape[-1])
+        columns.append(score[..., None])
+        values.append(own)
+    weights = torch.cat(columns, -1).softmax(-1)
+    mixed = torch.einsum("shqk,skhd->sqhd", weights[..., :length], passes[0][1])
+    for i, own in enumerate(values):
+        mixed = mixed + weights[..., length + i].transpose(1, 2)[..., None] * own
+    return mixed
+
+
+def _rotate(x: torch.Tensor, shape: EagleShape) -> torch.Tensor:
+    half = shape.head // 2
+    turn = shape.base ** (-torch.arange(half) / half)
+    angle = torch.arange(x.shape[1])[:, None] * turn  # [L, half]
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def train_eagle(
@@ -117,19 +131,35 @@ def train_eagle(
     """
     torch.manual_seed(0)
     layer, (embedding, head) = EagleLayer(shape), tables
-    head = head.bfloat16()
-    optimiser = torch.optim.AdamW(layer.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
-    batches = corpus.batch_texts(tokens, 0)
-    useful = (batch for batch in batches if batch[1] > PASSES)  # the last pass learns something
+    near = embedding, head.bfloat16()
+
+    def compute(places: torch.Tensor) -> torch.Tensor:
+        return _compute_loss(layer, corpus, near, places)
+
+    fit_layer(layer.parameters(), compute, corpus.batch_texts(tokens, 0), steps, progress, rate)
+    return layer
+
+
+def fit_layer(
+    parameters: Iterator[nn.Parameter],
+    compute: Callable[[torch.Tensor], torch.Tensor],
+    batches: Iterator[tuple[torch.Tensor, int]],
+    steps: int,
+    progress: Callable[[float], None],
+    rate: float,
+) -> None:
+    """`compute` gives the loss of places [S,L]; the last pass learns something of every batch."""
+    own = list(parameters)
+    optimiser = torch.optim.AdamW(own, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    useful = (batch for batch in batches if batch[1] > PASSES)
     for step, (places, length) in enumerate(islice(useful, steps)):
         optimiser.param_groups[0]["lr"] = find_schedule(step, steps, rate)
-        loss = _compute_loss(layer, corpus, (embedding, head), places[:, :length])
+        loss = compute(places[:, :length])
         optimiser.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(own, 1.0)
         optimiser.step()
         progress(float(loss.detach()))
-    return layer
 
 
 def _compute_loss(

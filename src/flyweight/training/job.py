@@ -25,10 +25,11 @@ from flyweight.validation.untrusted import read_bytes
 from flyweight.weights.load import read_matrix
 from flyweight.wire import F32
 
-METHODS = ("medusa", "eagle")
+METHODS = ("medusa", "eagle", "eagle3")
 SEPARATOR = "<|endoftext|>"
 MOST_TEXT = 1 << 30  # bytes
 LEAST_TOKENS = 512
+LEAST_LAYERS = 3
 LEAST_EAGLE = 4  # tokens of a text: every pass has one to learn from
 Report = Callable[[str, int, int], None]
 
@@ -36,8 +37,8 @@ Report = Callable[[str, int, int], None]
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
     """What is trained: `openings` tokens of each text that the model continues itself, 0 for the
-    texts as they are; `layers` blocks of each Medusa head; `inner` elements of EAGLE's MLP, 0 for
-    the model's own.  Raises `ConfigError`.
+    texts as they are; `layers` blocks of each Medusa head; `inner` elements of the MLP of EAGLE and
+    EAGLE-3, 0 for the model's own.  Raises `ConfigError`.
     """
 
     method: str
@@ -98,7 +99,7 @@ def train_heads(
         check_lengths(texts, text, options)
         total = sum(map(len, texts))
         done, states = 0, []
-        for one in collect_states(llm.loaded, texts, (-1,)):
+        for one in collect_states(llm.loaded, texts, sorted({-1, *list_taps(found, options)})):
             states.append(one)
             done += len(one.tokens)
             report("states", done, total)
@@ -141,9 +142,23 @@ def check_base(spec: ModelSpec, options: HeadOptions) -> None:
     if spec.narrow:
         problem = f"has no heads for {spec.family}, which projects its states before its output"
         raise ConfigError(problem, "--method", value=options.method)
-    if options.method == "eagle" and (not spec.ropes or last.latent or last.rope is None):
+    if options.method != "medusa" and (not spec.ropes or last.latent or last.rope is None):
         problem = f"needs rotary positions and plain attention; {spec.family} has none"
-        raise ConfigError(problem, "--method", value="eagle", hint="nearest valid: medusa")
+        raise ConfigError(problem, "--method", value=options.method, hint="nearest valid: medusa")
+    if options.method == "eagle3" and (spec.norm.post or len(spec.layers) < LEAST_LAYERS):
+        problem = f"taps {LEAST_LAYERS} layers before the last norm; {spec.family} has none to tap"
+        raise ConfigError(problem, "--method", value="eagle3", hint="nearest valid: eagle")
+
+
+def list_taps(found: ModelDescription, options: HeadOptions) -> tuple[int, ...]:
+    """The layers that heads read: for EAGLE-3 those that are published, or in a shallow model the
+    first, the middle and the last.
+    """
+    if options.method != "eagle3":
+        return (-1,)
+    layers = len(found.spec.layers)
+    usual = (1, layers // 2 - 1, layers - 4)
+    return usual if 1 < usual[1] < usual[2] else (0, layers // 2, layers - 1)
 
 
 def _read_table(found: ModelDescription, name: str) -> F32:
@@ -183,8 +198,8 @@ def _train(
     """The tensors, their config.json, and every step's loss."""
     import torch
 
+    from flyweight.training import eagle, eagle3
     from flyweight.training.corpus import Corpus, to_arrays
-    from flyweight.training.eagle import name_tensors, train_eagle
     from flyweight.training.medusa import train_medusa
 
     losses: list[float] = []
@@ -194,7 +209,8 @@ def _train(
         report(f"training, loss {loss:.3f}", len(losses), options.steps)
 
     embedding, head = (torch.from_numpy(matrix) for matrix in matrices)
-    corpus, spec = Corpus.of(texts, head), found.spec
+    taps, spec = list_taps(found, options), found.spec
+    corpus = Corpus.of(texts, head, taps)
     sizes = {"hidden_size": spec.hidden, "vocab_size": spec.vocab}
     if options.method == "medusa":
         trained = train_medusa(corpus, head, (options.heads, options.layers), options.steps, note)
@@ -206,7 +222,7 @@ def _train(
         return to_arrays(trained), config, losses
     shape = make_shape(found, options)
     scaled = embedding * spec.embed_scale  # as the model's own layers have it
-    layer = train_eagle(corpus, (scaled, head), shape, options.steps, note)
+    known = corpus, (scaled, head), shape, options.steps, note
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"], **sizes,
         "num_hidden_layers": 1, "intermediate_size": shape.inner, "head_dim": shape.head,
@@ -214,7 +230,11 @@ def _train(
         "rms_norm_eps": shape.eps, "rope_theta": shape.base, "hidden_act": "silu",
         "max_position_embeddings": spec.context, "bias": False,
     }  # fmt: skip
-    return to_arrays(name_tensors(layer)), config, losses
+    if options.method == "eagle":
+        return to_arrays(eagle.name_tensors(eagle.train_eagle(*known))), config, losses
+    config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": spec.vocab}
+    config["eagle_aux_hidden_state_layer_ids"] = [tap + 1 for tap in taps]
+    return to_arrays(eagle3.name_tensors(eagle3.train_eagle3(*known))), config, losses
 
 
 def make_shape(found: ModelDescription, options: HeadOptions) -> Any:
