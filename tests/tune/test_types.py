@@ -41,7 +41,7 @@ def read_passport(path: Path) -> Passport:
     return passport
 
 
-def test_files_and_types_are_told_apart(tmp_path: Path) -> None:
+def test_files_and_types_are_distinguished(tmp_path: Path) -> None:
     file = tmp_path / "a,b.gguf"
     file.touch()
     found = OtherFiles.parse([str(file), "Q4_0,q8_0", "Q4_K", "org/name:Q4_0", "Q8_0", "stories"])
