@@ -4,20 +4,20 @@ of several packages.
 Invariant: the memory plan is made, and shown through `notify`, before a tensor is read.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flyweight.config import LEAST_MODEL_LEN, Limits, PackedCacheSettings, Settings
+from flyweight.backends import choose_backend, read_place
+from flyweight.backends import choose_backend, read_place
+from flyweight.model_memory import judge_length, make_limits, make_memory_plan, measure_needs
+from flyweight.config import Limits, PackedCacheSettings, Settings
 from flyweight.describe import (
     LoadListener,
     ModelDescription,
     SilentListener,
     check_quality,
-    choose_activations,
-    count_allowed_bytes,
     describe,
     find,
 )
@@ -32,15 +32,15 @@ from flyweight.draft.methods import (
 )
 from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
-from flyweight.engine.grammars import LIVE_BYTES, Grammars
+from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.recomputation import Recomputation
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
-from flyweight.errors import ConfigError
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import Prefault, allocate_kv
 from flyweight.kv.residency import Residency
+from flyweight.model_memory import judge_length, make_limits, make_memory_plan, measure_needs
 from flyweight.models.adapters import list_kinds as adapter_kinds
 from flyweight.models.adapters import pack_adapter
 from flyweight.models.decoder import Decoder, SingleProcess
@@ -49,16 +49,9 @@ from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
 from flyweight.pairing import DraftDescription, find_draft, judge_draft_length
 from flyweight.passport import Quality
-from flyweight.plan.machine import Machine, measure_anonymous, read_machine
-from flyweight.plan.memory import (
-    MemoryPlan,
-    Needs,
-    Sizing,
-    SlotKinds,
-    count_server_bytes,
-    plan_memory,
-)
-from flyweight.sampling.grammar import Compiler, GrammarVocabulary, compiler_nbytes
+from flyweight.plan.machine import read_machine
+from flyweight.plan.memory import MemoryPlan, SlotKinds
+from flyweight.sampling.grammar import Compiler, GrammarVocabulary
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.weights.adapter import Adapter, open_adapter
@@ -91,57 +84,6 @@ class LoadedModel:
     quality: Quality
     quantisation: str
     opened: int
-
-
-def choose_backend(settings: Settings, cores: int) -> Ops:
-    """The requested op table: native kernels, or the NumPy reference."""
-    if settings.backend == "reference":
-        from flyweight.ops.reference import ReferenceOps
-
-        return ReferenceOps(settings.activations)
-    if settings.backend == "cuda":
-        return _make_cuda(settings)
-    from flyweight.ops.cpu import CpuOps
-
-    return CpuOps(settings.threads or cores, settings.isa, settings.activations)
-
-
-def _make_cuda(settings: Settings) -> Ops:
-    """The CUDA backend."""
-    try:
-        from flyweight.ops.cuda import CudaOps
-        from flyweight.ops.cuda.device import find_device
-        from flyweight.ops.cuda.kv import check_stored
-    except (ImportError, OSError) as missing:
-        raise ConfigError(
-            _describe_missing(missing),
-            "backend",
-            value="cuda",
-            hint="pip install 'flyweight[cuda]', or backend = cpu",
-        ) from missing
-    if settings.kv_cache_dtype != "auto":
-        check_stored(settings.kv_cache_dtype)  # before anything is loaded
-    return CudaOps(
-        str(find_device()),
-        choose_activations(settings),
-        deterministic=settings.deterministic is True,
-        graphs=not settings.enforce_eager,
-    )
-
-
-def _describe_missing(missing: ImportError | OSError) -> str:
-    """Why torch or Triton cannot be imported: not installed, or a library of theirs is missing."""
-    if isinstance(missing, ModuleNotFoundError):
-        return f"needs {missing.name}, which is not installed"
-    first = str(missing).partition("\n")[0]
-    return f"needs torch and triton, which cannot be imported: {first}"
-
-
-def read_place(ops: Ops) -> Machine:
-    """The cores of this machine, and the memory that the backend computes in."""
-    here = read_machine()
-    memory = ops.read_memory()
-    return here if memory is None else Machine(here.cores, *memory, device=True)
 
 
 def build(
@@ -203,22 +145,6 @@ def build(
     )
 
 
-def make_limits(settings: Settings, memory: MemoryPlan, vocab: int) -> Limits:
-    """The scheduler's limits under a memory plan."""
-    return Limits(
-        max_model_len=memory.sizing.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        block_size=settings.block_size,
-        blocks=memory.blocks,
-        prefix_caching=settings.enable_prefix_caching and settings.kv_cache,
-        max_chunk=settings.long_prefill_token_threshold or None,
-        draft_tokens=settings.draft_tokens,
-        scored=settings.prompt_logprob_rows,
-        vocab=vocab,
-    )
-
-
 def load_weights(
     settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener
 ) -> tuple[dict[str, Weights | F32], LayerPrefetch]:
@@ -258,89 +184,6 @@ def open_packed_cache(
 def _list_adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:
     """What adapters add to the model's matrices, for the memory plan."""
     return {f"adapter {i}": adapter_kinds(a, found.published) for i, a in enumerate(adapters)}
-
-
-def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
-    """What a model needs of memory."""
-    return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
-
-
-def make_memory_plan(
-    settings: Settings, needs: Needs, here: Machine, *, served: bool = False
-) -> MemoryPlan:
-    """The memory plan at the requested context, or at the longest that fits, up to the model's; of
-    a `served` model with grammars and the processes of its server.
-    """
-    held, vocab = here.held, needs.spec.vocab
-    others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
-    length = settings.max_model_len or find_context(needs)
-    kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-    blocks = settings.blocks or _count_bought_blocks(settings, needs, kv_dtype)
-    if blocks:
-        length = min(length, blocks * settings.block_size)
-    sizing = Sizing(
-        max_model_len=length,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        block_size=settings.block_size,
-        kv_dtype=kv_dtype,
-        threads=settings.threads or here.cores,
-        draft_tokens=settings.draft_tokens,
-        draft_probs=settings.speculation is not None and settings.speculation.probs,
-        scored=settings.prompt_logprob_rows,
-        blocks=blocks,
-        grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
-        server=count_server_bytes(vocab) if served else 0,
-        scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
-        on_gpu=here.device,
-    )
-    least = length if settings.max_model_len else LEAST_MODEL_LEN
-    allowed = count_allowed_bytes(settings, here, held + others)
-    return plan_memory(needs, sizing, (held, allowed), least)
-
-
-def find_context(needs: Needs) -> int:
-    """The longest context of a model, within the positions that its draft model has learned."""
-    draft = needs.draft
-    most = draft.spec.positions if draft is not None else 0
-    return min(needs.spec.context, most) if most else needs.spec.context
-
-
-def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int:
-    """K/V blocks, of both models where there is a draft model, for kv_cache_memory_bytes; 0 where
-    they have no limit of their own.
-    """
-    if not settings.kv_cache_memory_bytes:
-        return 0
-    both = [needs] if needs.draft is None else [needs, needs.draft]
-    block = sum(one.count_block(settings.block_size, kv_dtype)[0] for one in both)
-    least = -(-(settings.max_model_len or 1) // settings.block_size)
-    blocks = settings.kv_cache_memory_bytes // block
-    if blocks < least:
-        raise ConfigError(
-            f"hold {blocks} blocks of {block} bytes, less than one sequence",
-            "kv_cache_memory_bytes",
-            value=settings.kv_cache_memory_bytes,
-            hint=f"nearest valid: {least * block}",
-        )
-    return blocks
-
-
-def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> None:
-    wanted = settings.max_model_len
-    if wanted is None or wanted <= spec.context:
-        return
-    if spec.positions:
-        raise ConfigError(
-            f"is above the {spec.positions} positions this model has learned",
-            "max_model_len",
-            value=wanted,
-            hint=f"nearest valid: {spec.positions}",
-        )
-    tell.warn(
-        f"max_model_len = {wanted} is above the {spec.context} tokens the model was made for; "
-        "quality may fall beyond them"
-    )
 
 
 def _open_drafts(settings: Settings, found: ModelDescription) -> DraftSource | None:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from flyweight.arguments.engine import choose_engine
-from flyweight.build import choose_backend
+from flyweight.backends import choose_backend
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 

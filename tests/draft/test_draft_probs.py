@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from flyweight.build import make_memory_plan, measure_needs
 from flyweight.config import Settings
 from flyweight.describe import describe, find
 from flyweight.draft.drafter import Draft
 from flyweight.engine.proposals import DraftProbs
+from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.ops.cpu import CpuOps
 from flyweight.plan.machine import read_machine
 

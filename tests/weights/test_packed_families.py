@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flyweight.build import choose_backend, open_packed_cache
+from flyweight.backends import choose_backend
+from flyweight.build import open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import read_plan, read_spec
 from flyweight.models.registry import find_family

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flyweight import LLM, SamplingParams
-from flyweight.build import choose_backend, open_packed_cache
+from flyweight.backends import choose_backend
+from flyweight.build import open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import ASSETS, SilentListener, describe
 from flyweight.errors import CheckpointError

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from flyweight.backends import choose_backend
 from flyweight.bench.kernels import RunListener
 from flyweight.bench.workloads import make_ids
-from flyweight.build import choose_backend, make_memory_plan, measure_needs
 from flyweight.config import Settings, whole
 from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
 from flyweight.llm import LLM
+from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.plan.machine import read_machine
 from flyweight.types import SamplingParams
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from flyweight import _native
+from flyweight.backends import choose_backend
 from flyweight.bench.facts import ModelFacts
 from flyweight.bench.workloads import Workload, count_needs
-from flyweight.build import build, choose_backend
+from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription, SilentListener
 from flyweight.engine.engine import Engine

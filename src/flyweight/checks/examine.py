@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from flyweight.build import choose_backend, make_memory_plan, measure_needs, open_packed_cache
+from flyweight.backends import choose_backend
+from flyweight.build import open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import read_plan, read_spec, stop_ids
 from flyweight.errors import CheckpointError, FlyweightError, RequestError
 from flyweight.llm import LLM
+from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.models.registry import find_family
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import format_size

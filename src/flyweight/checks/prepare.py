@@ -9,17 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flyweight.build import (
-    choose_backend,
-    judge_length,
-    load_weights,
-    make_memory_plan,
-    measure_needs,
-    open_packed_cache,
-)
+from flyweight.backends import choose_backend
+from flyweight.build import load_weights, open_packed_cache
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, SilentListener, describe, find
 from flyweight.errors import ConfigError
+from flyweight.model_memory import judge_length, make_memory_plan, measure_needs
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import MARGIN, MIB, MemoryPlan, Needs, format_size, make_smallest_plan

@@ -46,10 +46,11 @@ def inspect(
 ) -> None:
     """Print a model's shape, weights and memory; read no weights."""
     settings = Settings.of(model=model, **engine, **files, **device)
-    from flyweight.build import choose_backend, make_memory_plan, measure_needs, read_place
+    from flyweight.backends import choose_backend, read_place
     from flyweight.cli.passports import make_quality_table
     from flyweight.cli.show import make_console, make_memory_table, show_loading
     from flyweight.describe import describe, find
+    from flyweight.model_memory import make_memory_plan, measure_needs
     from flyweight.passport import UNKNOWN
     from flyweight.plan.machine import read_machine
     from flyweight.text.absent import load_any_tokenizer

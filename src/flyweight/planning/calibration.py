@@ -5,8 +5,8 @@ Invariant: nothing of the model is read but its outline; what was timed is said 
 
 from dataclasses import dataclass
 
+from flyweight.backends import choose_backend
 from flyweight.bench.limits import LimitSampler
-from flyweight.build import choose_backend
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.ops.cpu import CpuOps

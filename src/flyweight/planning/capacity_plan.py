@@ -6,9 +6,9 @@ Invariant: limits are those that `flyweight serve` would start with under the sa
 from dataclasses import dataclass, replace
 
 from flyweight.bench.kernels import RunListener
-from flyweight.build import make_memory_plan
 from flyweight.config import Limits, Settings
 from flyweight.errors import ConfigError
+from flyweight.model_memory import make_memory_plan
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import Needs
 from flyweight.planning.calibration import LocalEngine, calibrate_steps, require_files

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from flyweight.build import make_memory_plan
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
+from flyweight.model_memory import make_memory_plan
 from flyweight.plan.machine import Machine
 from flyweight.plan.memory import SLACK, MemoryPlan, Needs, Packer
 from flyweight.planning.outline import KINDS_BY_BITS, ModelOutline, assume_bits

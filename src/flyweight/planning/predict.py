@@ -9,11 +9,11 @@ from dataclasses import replace
 from math import inf
 from pathlib import PurePath
 
+from flyweight.backends import choose_backend
 from flyweight.bench.kernels import UNTIMED
 from flyweight.bench.limits import LimitSampler
 from flyweight.bench.ours import BenchEngineOptions, OwnEngine
 from flyweight.bench.workloads import BATCH_PROMPT, Workload
-from flyweight.build import choose_backend
 from flyweight.config import Settings
 from flyweight.describe import LoadListener
 from flyweight.errors import ConfigError

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from flyweight.backends import choose_backend
 from flyweight.bench.limits import LimitSampler
 from flyweight.bench.ours import find_isa
-from flyweight.build import choose_backend, make_memory_plan
 from flyweight.config import Settings
 from flyweight.errors import FlyweightError
+from flyweight.model_memory import make_memory_plan
 from flyweight.plan.machine import Machine
 from flyweight.plan.memory import Needs
 from flyweight.plan.roofline import MachineLimits, StepShape, sum_work

@@ -9,7 +9,7 @@ import pytest
 import torch
 from op_cases import paged
 
-from flyweight.build import choose_backend
+from flyweight.backends import choose_backend
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.ops.cuda import CudaOps

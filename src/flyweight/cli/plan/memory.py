@@ -183,7 +183,7 @@ def measure_use(planner: MemoryPlanner, use: PlannedUse) -> dict[str, int]:
 
 def open_planner(settings: Settings, draft: str | None = None) -> MemoryPlanner:
     """A planner of a model, and of its draft model, whose headers are read here."""
-    from flyweight.build import choose_backend
+    from flyweight.backends import choose_backend
     from flyweight.plan.machine import measure_resident, read_machine
     from flyweight.planning.memory import MemoryPlanner
 

@@ -56,7 +56,7 @@ def quant(
 
 
 def open_ops(settings: Settings) -> Ops:
-    from flyweight.build import choose_backend
+    from flyweight.backends import choose_backend
 
     return choose_backend(settings, 1)
 

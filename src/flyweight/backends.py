@@ -1,0 +1,61 @@
+"""The op table that settings request, and the machine as it sees it.
+
+Invariant: a backend's packages are imported only where it is requested.  Knows no model.
+"""
+
+from flyweight.config import Settings
+from flyweight.describe import choose_activations
+from flyweight.errors import ConfigError
+from flyweight.ops.base import Ops
+from flyweight.plan.machine import Machine, read_machine
+
+
+def choose_backend(settings: Settings, cores: int) -> Ops:
+    """The requested op table: native kernels, or the NumPy reference."""
+    if settings.backend == "reference":
+        from flyweight.ops.reference import ReferenceOps
+
+        return ReferenceOps(settings.activations)
+    if settings.backend == "cuda":
+        return _make_cuda(settings)
+    from flyweight.ops.cpu import CpuOps
+
+    return CpuOps(settings.threads or cores, settings.isa, settings.activations)
+
+
+def _make_cuda(settings: Settings) -> Ops:
+    """The CUDA backend."""
+    try:
+        from flyweight.ops.cuda import CudaOps
+        from flyweight.ops.cuda.device import find_device
+        from flyweight.ops.cuda.kv import check_stored
+    except (ImportError, OSError) as missing:
+        raise ConfigError(
+            _describe_missing(missing),
+            "backend",
+            value="cuda",
+            hint="pip install 'flyweight[cuda]', or backend = cpu",
+        ) from missing
+    if settings.kv_cache_dtype != "auto":
+        check_stored(settings.kv_cache_dtype)  # before anything is loaded
+    return CudaOps(
+        str(find_device()),
+        choose_activations(settings),
+        deterministic=settings.deterministic is True,
+        graphs=not settings.enforce_eager,
+    )
+
+
+def _describe_missing(missing: ImportError | OSError) -> str:
+    """Why torch or Triton cannot be imported: not installed, or a library of theirs is missing."""
+    if isinstance(missing, ModuleNotFoundError):
+        return f"needs {missing.name}, which is not installed"
+    first = str(missing).partition("\n")[0]
+    return f"needs torch and triton, which cannot be imported: {first}"
+
+
+def read_place(ops: Ops) -> Machine:
+    """The cores of this machine, and the memory that the backend computes in."""
+    here = read_machine()
+    memory = ops.read_memory()
+    return here if memory is None else Machine(here.cores, *memory, device=True)

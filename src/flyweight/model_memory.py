@@ -1,0 +1,117 @@
+"""The memory plan of a model under settings, and the scheduler's limits that follow from it.
+
+Invariant: nothing is allocated, and no tensor is read.
+"""
+
+import os
+
+from flyweight.config import LEAST_MODEL_LEN, Limits, Settings
+from flyweight.describe import LoadListener, count_allowed_bytes
+from flyweight.engine.grammars import LIVE_BYTES
+from flyweight.errors import ConfigError
+from flyweight.ops.base import Ops
+from flyweight.plan.machine import Machine, measure_anonymous
+from flyweight.plan.memory import MemoryPlan, Needs, Sizing, count_server_bytes, plan_memory
+from flyweight.sampling.grammar import compiler_nbytes
+from flyweight.spec import ModelSpec, WeightPlan
+from flyweight.weights.checkpoint import Checkpoint
+from flyweight.weights.load import list_slot_kinds
+
+
+def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
+    """What a model needs of memory."""
+    return Needs.of(spec, list_slot_kinds(checkpoint, plan), ops)
+
+
+def make_memory_plan(
+    settings: Settings, needs: Needs, here: Machine, *, served: bool = False
+) -> MemoryPlan:
+    """The memory plan at the requested context, or at the longest that fits, up to the model's; of
+    a `served` model with grammars and the processes of its server.
+    """
+    held, vocab = here.held, needs.spec.vocab
+    others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
+    length = settings.max_model_len or find_context(needs)
+    kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+    blocks = settings.blocks or _count_bought_blocks(settings, needs, kv_dtype)
+    if blocks:
+        length = min(length, blocks * settings.block_size)
+    sizing = Sizing(
+        max_model_len=length,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        kv_dtype=kv_dtype,
+        threads=settings.threads or here.cores,
+        draft_tokens=settings.draft_tokens,
+        draft_probs=settings.speculation is not None and settings.speculation.probs,
+        scored=settings.prompt_logprob_rows,
+        blocks=blocks,
+        grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
+        server=count_server_bytes(vocab) if served else 0,
+        scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
+        on_gpu=here.device,
+    )
+    least = length if settings.max_model_len else LEAST_MODEL_LEN
+    allowed = count_allowed_bytes(settings, here, held + others)
+    return plan_memory(needs, sizing, (held, allowed), least)
+
+
+def find_context(needs: Needs) -> int:
+    """The longest context of a model, within the positions that its draft model has learned."""
+    draft = needs.draft
+    most = draft.spec.positions if draft is not None else 0
+    return min(needs.spec.context, most) if most else needs.spec.context
+
+
+def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int:
+    """K/V blocks, of both models where there is a draft model, for kv_cache_memory_bytes; 0 where
+    they have no limit of their own.
+    """
+    if not settings.kv_cache_memory_bytes:
+        return 0
+    both = [needs] if needs.draft is None else [needs, needs.draft]
+    block = sum(one.count_block(settings.block_size, kv_dtype)[0] for one in both)
+    least = -(-(settings.max_model_len or 1) // settings.block_size)
+    blocks = settings.kv_cache_memory_bytes // block
+    if blocks < least:
+        raise ConfigError(
+            f"hold {blocks} blocks of {block} bytes, less than one sequence",
+            "kv_cache_memory_bytes",
+            value=settings.kv_cache_memory_bytes,
+            hint=f"nearest valid: {least * block}",
+        )
+    return blocks
+
+
+def judge_length(settings: Settings, spec: ModelSpec, tell: LoadListener) -> None:
+    wanted = settings.max_model_len
+    if wanted is None or wanted <= spec.context:
+        return
+    if spec.positions:
+        raise ConfigError(
+            f"is above the {spec.positions} positions this model has learned",
+            "max_model_len",
+            value=wanted,
+            hint=f"nearest valid: {spec.positions}",
+        )
+    tell.warn(
+        f"max_model_len = {wanted} is above the {spec.context} tokens the model was made for; "
+        "quality may fall beyond them"
+    )
+
+
+def make_limits(settings: Settings, memory: MemoryPlan, vocab: int) -> Limits:
+    """The scheduler's limits under a memory plan."""
+    return Limits(
+        max_model_len=memory.sizing.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        blocks=memory.blocks,
+        prefix_caching=settings.enable_prefix_caching and settings.kv_cache,
+        max_chunk=settings.long_prefill_token_threshold or None,
+        draft_tokens=settings.draft_tokens,
+        scored=settings.prompt_logprob_rows,
+        vocab=vocab,
+    )
