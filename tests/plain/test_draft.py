@@ -1,6 +1,7 @@
 """Prompt lookup against a search that looks everywhere."""
 
 import time
+from array import array
 
 import pytest
 from hypothesis import given
@@ -78,7 +79,7 @@ def test_min_above_max_is_refused(most: int, least: int) -> None:
 
 def test_long_texts_cost_no_more() -> None:
     """A step on 200,000 tokens, all alike (the longest chain there is), under a millisecond."""
-    drafter, tokens = NgramDrafter(), [3, 4] * 100_000
+    drafter, tokens = NgramDrafter(), array("i", [3, 4] * 100_000)
     drafter.propose([DraftRequest("a", tokens, (), 4)])
     batches = []
     for _ in range(5):  # of processor time, the least: whoever is next to us takes some of a core's

@@ -95,6 +95,15 @@ class Drafter(Protocol):
         ...
 
 
+class TextOnlyDrafter:
+    """The part of a `Drafter` that learns nothing of steps: the text is in the requests."""
+
+    taps: tuple[int, ...] = ()
+
+    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
+        """Nothing to learn; not called where it is this one."""
+
+
 @runtime_checkable
 class StoringDrafter(Drafter, Protocol):
     """A drafter with K/V of its own in the target's blocks.  A request's limit is within the slots

@@ -1,38 +1,31 @@
 """Prompt lookup (Saxena, 2023): proposes what followed the same few tokens earlier in the text.
 
 Invariant: the draft follows the longest earlier match of the text's last `prompt_lookup_max` down
-to `prompt_lookup_min` tokens, the latest such match among equals.  Work per step does not grow with
-the text: each sequence keeps chains of positions that share their last few tokens.
+to `prompt_lookup_min` tokens, the latest such match among equals; of matches of the shortest
+length, the newest WALK are looked at.  Nothing is kept of a text: an index would cost a request
+more than it saves, unless its answer has a thousand tokens.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
 
-from flyweight.draft.drafter import Draft, DraftRequest
+import numpy as np
+
+from flyweight.draft.drafter import Draft, DraftRequest, TextOnlyDrafter
 from flyweight.draft.methods import DrafterParts
 from flyweight.errors import ConfigError
 from flyweight.speculation import SpeculationConfig
-from flyweight.wire import Batch, Tensor
+from flyweight.wire import I32
 
-WALK = 256  # matches looked at per step; only text that repeats itself more than that is cut short
-
-
-@dataclass(slots=True)
-class NgramIndex:
-    """Where each run of `prompt_lookup_min` tokens last ended, and before[end]: the time before."""
-
-    latest: dict[tuple[int, ...], int] = field(default_factory=dict)
-    before: list[int] = field(default_factory=list)  # [known]; 0 ends a chain
+NEAR = 1024  # tokens in which text that repeats itself mostly finds the longest match
+WALK = 256  # matches looked at; only text that repeats itself more than that is cut short
 
 
 def make_drafter(config: SpeculationConfig, parts: DrafterParts) -> "NgramDrafter":
     return NgramDrafter(**config.options)
 
 
-class NgramDrafter:
+class NgramDrafter(TextOnlyDrafter):
     """A `Drafter` that needs no model.  Raises `ConfigError` when min is below 1 or above max."""
-
-    taps = ()
 
     def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 2) -> None:
         if not 1 <= prompt_lookup_min <= prompt_lookup_max:
@@ -44,54 +37,52 @@ class NgramDrafter:
                 hint=f"nearest valid: {max(1, min(prompt_lookup_min, prompt_lookup_max))}",
             )
         self._max, self._min = prompt_lookup_max, prompt_lookup_min
-        self._chains: dict[Hashable, NgramIndex] = {}
-
-    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Nothing to learn: the text is in the requests."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        return [self._propose(request) for request in requests]
+        return [self._propose(request.tokens, request.limit) for request in requests]
 
     def forget(self, id: Hashable) -> None:
-        self._chains.pop(id, None)
+        """Nothing is kept."""
 
-    def _propose(self, request: DraftRequest) -> Draft:
-        chains = self._chains.setdefault(request.id, NgramIndex())
-        self._extend(chains, request.tokens)
-        end = self._match(chains, request.tokens)
+    def _propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        text = np.asarray(tokens, np.int32)
+        end = find_near(text, self._max) or find_match(text, self._max, self._min)
         if end == 0:
             return Draft(())
-        period = len(request.tokens) - end  # past the text's end the draft continues from itself
-        return Draft(tuple(request.tokens[end + i % period] for i in range(request.limit)))
+        draft = tuple(tokens[end : end + limit])
+        if len(draft) < limit:  # past the text's end the draft continues from itself
+            period = len(tokens) - end
+            draft = tuple(draft[i % period] for i in range(limit))
+        return Draft(draft)
 
-    def _extend(self, chains: NgramIndex, tokens: Sequence[int]) -> None:
-        """Files every position that has a next token; the last one waits until it has."""
-        for end in range(len(chains.before), len(tokens)):
-            before = 0
-            if end >= self._min:
-                run = tuple(tokens[end - self._min : end])
-                before = chains.latest.get(run, 0)
-                chains.latest[run] = end
-            chains.before.append(before)
 
-    def _match(self, chains: NgramIndex, tokens: Sequence[int]) -> int:
-        """Where the best earlier match of the text's last tokens ends; 0 when there is none."""
-        end = chains.latest.get(tuple(tokens[-self._min :]), 0) if len(tokens) >= self._min else 0
-        best, longest = 0, 0
-        for _ in range(WALK):
-            if end == 0 or longest == self._max:
-                break
-            length = self._count_common(tokens, end)
-            if length > longest:
-                best, longest = end, length
-            end = chains.before[end]
-        return best
+def find_near(text: I32, most: int) -> int:
+    """Where a match of the last `most` tokens ends, if it is near; 0 when there is none."""
+    near = text[-NEAR:].tobytes()
+    wanted, stop = near[-4 * most :], len(near) - 4
+    at = near.rfind(wanted, 0, stop)
+    while at % 4 and at > 0:  # within a token
+        at = near.rfind(wanted, 0, at + 4 * most - 1)
+    if at < 0 or len(text) <= most:
+        return 0
+    return max(0, len(text) - NEAR) + at // 4 + most
 
-    def _count_common(self, tokens: Sequence[int], end: int) -> int:
-        """How many tokens before `end` equal the text's last ones, up to max; min are known to."""
-        length, last = self._min, len(tokens)
-        while (
-            length < min(self._max, end) and tokens[end - 1 - length] == tokens[last - 1 - length]
-        ):
-            length += 1
-        return length
+
+def find_match(text: I32, most: int, least: int) -> int:
+    """Where the best earlier match of a text's last tokens ends; 0 when there is none."""
+    total = len(text)
+    if total <= least:
+        return 0
+    ends = np.flatnonzero(text[least - 1 : total - 1] == text[-1]) + least
+    for back in range(2, least + 1):
+        if not ends.size:
+            return 0
+        ends = ends[text[ends - back] == text[-back]]
+    ends = ends[-WALK:]
+    for back in range(least + 1, most + 1):
+        longer = ends[np.searchsorted(ends, back) :]  # those with so many tokens before them
+        longer = longer[text[longer - back] == text[-back]]
+        if not longer.size:
+            break
+        ends = longer
+    return int(ends[-1]) if ends.size else 0

@@ -9,14 +9,13 @@ At most MOST_TOKENS tokens of earlier answers are held, all tenants together.
 
 from array import array
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.drafter import Draft, DraftRequest, TextOnlyDrafter
 from flyweight.draft.methods import DrafterParts
 from flyweight.draft.suffixes import MOST_ENDS, SuffixIndex
 from flyweight.speculation import SpeculationConfig
-from flyweight.wire import Batch, Tensor
 
 MOST_TOKENS = 1 << 18
 END = -1  # after each stored answer
@@ -67,18 +66,13 @@ class AnswerGeneration:
     requests: int = 0
 
 
-class SuffixDrafter:
+class SuffixDrafter(TextOnlyDrafter):
     """A `Drafter` that needs no model."""
-
-    taps = ()
 
     def __init__(self, rules: SuffixRules | None = None) -> None:
         self.rules = rules or SuffixRules()
         self._live: dict[Hashable, tuple[LiveText, tuple[str, str]]] = {}
         self._generations = [AnswerGeneration()]  # the newest first, two at most
-
-    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Nothing to learn: the text is in the requests."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [Draft(self._propose(request)) for request in requests]
