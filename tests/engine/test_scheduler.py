@@ -130,6 +130,37 @@ def test_the_last_in_rank_is_preempted_and_comes_back():
     assert seen and set(seen) == {"a"}
 
 
+def test_blocks_of_rejected_drafts_are_free_again():
+    s = scheduler(block_size=2, draft_tokens=6)
+    s.add(request("a", 3, 9))
+    commit(s, s.schedule())
+    (seq,) = s.running
+    seq.draft = [7] * 6
+    plan = s.schedule()
+    assert shape(plan) == [("a", 3, 7)] and len(seq.table.blocks) == 5
+    commit(s, plan)  # only the first row's token is accepted
+    assert len(seq.tokens) == 5 and len(seq.table.blocks) == 3
+    s.pool.check_integrity([seq.table])
+
+
+def test_drafts_take_no_block_that_another_sequence_needs_next():
+    s = scheduler(block_size=2, blocks=6, draft_tokens=6)
+    s.add(request("a", 3, 9))
+    s.add(request("b", 3, 9))
+    commit(s, s.schedule())
+    a, _ = s.running
+    a.draft = [7] * 6
+    plan = s.schedule()  # two blocks are free, and two sequences may each need one
+    assert shape(plan) == [("a", 3, 1), ("b", 3, 1)]
+    commit(s, plan)
+    a.draft = [7] * 6
+    plan = s.schedule()
+    assert shape(plan) == [("a", 4, 1), ("b", 4, 1)] and not plan.preempted
+    commit(s, plan)
+    a.draft = [7] * 6
+    assert shape(s.schedule()) == [("a", 5, 1), ("b", 5, 1)]  # of its own block it may use all
+
+
 def test_drafts_give_way_to_other_sequences():
     s = scheduler(max_num_batched_tokens=3)
     for id in "abc":

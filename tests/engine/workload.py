@@ -192,9 +192,8 @@ class Harness:
         self.scheduler = self.parts.scheduler(limits, pool, clock=self._clock)
         runner = MockRunner(limits.blocks, limits.block_size)
         self.engine = Engine(self.scheduler, runner, self._drafter(), EngineMetrics(), ("x",))
-        self.now = 0.0
         self.crowds = random.Random(self.work.seed)
-        self.skipped = False  # decodes skipped the newest plan
+        self.now, self.skipped = 0.0, False  # whether decodes skipped the newest plan
         self.tenant: dict[int, tuple[str, str]] = {}
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
@@ -208,8 +207,7 @@ class Harness:
         """Runs to the end.  The oldest sequence advances in every step, or every second one: that
         bounds them.
         """
-        work = self.work
-        last = max([*work.arrivals, *work.aborts])
+        work, last = self.work, max([*self.work.arrivals, *self.work.aborts])
         bound = (
             last
             + 1
@@ -224,12 +222,14 @@ class Harness:
                 self._abort(id, index)
             for request in work.arrivals.get(step, ()):
                 self.engine.add(request)
-            before = self.engine.metrics.computed
-            busy = self.engine.busy
+            before, busy = self.engine.metrics.computed, self.engine.busy
             for event in self.engine.step():
                 self._take(event)
             require(not busy or self.engine.metrics.computed > before, "a step without progress")
             self._check_pool()
+            size, live = work.limits.block_size, self.scheduler.running
+            needed = [(len(s.table.blocks) - 1) * size < len(s.tokens) for s in live]
+            require(all(needed), "blocks beyond the known tokens")
             step += 1
         self._check_end()
 

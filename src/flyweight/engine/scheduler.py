@@ -67,6 +67,7 @@ class Scheduler(LiveSequences):
                 seq.mu = seq.mu if out.mu is None else out.mu
                 seq.tokens.extend(out.tokens)
                 seq.computed = len(seq.tokens) - 1
+                self.pool.trim(seq.table, len(seq.tokens))  # what rejected drafts took
                 seq.first, seq.last = seq.first or now, now
                 events.append(make_event(seq, out, finish))
             else:
@@ -125,13 +126,8 @@ class Scheduler(LiveSequences):
         """Plans the next token, and draft tokens as far as budget and blocks allow; returns the
         tokens used.
         """
-        start, count = seq.computed, 1 + min(len(seq.draft), spare)
-        stop, runs = start + count, list[Run]()
-        if seq.parents is not None and count > 1:
-            runs = split_runs(seq.parents[: count - 1])
-            stop = start + 1 + runs[0].stop
-            if not self._has_branch_blocks(seq, stop, runs):
-                count, runs = stop - start, []  # the trunk alone
+        start = seq.computed
+        count, stop, runs = self._fit_draft(seq, spare)
         while self.pool.count_needed(seq.table, start, stop) > len(self.pool.free):
             if count > 1:
                 count, stop, runs = 1, start + 1, []  # drafts never preempt a sequence
@@ -145,6 +141,23 @@ class Scheduler(LiveSequences):
         plan.add(seq, start, count, copy, count)
         seq.in_flight = True
         return count
+
+    def _fit_draft(self, seq: Sequence, spare: int) -> tuple[int, int, list[Run]]:
+        """The tokens to compute, the position after those in the sequence's own blocks, and the
+        runs of a tree.  Drafts take free blocks as long as one is left for each running sequence.
+        """
+        start, count = seq.computed, 1 + min(len(seq.draft), spare)
+        if count > 1 and seq.parents is not None:
+            runs = split_runs(seq.parents[: count - 1])
+            stop = start + 1 + runs[0].stop
+            if self._has_branch_blocks(seq, stop, runs):
+                return count, stop, runs
+            count = stop - start  # the trunk alone
+        need = self.pool.count_needed(seq.table, start, start + count)
+        if need and need + len(self.running) > len(self.pool.free):
+            held = len(seq.table.blocks) * self.pool.block_size - start
+            count = min(count, max(1, held))
+        return count, start + count, []
 
     def _has_branch_blocks(self, seq: Sequence, stop: int, runs: Seq[Run]) -> bool:
         """Whether a tree's branches find blocks, one more being left for each running sequence."""

@@ -132,6 +132,12 @@ class BlockPool:
             blocks.append(self._take())
         return copy
 
+    def trim(self, table: Table, stop: int) -> None:
+        """Gives up the blocks beyond the one of position `stop` - 1; no later position is valid."""
+        needed = -(-stop // self.block_size)
+        while len(table.blocks) > needed:
+            self._drop(table.blocks.pop())
+
     def branch(self, table: Table, first: int, stop: int) -> Table:
         """A table that shares the blocks before the one with position `first`, and has its own from
         there to `stop`.
