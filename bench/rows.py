@@ -62,7 +62,8 @@ class RowsBench:
             found.checkpoint, found.plan, found.spec, "int8", loaded.memory.sizing.kv_dtype
         )
         engine = cast(Any, loaded.engine)
-        self.drafter = engine.drafts.drafter = FixedDrafter()
+        self.drafter = FixedDrafter()
+        engine.drafts.calls.use(self.drafter)
         self.rows, self.spent = rows, dict.fromkeys(PARTS, 0.0)
         for owner, name, part in (
             (engine.runner.model, "compute_hidden", "layers"),

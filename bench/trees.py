@@ -88,7 +88,7 @@ def main() -> None:
         max_model_len=max(depths) + 3 * args.rounds + 100,
     )  # fmt: skip
     drafter = WrongDrafter(parents)
-    cast(Any, llm.loaded.engine).drafts.drafter = drafter
+    cast(Any, llm.loaded.engine).drafts.calls.use(drafter)
     around = Surroundings.here()
     print(f"{around.cpu}, {around.cores} cores, {llm.loaded.isa}; {around.commit}")
     print(f"a tree of {len(parents)} tokens with {branches} branches\n")

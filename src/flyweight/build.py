@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.backends import choose_backend, read_place
-from flyweight.backends import choose_backend, read_place
-from flyweight.model_memory import judge_length, make_limits, make_memory_plan, measure_needs
 from flyweight.config import Limits, PackedCacheSettings, Settings
 from flyweight.describe import (
     LoadListener,
@@ -124,7 +122,7 @@ def build(
     draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, held)
-    engine.drafts.on_end = runner.stop_taps
+    engine.drafts.calls.on_end = runner.stop_taps
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()

@@ -198,7 +198,7 @@ def test_trees_of_drafts_change_nothing(folder: Path, llm: LLM) -> None:
             return right[index][len(ask.tokens) :]
 
         likely = sorted({token for text in right for token in text})
-        engine.drafts.drafter = TreeDrafter(find_right, likely)
+        engine.drafts.calls.use(TreeDrafter(find_right, likely))
         other = guessing.generate("A", params)[0]
         assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
         assert [c.logprobs for c in one.outputs] == [c.logprobs for c in other.outputs]

@@ -50,7 +50,7 @@ def test_many_texts_are_those_without_drafts(at_length: bool) -> None:
         more = {"max_num_seqs": seqs, "draft_tokens": tokens}
         guessing = LLM(**{**settings, **more})
         engine = guessing.loaded.engine
-        engine.drafts.drafter = TreeDrafter(find_right, range(200, 260))
+        engine.drafts.calls.use(TreeDrafter(find_right, range(200, 260)))
         found = guessing.generate(prompts, params, use_tqdm=False)
         for one, other in zip(plain, found, strict=True):
             assert one.outputs == other.outputs, one.prompt

@@ -204,7 +204,7 @@ def test_no_token_changes(
     assert kept[0] > 0 or (method, limits) == ("eagle", NARROW)  # few of its drafts are right
     assert bool(found.preempted) == (limits is NARROW)
     assert bool(found.cached) == limits.prefix_caching
-    assert not found.drafting_ended and not engine.drafts.ended
+    assert not found.drafting_ended and not engine.drafts.calls.ended
 
 
 def test_a_tree_accepts_more_than_its_chain(model: Decoder, folder: Path) -> None:

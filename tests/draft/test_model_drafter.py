@@ -126,7 +126,7 @@ class ChangingDepths(FullDrafts):
         super().__init__()
         self.rng = np.random.default_rng(3)
 
-    def end(self, shape: object) -> bool:
+    def end(self, shape: object, ended: float, now: float) -> bool:
         return bool(self.rng.random() < 0.8)
 
     def choose(self, seqs: Sequence[DraftCandidate], batch: int) -> list[DraftDepth]:
@@ -167,7 +167,7 @@ def test_tokens_are_computed_once(target, monkeypatch) -> None:
         return compute(self, batch, kv, rows, *more)
 
     made = drafting(target, target)
-    layers = made.drafts.drafter.layers
+    layers = made.drafts.calls.drafter.layers
     monkeypatch.setattr(Decoder, "compute_hidden", count)
     answers(made, [request("a", range(30), 26, temperature=0.9, seed=1)])
     assert made.metrics.steps == 6  # 1 + 5 * 5 tokens

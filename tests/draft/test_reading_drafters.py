@@ -62,4 +62,4 @@ def test_one_that_fails_to_read_drafts_no_more_for_its_requests() -> None:
         tokens = tuple(make_prompts(3)[i])
         drain(engine, [Request(f"r{i}", tokens, params, max_tokens=6, seed=0)])
     assert drafter.drafted == {"r0", "r2"}
-    assert engine.drafts.drafter is not None
+    assert engine.drafts.calls.drafter is not None

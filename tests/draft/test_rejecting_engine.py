@@ -75,7 +75,7 @@ def test_an_engines_texts_have_the_same_distribution(target, options) -> None:
     plain = answers(engine(target, max_num_seqs=64), ask(400, options))
     made = rejecting(target, random_model(CpuOps(2), "q8_0", seed=1), max_num_seqs=64)
     found = answers(made, ask(400, options))
-    assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.ended
+    assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.calls.ended
     assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
 
 
@@ -131,7 +131,7 @@ def test_texts_of_a_grammar_have_the_same_distribution(target) -> None:
     for one in (plain, made):
         one.grammars._make = AnyAllowed
         texts.append(count_texts(answers(one, asked).values()))
-    assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.ended
+    assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.calls.ended
     assert compare_samples(*texts) > LEAST
 
 
@@ -144,7 +144,7 @@ def test_drafts_that_end_at_unmapped_tokens_change_no_distribution(target) -> No
     plain = answers(engine(target, max_num_seqs=64), ask(400, options))
     made = rejecting(target, target, ids, max_num_seqs=64)
     found = answers(made, ask(400, options))
-    assert made.metrics.accepted > 50 and not made.drafts.ended
+    assert made.metrics.accepted > 50 and not made.drafts.calls.ended
     assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
 
 

@@ -214,4 +214,4 @@ def test_texts_are_the_same(target, truth, mix: str) -> None:
     again = made.metrics.accepted - first.accepted
     assert again > 100 and again > first.accepted
     assert made.metrics.accepted < made.metrics.proposed
-    assert not made.drafts.ended and made.drafts.drafter is not None
+    assert not made.drafts.calls.ended and made.drafts.calls.drafter is not None

@@ -84,7 +84,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: bo
 
 PLACES = ["scheduler.schedule", "runner.submit", "runner.wait", "_verify", "scheduler.commit",
           "scheduler._finish", "beams.finish", "pooling.finish", "pooling.take", "metrics.count",
-          "_forget", "drafts.propose", "drafts.drafter.propose"]  # fmt: skip
+          "_forget", "drafts.propose", "drafts.calls.drafter.propose"]  # fmt: skip
 
 
 @pytest.mark.parametrize("after", [False, True])

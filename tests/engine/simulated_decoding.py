@@ -30,6 +30,16 @@ def compute_bound(seqs: int, rows: int) -> float:
     return 0.004 + 0.006 * rows
 
 
+def wide(seqs: int, rows: int) -> float:
+    """A step on a GPU: 64 rows take hardly longer than one."""
+    return 0.020 + 0.0001 * min(rows, 64) + 0.0004 * max(0, rows - 64)
+
+
+def tiny(seqs: int, rows: int) -> float:
+    """A step of a model of a few megabytes, of which a call of the drafter is a tenth."""
+    return 0.00025 + 0.00002 * rows
+
+
 @dataclass
 class SimulatedDecoding:
     """`batch` is how many sequences decode at each step; each draft has all tokens that are
@@ -45,15 +55,14 @@ class SimulatedDecoding:
     most: int = 10
     now: float = 0.0
     verified: list[int] = field(default_factory=list)  # draft tokens, by step
+    drafted: list[list[int]] = field(default_factory=list)  # the depth of each draft, by step
     calls: int = 0  # calls of the drafter
     texts: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(5)
         self.depths: dict[int, int] = {}
-
-    def clock(self) -> float:
-        return self.now
+        self.idle = self.passed = self.seqs = 0
 
     def run(self, batches: Sequence[int]) -> float:
         """Steps, each with so many sequences; returns the tokens a second."""
@@ -63,8 +72,10 @@ class SimulatedDecoding:
         return (sum(map(len, self.texts.values())) - before) / (self.now - began)
 
     def step(self, batch: int) -> None:
-        self.limits.begin()
+        if not self.idle:
+            self.limits.begin(self.now)
         rows = produced = 0
+        self.drafted.append([self.depths.get(i, 0) for i in range(batch)])
         for i in range(batch):
             text = self.texts.setdefault(i, [])
             depth = self.depths.pop(i, 0)
@@ -77,12 +88,20 @@ class SimulatedDecoding:
         for i in [i for i in self.texts if i >= batch]:  # these have ended
             self.limits.forget(i)
             del self.texts[i]
-        wanted = self.limits.end(CountedStep(batch, rows, rows, produced))
+        self.end(CountedStep(batch, rows, rows, produced))
+
+    def end(self, shape: CountedStep) -> None:
+        """As `Drafts` does: steps that nothing is wanted for are not looked at."""
+        ended = self.now
         self.now += self.observing
-        if wanted:
-            self.draft(batch)
-        else:
-            self.limits.skip()
+        if self.idle:
+            same = shape.rows == self.seqs
+            self.idle, self.passed = (self.idle - 1, self.passed + 1) if same else (0, 0)
+            return
+        times, self.passed = 1 + self.passed * (shape.rows == self.seqs), 0
+        if self.limits.end(shape._replace(times=times), ended, self.now):
+            self.draft(shape.seqs)
+        self.idle, self.seqs = self.limits.idle, shape.seqs
 
     def draft(self, batch: int) -> None:
         seqs = [DraftCandidate(i, self.texts[i], self.most) for i in range(batch)]
@@ -98,4 +117,4 @@ class SimulatedDecoding:
         if any(draft is not None for draft in drafts):
             self.calls += 1
             self.now += self.drafting
-        self.limits.take(seqs, drafts)
+        self.limits.take(seqs, drafts, self.now)

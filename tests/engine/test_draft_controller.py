@@ -5,19 +5,24 @@ the best fixed depth, and the account it keeps.  All times are the test's; nothi
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from simulated_decoding import Cost, Foresee, SimulatedDecoding, compute_bound, memory_bound
+from simulated_decoding import (
+    Cost,
+    Foresee,
+    SimulatedDecoding,
+    compute_bound,
+    memory_bound,
+    tiny,
+    wide,
+)
 from workload import Harness, workload
 
 from flyweight.engine.acceptance import Acceptance, JudgedDraft
-from flyweight.engine.draft_controller import (
-    DraftController,
-    compare_draft,
-    count_depth,
-)
+from flyweight.engine.draft_controller import DraftController
+from flyweight.engine.draft_evidence import compare_draft, count_depth
 from flyweight.engine.draft_limits import DraftDepth, FullDrafts, OfferedDraft
 from flyweight.engine.step_costs import DecodeCosts
 
@@ -25,23 +30,28 @@ STEPS = 300
 COSTS = (memory_bound, compute_bound)
 
 
-@dataclass
 class FixedDepth(FullDrafts):
     """The same depth always."""
 
-    depth: int
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
 
     def choose(self, seqs, batch):
         return [DraftDepth(self.depth, True) for _ in seqs]
 
 
 def likely(chance: float) -> Foresee:
-    """Every token of a draft is right with that chance; the same for the same place."""
+    """Every token of a text is foreseen with that chance, always the same ones."""
+    rngs: dict[int, random.Random] = {}
+    known: dict[int, list[bool]] = {}
 
     def foresee(seq: int, place: int, tokens: int) -> int:
-        rng = random.Random(seq * 100_003 + place)
+        rng, text = rngs.setdefault(seq, random.Random(seq)), known.setdefault(seq, [])
+        while len(text) < place + tokens:
+            text.append(rng.random() < chance)
         right = 0
-        while right < tokens and rng.random() < chance:
+        while right < tokens and text[place + right]:
             right += 1
         return right
 
@@ -63,9 +73,26 @@ class Lure:
         return 0 if self.sim.limits.depths and self.sim.limits.depths[0].verified else tokens
 
 
-def simulate(foresee: Foresee, cost: Cost, depth: int | None = None, **options: float):
+class AcceptedByChance:
+    """As by rejection sampling: verified tokens are accepted more often than they are those that
+    would have been drawn without a draft.
+    """
+
+    sim: SimulatedDecoding
+
+    def __init__(self, equal: float, accepted: float) -> None:
+        self.looked, self.verified = likely(equal), likely(accepted)
+
+    def __call__(self, seq: int, place: int, tokens: int) -> int:
+        verified = self.sim.limits.depths[seq].verified
+        return (self.verified if verified else self.looked)(seq, place, tokens)
+
+
+def simulate(
+    foresee: Foresee, cost: Cost, depth: int | None = None, probes: bool = False, **options: float
+):
     sim = SimulatedDecoding(FullDrafts(), foresee, cost, **options)
-    sim.limits = DraftController(sim.most, sim.clock) if depth is None else FixedDepth(depth)
+    sim.limits = DraftController(sim.most, probes) if depth is None else FixedDepth(depth)
     return sim
 
 
@@ -97,23 +124,67 @@ def test_nor_where_drafts_are_right_until_they_are_verified(cost: Cost, batch: i
     assert with_drafts / simulate(likely(0), cost, 0).run([batch] * STEPS) >= 0.98
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("cost", [memory_bound, wide])
+def test_probes_find_what_is_accepted_more_often_than_it_is_equal(batch: int, cost: Cost) -> None:
+    found = {}
+    for probes in (False, True):
+        work = AcceptedByChance(0.0, 0.8)
+        work.sim = sim = simulate(work, cost, probes=probes, drafting=0.002)
+        sim.run([batch] * 150)
+        began = sim.now
+        sim.run([batch] * 150)
+        tokens = sum(expect(0.8, k) for step in sim.drafted[150:] for k in step)
+        found[probes] = tokens / (sim.now - began)
+    best = find_best_speed(0.8, batch, cost, 0.002)
+    assert found[True] >= 0.9 * best and found[False] < 0.7 * best
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("batch", [1, 16])
+def test_probes_cost_little_where_nothing_is_accepted(batch: int, cost: Cost) -> None:
+    without = simulate(likely(0), cost, 0, drafting=0.002).run([batch] * STEPS)
+    sim = simulate(likely(0), cost, probes=True, drafting=0.002, noise=0.05)
+    assert sim.run([batch] * STEPS) >= 0.98 * without and any(sim.verified)
+
+
 def test_nor_where_every_call_of_the_drafter_is_slow() -> None:
     """A draft model may take half a step."""
     assert measure_gain(likely(0.1), memory_bound, [1] * STEPS, drafting=0.015) >= 0.98
 
 
-@pytest.mark.parametrize(
-    ("chance", "batch", "least"),
-    [(1.0, 1, 0.97), (1.0, 4, 0.97), (1.0, 16, 0.97), (0.95, 1, 0.95), (0.8, 1, 0.88),
-     (0.8, 4, 0.92), (0.6, 1, 0.92), (0.3, 1, 0.92)],
-)  # fmt: skip
-def test_it_is_close_to_the_best_fixed_depth(chance: float, batch: int, least: float) -> None:
-    work = likely(chance)
-    best = max(
-        simulate(work, memory_bound, k).run([batch] * STEPS) for k in (0, 1, 2, 3, 4, 6, 8, 10)
+def expect(chance: float, depth: int) -> float:
+    """Tokens that a draft of so many gives on average, the model's own one included."""
+    return sum(chance**i for i in range(depth + 1))
+
+
+def find_best_speed(chance: float, batch: int, cost: Cost, drafting: float) -> float:
+    """Tokens a second with the best fixed depth, on average."""
+    return max(
+        batch * expect(chance, k) / (cost(batch, batch * (1 + k)) + drafting * (k > 0))
+        for k in range(11)
     )
-    found = simulate(work, memory_bound, noise=0.05).run([batch] * STEPS)
-    assert found >= least * best
+
+
+WARM_UP = 60  # steps after which the depths are near the best
+
+
+@pytest.mark.parametrize("cost", [memory_bound, compute_bound, wide, tiny])
+@pytest.mark.parametrize("batch", [1, 4, 16, 34])
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.8, 0.95])
+def test_it_is_close_to_the_best_fixed_depth(chance: float, batch: int, cost: Cost) -> None:
+    """After the warm-up at most 10 % below it; never 2 % below off in all where nothing is right.
+    Both sides count what drafts of their depths give on average, so luck has no part.
+    """
+    sim = simulate(likely(chance), cost, noise=0.05)
+    sim.run([batch] * WARM_UP)
+    began = sim.now
+    sim.run([batch] * 240)
+    found = sum(expect(chance, k) for step in sim.drafted[WARM_UP:] for k in step)
+    best = find_best_speed(chance, batch, cost, sim.drafting)
+    assert found / (sim.now - began) >= 0.9 * best
+    if not chance:
+        assert sum(map(len, sim.texts.values())) / sim.now >= 0.98 * batch / cost(batch, batch)
 
 
 def test_it_is_better_than_any_fixed_depth_where_the_text_changes() -> None:
@@ -132,11 +203,29 @@ def test_drafts_stop_with_the_step_at_which_the_batch_grows() -> None:
     sim.run([1] * 100)
     assert sum(sim.verified[-20:]) > 20
     sim.run([16] * 200)
-    assert sum(sim.verified[100:102]) <= 20  # planned before the batch grew, and the step after
+    assert sim.verified[100] <= sim.most  # the draft of the one sequence that ran before
+    assert sum(sim.verified[100:102]) <= sim.most  # more only once some rows were measured
     plain = simulate(likely(0.7), steep, 0)
     assert sim.run([16] * 200) >= 0.98 * plain.run([16] * 200)
     sim.run([1] * 40)
+    assert sum(sim.verified[500:503]) > 0  # as soon as the batch is small again
     assert sum(sim.verified[-20:]) > 20
+
+
+def test_batches_that_change_at_every_step_are_drafted_for() -> None:
+    """Between batches that are known nothing needs to be measured first."""
+    rng, batches = random.Random(3), [34]
+    while len(batches) < 300:
+        batches.append(min(40, max(28, batches[-1] + rng.choice((-2, -1, 0, 1, 2)))))
+    sim = simulate(likely(0.8), wide, noise=0.05)
+    sim.run(batches[:WARM_UP])
+    began, plain = sim.now, 0.0
+    sim.run(batches[WARM_UP:])
+    tokens = sum(expect(0.8, k) for step in sim.drafted[WARM_UP:] for k in step)
+    best = sum(b / find_best_speed(0.8, b, wide, sim.drafting) for b in batches[WARM_UP:])
+    plain = sum(wide(b, b) for b in batches[WARM_UP:])
+    assert sum(batches[WARM_UP:]) / best > 1.3 * sum(batches[WARM_UP:]) / plain
+    assert tokens / (sim.now - began) >= 0.85 * sum(batches[WARM_UP:]) / best
 
 
 def test_a_drafter_that_does_not_pay_is_called_rarely() -> None:
@@ -255,10 +344,11 @@ def test_whatever_is_decided_no_token_changes() -> None:
     found = Counter[str]()
     for seed in range(80):
         work = replace(workload(seed, searches=0.1), guesses="oracle")
-        controller = DraftController(work.limits.draft_tokens, jump(seed))
+        controller = DraftController(work.limits.draft_tokens)
         for name, limits in (("controller", controller), ("any", AnyDepth(seed))):
             harness = Harness(work)
             harness.engine.drafts.limits = limits
+            harness.engine.drafts.calls.timer.clock = jump(seed)
             harness.run()
             found[name] += harness.engine.metrics.accepted
         found["looks"] += controller.totals.looks

@@ -21,7 +21,7 @@ from flyweight.engine.step import StepBudget
 from flyweight.kv.blocks import BlockPool
 from flyweight.types import Request, SamplingParams
 
-LIMITS = Limits(64, 4, 64, 4, 64, draft_tokens=3, vocab=VOCAB)
+LIMITS = Limits(128, 4, 64, 4, 64, draft_tokens=3, vocab=VOCAB)
 BAD = "bad"
 
 
@@ -72,7 +72,7 @@ def run(
     while engine.busy:
         for event in engine.step():
             texts[event.id] += event.tokens
-    assert not engine.drafts.ended
+    assert not engine.drafts.calls.ended
     return texts, engine.metrics
 
 
@@ -177,7 +177,7 @@ def test_a_drafter_that_stalls_ends_drafting_for_its_requests(
         now[0] += taken
 
     engine = make_engine(OnceFailing(where, pass_time))
-    engine.drafts.timer = DrafterTimer(lambda: now[0])
+    engine.drafts.calls.timer = DrafterTimer(lambda: now[0])
     submit = engine.runner.submit
 
     def compute(*given: Any) -> Any:
@@ -208,22 +208,19 @@ class FailingLimits(FullDrafts):
         if where == self.where:
             raise ZeroDivisionError("float division by zero")
 
-    def end(self, shape: CountedStep) -> bool:
+    def end(self, shape: CountedStep, ended: float, now: float) -> bool:
         self._reach("end")
-        return self.where != "skip"
-
-    def skip(self) -> None:
-        self._reach("skip")
+        return True
 
     def choose(self, seqs: Any, batch: int) -> list[DraftDepth]:
         self._reach("choose")
         return super().choose(seqs, batch)
 
-    def take(self, seqs: Any, drafts: Any) -> None:
+    def take(self, seqs: Any, drafts: Any, now: float) -> None:
         self._reach("take")
 
 
-@pytest.mark.parametrize("where", ["end", "skip", "choose", "take"])
+@pytest.mark.parametrize("where", ["end", "choose", "take"])
 def test_limits_that_fail_end_drafting_and_no_step(where, caplog: pytest.LogCaptureFixture) -> None:
     expected, _ = run(None)
     with caplog.at_level(logging.WARNING, "flyweight"):
@@ -255,11 +252,32 @@ def test_a_draft_does_not_survive_a_step_that_its_sequence_skipped() -> None:
 
 
 def test_the_time_of_steps_without_drafts_is_reported() -> None:
-    engine = make_engine(NgramDrafter(2, 1))
-    ticks = count()
-    engine.drafts.limits = controller = DraftController(3, lambda: float(next(ticks)))
-    controller._accounts.looks = -1e9  # nothing is drafted for long
-    engine.add(Request("a", (1, 2, 3), SamplingParams(), max_tokens=12, seed=1))
+    """Of such steps few are timed, and stand for the others; the drafter is not called."""
+    engine = make_engine(drafter := FailingDrafter(raise_error, "never"))
+    engine.drafts.calls.timer.clock = map(float, count()).__next__
+    engine.drafts.limits = controller = DraftController(3)
+    controller.budget.looks = -1e9  # nothing is drafted for long
+    engine.add(Request("a", (1, 2, 3), SamplingParams(), max_tokens=99, seed=1))
+    steps = 0
     while engine.busy:
         engine.step()
+        steps += 1
     assert engine.metrics.decode_us == int(1e6 * controller.totals.seconds) > 0
+    assert controller.costs.step == 1 + 64 and steps == 99
+    assert not drafter.asked
+
+
+def test_a_drafter_that_learns_of_steps_sees_every_one() -> None:
+    seen: list[int] = []
+
+    class Watcher(NgramDrafter):
+        def observe(self, batch: Any, taps: Any) -> None:
+            seen.append(len(batch.tokens))
+
+    engine = make_engine(Watcher(2, 1))
+    engine.drafts.limits = controller = DraftController(3)
+    controller.budget.looks = -1e9
+    engine.add(Request("a", (1, 2, 3), SamplingParams(), max_tokens=99, seed=1))
+    while engine.busy:
+        engine.step()
+    assert seen == [3] + [1] * 98

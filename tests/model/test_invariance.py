@@ -124,7 +124,7 @@ def test_drafts_change_nothing_on_any_target(isa: str) -> None:
         wanted = answers(plain, few)
         ops = CpuOps(3, isa, "int8")
         guessing = engine(random_model(ops, "q8_0"), kv, max_num_batched_tokens=33, draft_tokens=4)
-        guessing.drafts.drafter = NgramDrafter(3, 1)
+        guessing.drafts.calls.use(NgramDrafter(3, 1))
         assert answers(guessing, few) == wanted, kv
         assert 0 < guessing.metrics.accepted < guessing.metrics.proposed
 
@@ -158,7 +158,7 @@ def test_every_way_of_decoding_is_invariant() -> None:
     tight = engine(model, blocks=20)
     assert answers(tight, requested) == wanted and tight.metrics.preempted > 1
     guessing = engine(model, draft_tokens=4)
-    guessing.drafts.drafter = NgramDrafter(2, 1)
+    guessing.drafts.calls.use(NgramDrafter(2, 1))
     assert answers(guessing, requested) == wanted and guessing.metrics.accepted > 0
     for answer in wanted.values():
         pairs = zip(answer.tokens, answer.tokens[1:], strict=False)

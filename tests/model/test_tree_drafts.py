@@ -55,7 +55,7 @@ def propose_trees(
         return tuple(wanted[ask.id].tokens)[len(ask.tokens) - prompts[ask.id[0]] :]  # type: ignore[index]
 
     drafter = TreeDrafter(find_right, range(guessing.runner.model.spec.vocab))
-    guessing.drafts.drafter = drafter
+    guessing.drafts.calls.use(drafter)
 
     def observe(batch: object, taps: object) -> None:
         plan = guessing._plan

@@ -6,10 +6,12 @@ all.  Standard library only; knows no tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 PRIOR = 1.5  # drafts that what is found elsewhere counts as
 ALIKE = 3.0  # the same for what is found at other positions
+HEAVIEST = 1e100  # weight of a draft at which all are made lighter
 
 
 Rates = Sequence[tuple[float, float]]  # by position: that a draft goes on, that its token is right
@@ -41,38 +43,41 @@ class Acceptance:
 
     def __init__(self, most: int, kept: float) -> None:
         self.kept, self.drafts = kept, 0
-        self.wanted = [0.0] * most
-        self.offered = [0.0] * most
-        self.tried = [0.0] * most
-        self.right = [0.0] * most
+        self._weight = 1.0  # of the newest draft: it grows, instead of all others shrinking
+        # the weight of drafts of which so many tokens were wanted, offered, tried, right
+        self._counts = [[0.0] * (most + 1) for _ in range(4)]
 
     def record(self, draft: JudgedDraft) -> None:
         """A draft was compared.  Positions it did not reach lose evidence too: what is known of
         them is as old.
         """
         self.drafts += 1
-        compared, kept = min(draft.tried, draft.right + 1), self.kept
-        for counts, seen in (
-            (self.wanted, draft.wanted),
-            (self.offered, min(draft.wanted, draft.offered)),
-            (self.tried, compared),
-            (self.right, draft.right),
-        ):
-            counts[:seen] = [kept * count + 1.0 for count in counts[:seen]]
-            counts[seen:] = [kept * count for count in counts[seen:]]
+        self._weight /= self.kept
+        wanted, offered, tried, right = self._counts
+        most = len(wanted) - 1
+        wanted[min(draft.wanted, most)] += self._weight
+        offered[min(draft.wanted, draft.offered, most)] += self._weight
+        tried[min(draft.tried, draft.right + 1)] += self._weight
+        right[draft.right] += self._weight
+        if self._weight > HEAVIEST:
+            self._counts = [[one / HEAVIEST for one in counts] for counts in self._counts]
+            self._weight /= HEAVIEST
 
     def list_rates(self, before: Rates | None = None) -> Rates:
         """By position: how likely a draft goes on to there, and its token is right if those before
         are.  A position without evidence is like the request's others, or as it was `before`.
         """
-        tried, right = sum(self.tried), sum(self.right)
+        wanted, offered, tried, right = (count_beyond(counts) for counts in self._counts)
+        prior, like = PRIOR * self._weight, ALIKE * self._weight
+        all_tried, all_right = sum(tried), sum(right)
         found: list[tuple[float, float]] = []
-        for i, (goes_on, likely) in enumerate(before or [(1.0, 0.0)] * len(self.tried)):
-            alike = (right + PRIOR * likely) / (tried + PRIOR)
-            rate = (self.right[i] + ALIKE * alike) / (self.tried[i] + ALIKE)
-            known = self.offered[i - 1] if i else self.wanted[0]
-            longer = (self.offered[i] + PRIOR * goes_on) / (min(known, self.wanted[i]) + PRIOR)
+        known = wanted[0] if wanted else 0.0
+        for i, (goes_on, likely) in enumerate(before or [(1.0, 0.0)] * len(tried)):
+            alike = (all_right + prior * likely) / (all_tried + prior)
+            rate = (right[i] + like * alike) / (tried[i] + like)
+            longer = (offered[i] + prior * goes_on) / (min(known, wanted[i]) + prior)
             found.append((min(1.0, longer), rate))
+            known = offered[i]
         return found
 
     def look_ahead(self, before: Rates | None = None) -> list[DraftOutlook]:
@@ -83,3 +88,10 @@ class Acceptance:
             reach, right = reach * longer, right * rate
             found.append(DraftOutlook(reach, right))
         return found
+
+
+def count_beyond(counts: Sequence[float]) -> list[float]:
+    """By position, the weight of drafts that have a token there."""
+    sums = list(accumulate(reversed(counts[1:])))
+    sums.reverse()
+    return sums

@@ -12,13 +12,15 @@ from typing import NamedTuple, Protocol
 
 class CountedStep(NamedTuple):
     """What a step computed: `seqs` sequences, `rows` tokens, `drawn` of which were drawn from;
-    and the tokens of answers that came of it.
+    and the tokens of answers that came of it.  There were `times` such steps, the last of which
+    was timed.
     """
 
     seqs: int
     rows: int
     drawn: int
     produced: int
+    times: int = 1
 
 
 class DraftCandidate(NamedTuple):
@@ -62,28 +64,27 @@ class DraftTotals:
 
 
 class DraftLimits(Protocol):
-    """How many tokens drafts may have.  Called by `Drafts` around each step."""
+    """How many tokens drafts may have.  Called by `Drafts` around each step, with the time.  After
+    a step nothing is wanted for the next `idle` ones, if they are like it: these are left out.
+    """
 
     totals: DraftTotals
+    idle: int
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
         """A step begins."""
         ...
 
-    def end(self, shape: CountedStep) -> bool:
-        """It ended; whether drafts are wanted for the next."""
+    def end(self, shape: CountedStep, ended: float, now: float) -> bool:
+        """A step ended, and the drafter has seen it now; whether drafts are wanted for the next."""
         ...
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         """A depth for each, of `batch` sequences that decode."""
         ...
 
-    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None]) -> None:
+    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float) -> None:
         """What was offered to each, None where nothing was requested."""
-        ...
-
-    def skip(self) -> None:
-        """Nothing was drafted; the drafter has only seen the step."""
         ...
 
     def measure(self, id: Hashable) -> float | None:
@@ -98,16 +99,18 @@ class FullDrafts:
 
     def __init__(self) -> None:
         self.totals = DraftTotals()
+        self.idle = 0
 
-    def begin(self) -> None: ...
-    def end(self, shape: CountedStep) -> bool:
+    def begin(self, now: float) -> None: ...
+    def end(self, shape: CountedStep, ended: float, now: float) -> bool:
         return True
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         return [DraftDepth(one.limit, True) for one in seqs]
 
-    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None]) -> None: ...
-    def skip(self) -> None: ...
+    def take(
+        self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float
+    ) -> None: ...
     def measure(self, id: Hashable) -> float | None:
         return None
 

@@ -1,4 +1,4 @@
-"""Notices a drafter that stalls.
+"""Times steps, and notices a drafter that stalls.
 
 Invariant: a call is compared with the step before it, so a slow machine is no stall.  Time comes
 from a clock that is given.  Knows no drafter.
@@ -18,13 +18,16 @@ class DrafterTimer:
         self.clock = clock
         self._began = self._step = 0.0
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin(self) -> float:
+        """A step begins, now."""
         self._began = self.clock()
+        return self._began
 
-    def end(self) -> None:
-        """It ended."""
-        self._step = self.clock() - self._began
+    def end(self) -> float:
+        """It ended, now."""
+        now = self.clock()
+        self._step = now - self._began
+        return now
 
     def judge(self, began: float) -> str:
         """What is wrong with a call that began then and ends now; empty if nothing is."""

@@ -1,26 +1,16 @@
 """Speculative decoding: drafts for the next step, and which of their tokens are accepted.
 
-Invariant: a wrong draft costs time, never text, and a drafter that fails ends drafting, nothing
-else.  Knows no concrete drafter.
+Invariant: a wrong draft costs time, never text.  A step of which no draft is wanted costs a few
+attribute reads.  Knows no concrete drafter.
 """
 
-import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from operator import index as to_index
 
-from flyweight.draft.drafter import (
-    Draft,
-    Drafter,
-    DraftRequest,
-    DraftSampling,
-    ReadingDrafter,
-    StatefulDrafter,
-    StoringDrafter,
-)
-from flyweight.draft.tree import cut_tree, follow, put_in_order
+from flyweight.draft.drafter import Drafter, DraftRequest, DraftSampling
+from flyweight.draft.tree import cut_tree, follow
 from flyweight.engine.draft_controller import DraftController
 from flyweight.engine.draft_limits import (
     CountedStep,
@@ -30,67 +20,58 @@ from flyweight.engine.draft_limits import (
     FullDrafts,
     OfferedDraft,
 )
-from flyweight.engine.drafter_timer import DrafterTimer
+from flyweight.engine.drafter_calls import DrafterCalls
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.proposals import DraftProbs
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
 from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
-from flyweight.wire import I32, Batch, Sampled
+from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
-LOG = logging.getLogger("flyweight")
 
 
 class Drafts:
-    """Drafts of one engine.  `places` counts accepted draft tokens by their place in the draft;
-    `limits` decides how many tokens each may have, `ended` are the sequences whose drafter failed.
-    With `probs`, tokens are verified by rejection sampling.  `on_end` is called where drafting ends
-    for all.
+    """Drafts of one engine, from its drafter's `calls`.  `places` counts accepted draft tokens by
+    their place in the draft; `limits` decides how many tokens each may have.  With `probs`, tokens
+    are verified by rejection sampling.
     """
 
     def __init__(
         self, drafter: Drafter | None, scheduler: Scheduler, metrics: EngineMetrics
     ) -> None:
-        self.drafter, self.scheduler, self.metrics = drafter, scheduler, metrics
+        self.calls = DrafterCalls(drafter, scheduler.limits.vocab, metrics)
+        self.scheduler, self.metrics = scheduler, metrics
         self.limits: DraftLimits = FullDrafts()
         self.places: list[int] = []
-        self.stores = isinstance(drafter, StoringDrafter)
-        self.ended: set[Hashable] = set()
-        self.vocab = scheduler.limits.vocab
         self.probs: DraftProbs | None = None
-        self.timer = DrafterTimer()
-        self.on_end: Callable[[], None] = lambda: None
-        self._produced = 0  # tokens, up to the newest step
+        self._produced = 0  # tokens, before the step
+        self._filled = False  # some sequences have drafts
+        self._idle = self._passed = 0  # steps that are not looked at: to come, and since the last
+        self._seqs = 0  # of such a step
 
     def configure(self, config: SpeculationConfig) -> None:
         """Chooses how drafts are limited and verified."""
         if config.adaptive:
-            self.adapt()
+            self.adapt(probes=config.probs)
         if config.verifier == "rejection":
             self.reject()
 
-    def adapt(self) -> None:
+    def adapt(self, *, probes: bool = False) -> None:
         """From now on drafts are limited to what pays."""
-        self.limits = DraftController(self.scheduler.limits.draft_tokens)
+        self.limits = DraftController(self.scheduler.limits.draft_tokens, probes)
 
     def reject(self) -> None:
         """From now on drafts are verified by rejection sampling."""
-        self.probs = DraftProbs(self.vocab)
-
-    def copy(self, moves: tuple[I32, I32] | None) -> None:
-        """Before a step that copies slots: the drafter's states go along."""
-        if moves is not None and isinstance(self.drafter, StatefulDrafter):
-            try:
-                self.drafter.copy_slots(*moves)
-            except Exception as error:
-                self._end_all(error)
+        self.probs = DraftProbs(self.scheduler.limits.vocab)
+        self.calls.take = self.probs.take
 
     def begin(self) -> None:
         """A step begins."""
-        self.timer.begin()
-        self.limits.begin()
+        if not self._idle and self.calls.drafter is not None:
+            self._produced = self.metrics.produced
+            self.limits.begin(self.calls.timer.begin())
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
@@ -119,39 +100,42 @@ class Drafts:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
         it.  Where this fails, the step is done all the same.
         """
-        if self.drafter is None:
+        if self._filled:
+            self._clear()  # those of sequences that skipped the step
+        if self.calls.drafter is None:
             return
-        self._clear()  # those of sequences that skipped the step
+        if self._idle:
+            self._pass(batch, sampled)
+            return
+        ended = self.calls.timer.end()
         try:
-            wanted = self.limits.end(self._describe(batch))
-            self.timer.end()
-            self._observe(self.drafter, batch, sampled)
-            if wanted:
+            self._observe(batch, sampled)
+            shape = self._describe(batch)
+            if self.limits.end(shape, ended, self.calls.timer.clock()):
                 self._fill(cut)
                 self._read_prompts()
-            else:
-                self.limits.skip()
+            self._idle, self._seqs = self.limits.idle, shape.seqs
         except Exception as error:
-            self._end_all(error)
+            self.calls.end_all(error)
+            self._clear()
         totals = self.limits.totals
         self.metrics.decode_us = int(1e6 * totals.seconds)
         self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
 
-    def _observe(self, drafter: Drafter, batch: Batch, sampled: Sampled) -> None:
-        """Lets the drafter see a step.  Where that fails, drafting ends for all sequences that run:
-        whatever it knows of them may be half of it.
+    def _pass(self, batch: Batch, sampled: Sampled) -> None:
+        """A step that is not looked at, unless it is of another shape than the one before: from
+        then on all are.
         """
-        began = self.timer.clock()
-        try:
-            drafter.observe(batch, sampled.taps or {})
-            why = self.timer.judge(began)
-        except Exception as error:
-            why = describe_failure(error)
-        if why:
-            ids: list[Hashable] = [(s.request.id, s.index) for s in self.scheduler.running]
-            self._end(ids, why)
-            for id in ids:
-                drafter.forget(id)
+        self._idle -= 1
+        self._passed += 1
+        if not len(batch.tokens) == len(batch.contexts) == self._seqs:
+            self._idle = self._passed = 0
+        self._observe(batch, sampled)
+
+    def _observe(self, batch: Batch, sampled: Sampled) -> None:
+        if self.calls.observes:
+            ids = [(seq.request.id, seq.index) for seq in self.scheduler.running]
+            self.calls.observe(batch, sampled.taps or {}, ids)
 
     def _fill(self, cut: Cut) -> None:
         """A draft for each sequence about to decode, where one is wanted."""
@@ -162,7 +146,7 @@ class Drafts:
         for seq in decoding:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             id = (seq.request.id, seq.index)
-            if limit > 0 and seq.options.drafts and id not in self.ended:
+            if limit > 0 and seq.options.drafts and id not in self.calls.ended:
                 seqs.append(seq)
                 candidates.append(DraftCandidate(id, seq.tokens, limit))
         depths = self.limits.choose(candidates, len(decoding))
@@ -170,34 +154,24 @@ class Drafts:
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
                 seq.draft, seq.parents = self._keep(seq, draft, cut)
-        self.limits.take(candidates, drafts)
+                self._filled = True
+        self.limits.take(candidates, drafts, self.calls.timer.clock())
 
     def _read_prompts(self) -> None:
-        """Lets a drafter that reads texts by itself read what is computed of prompts.  Where that
-        fails, drafting ends for their sequences.
-        """
-        drafter = self.drafter
-        if not isinstance(drafter, ReadingDrafter):
+        """Lets a drafter that reads texts by itself read what is computed of prompts."""
+        if not self.calls.reads:
             return
-        requests = [
-            replace(made, tokens=seq.tokens[: seq.computed])
-            for seq in self.scheduler.running
-            if 0 < seq.computed < len(seq.tokens) - 1
-            and seq.tokens_left > 1
-            and seq.options.drafts
-            and seq.request.pooling is None
-            and (made := make_draft_request(seq, 0)).id not in self.ended
-        ]
-        if not requests:
-            return
-        began = self.timer.clock()
-        try:
-            drafter.read(requests)
-            why = self.timer.judge(began)
-        except Exception as error:
-            why = describe_failure(error)
-        if why:
-            self._end([request.id for request in requests], why)
+        self.calls.read(
+            [
+                replace(made, tokens=seq.tokens[: seq.computed])
+                for seq in self.scheduler.running
+                if 0 < seq.computed < len(seq.tokens) - 1
+                and seq.tokens_left > 1
+                and seq.options.drafts
+                and seq.request.pooling is None
+                and (made := make_draft_request(seq, 0)).id not in self.calls.ended
+            ]
+        )
 
     def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
         """The part of a draft that is verified.  By rejection sampling, the first token that a
@@ -216,21 +190,22 @@ class Drafts:
         places: list[int] = []
         for place, (seq, depth) in enumerate(zip(seqs, depths, strict=True)):
             limit = depth.tokens
-            if self.stores and limit:
+            if self.calls.stores and limit:
                 limit = self._reserve(seq, limit)
             if limit:
                 places.append(place)
                 requests.append(make_draft_request(seq, limit))
         drafts: list[OfferedDraft | None] = [None] * len(seqs)
-        for place, draft in zip(places, self._call(requests), strict=True):
+        for place, draft in zip(places, self.calls.propose(requests), strict=True):
             drafts[place] = draft
         return drafts
 
     def _describe(self, batch: Batch) -> CountedStep:
-        produced, self._produced = self._produced, self.metrics.produced
         seqs = len(batch.contexts) - batch.branches
+        produced = self.metrics.produced - self._produced
         rows, drawn = len(batch.tokens), len(batch.rows)
-        return CountedStep(seqs, rows, drawn, self._produced - produced)
+        passed, self._passed = self._passed if rows == self._seqs else 0, 0
+        return CountedStep(seqs, rows, drawn, produced, 1 + passed)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """The draft tokens that the sequence has slots for, from its newest token's on, with free
@@ -257,76 +232,23 @@ class Drafts:
     def forget(self, ids: Seq[tuple[str, int]]) -> None:
         """Sequences that ended, or lost their blocks."""
         for id in ids:
-            if self.drafter is not None:
-                try:
-                    self.drafter.forget(id)
-                except Exception as error:
-                    self._end_all(error)
+            self.calls.forget(id)
             self.limits.forget(id)
             if self.probs is not None:
                 self.probs.forget(id)
-            live = self.scheduler.by_id.get(id[0], ())
-            if id in self.ended and all(seq.index != id[1] for seq in live):
-                self.ended.remove(id)
+            self._forget_failure(id)
 
-    def _call(self, requests: Seq[DraftRequest]) -> list[OfferedDraft]:
-        """A draft for each request.  Where the drafter fails, it is called for each request
-        alone, and ends for those that it fails for.
-        """
-        if not requests or self.drafter is None:
-            return []
-        began = self.timer.clock()
-        try:
-            drafts = self.drafter.propose(requests)
-            why = self.timer.judge(began)
-            if why:
-                self._end([request.id for request in requests], why)
-            pairs = zip(requests, drafts, strict=True)
-            return [self._read(draft, request) for request, draft in pairs]
-        except Exception as error:
-            if len(requests) > 1:
-                return [draft for request in requests for draft in self._call([request])]
-            self._end([requests[0].id], describe_failure(error))
-            return [OfferedDraft([])]
-
-    def _read(self, draft: Draft, request: DraftRequest) -> OfferedDraft:
-        """The first tokens of a draft.  Raises for those that the model could not compute."""
-        limit, vocab = request.limit, self.vocab
-        tokens = [to_index(token) for token in draft.tokens[:limit]]
-        if self.probs is not None:
-            self.probs.take(request.id, draft)
-        if tokens and (min(tokens) < 0 or max(tokens) >= vocab):
-            raise ValueError(f"draft tokens {tokens} are not all in 0 to {vocab - 1}")
-        if draft.parents is None:
-            return OfferedDraft(tokens)
-        return OfferedDraft(*put_in_order(tokens, draft.parents[:limit]))
-
-    def _end(self, ids: Seq[Hashable], why: str) -> None:
-        """No more drafts for these sequences."""
-        new = [str(id) for id in ids if id not in self.ended]
-        self.ended.update(ids)
-        if new:
-            many = "sequences" if len(new) > 1 else "sequence"
-            LOG.warning("drafting ends for %s %s: %s", many, ", ".join(new), why)
+    def _forget_failure(self, id: tuple[str, int]) -> None:
+        """A sequence that only lost its blocks stays without drafts."""
+        live = self.scheduler.by_id.get(id[0], ())
+        if id in self.calls.ended and all(seq.index != id[1] for seq in live):
+            self.calls.ended.remove(id)
 
     def _clear(self) -> None:
         for seq in self.scheduler.running:
             if not seq.in_flight:
                 seq.draft, seq.parents = [], None
-
-    def _end_all(self, error: Exception) -> None:
-        """No more drafts; those that are not computed yet are dropped."""
-        self.drafter = None
-        self.metrics.drafting_ended = 1
-        self._clear()
-        self.on_end()
-        LOG.warning("drafting ends for all requests: %s", describe_failure(error))
-
-
-def describe_failure(error: Exception) -> str:
-    """An error on one line, cut."""
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        self._filled = False
 
 
 def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:

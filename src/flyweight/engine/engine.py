@@ -256,7 +256,7 @@ class Engine:
         self.computing = True
         try:
             copies = list_moves(plan, self.scheduler.limits.block_size)
-            self.drafts.copy(copies)
+            self.drafts.calls.copy(copies)
             ticket = self.runner.submit(batch, copies, marks.edits, marks.reads)
             return self.runner.wait(ticket)
         finally:

@@ -18,8 +18,10 @@ LONGEST = 8  # times at most
 CHEAP = 0.03  # of a step: what another row costs while that is unknown
 CHEAP_SHARE = 0.25  # of a row's share of the step, if that is less
 AGED = 6  # steps for which a curve is used
+WIDE = 8  # extra rows from which on a curve is believed to go on as it does
 FINE = 16  # extra rows up to which every number has a figure of its own
 GRAIN = 8  # figures for each doubling beyond
+NEAR = 4  # a batch that was not measured is compared with those that differ by at most 1 / NEAR
 
 
 @dataclass(slots=True)
@@ -47,9 +49,9 @@ class DecodeCosts:
         self._made: dict[int, tuple[int, CostCurve]] = {}
 
     def record(self, seqs: int, rows: int, seconds: float, steps: int = 1) -> float:
-        """A step of `seqs` sequences and `rows` rows took `seconds`, or `steps` of them did on
-        average; returns that without what is too strange to be the step's own, such as another
-        process on its cores.
+        """A step of `seqs` sequences and `rows` rows took `seconds`, as `steps` of them
+        did; returns that without what is too strange to be the step's own, such as another process
+        on its cores.
         """
         self.step += steps
         curve = self._curves.setdefault(seqs, {})
@@ -61,7 +63,7 @@ class DecodeCosts:
             if rows > seqs and self.find_plain(seqs) is not None:
                 known = self.make_curve(seqs)
                 seconds = min(seconds, STRANGEST * (known.cost(rows) + known.doubt(rows)))
-            curve[place] = RowCost(rows, seconds / self._common, 1, self.step)
+            curve[place] = RowCost(rows, seconds / self._common, steps, self.step)
             self._made.pop(seqs, None)
             return seconds
         plain = curve.get(seqs, found)
@@ -70,7 +72,7 @@ class DecodeCosts:
         ratio = seconds / expected
         ratio = min(max(ratio, 1 / STRANGEST), STRANGEST)
         self._common *= average(1.0, ratio, COMMON)
-        found.measured += 1
+        found.measured += steps
         weight = max(OWN, 1 / found.measured)
         found.cost += max(0.0, each) * weight * (rows - found.rows)
         found.cost *= average(1.0, ratio, weight * (1 - COMMON))
@@ -82,42 +84,75 @@ class DecodeCosts:
         """Seconds of a step without drafts; None while that is unknown."""
         found = self._curves.get(seqs, {}).get(seqs)
         if found is None or not found.is_known(self.step):
-            return None
+            return self._guess_plain(seqs)
         return found.cost * self._common
+
+    def _guess_plain(self, seqs: int) -> float | None:
+        """Between what batches a little smaller and a little larger take."""
+        reach = max(1, seqs // NEAR)
+        below = self._find_near(range(seqs - 1, seqs - 1 - reach, -1))
+        above = self._find_near(range(seqs + 1, seqs + 1 + reach))
+        if below is None or above is None:
+            return None
+        each = (above.cost - below.cost) / (above.rows - below.rows)
+        return (below.cost + each * (seqs - below.rows)) * self._common
+
+    def _find_near(self, batches: range) -> RowCost | None:
+        """The first plain cost that is known."""
+        for seqs in batches:
+            found = self._curves.get(seqs, {}).get(seqs)
+            if found is not None and found.is_known(self.step):
+                return found
+        return None
 
     def make_curve(self, seqs: int) -> "CostCurve":
         """The costs of steps of `seqs` sequences, whose plain cost is known; a few steps old."""
         step, made = self._made.get(seqs, (-AGED, None))
         if made is not None and self.step - step < AGED:
             return made
-        points = self._list_known(seqs)
-        widest = max(self._curves, key=lambda n: self._measure_span(n, points[-1].rows))
-        beyond = self._list_known(widest) if widest != seqs else []
-        knots = [(p.rows, p.cost * self._common) for p in points]
-        slope = min(CHEAP, CHEAP_SHARE / seqs) * knots[0][1]
-        if len(beyond) > 1:
-            low, high = beyond[0], beyond[-1]
-            steep = (high.cost - low.cost) * self._common / (high.rows - low.rows)
-            slope = max(slope, steep)
-        elif len(knots) > 1:
-            (a, cost_a), (b, cost_b) = knots[-2:]
-            slope = max(slope, (cost_b - cost_a) / (b - a))
-        steep = max(slope, self._find_steep(seqs))
-        made = CostCurve([rows for rows, _ in knots], [cost for _, cost in knots], slope, steep)
+        plain = self.find_plain(seqs)
+        assert plain is not None, f"{seqs} sequences, and no plain cost"
+        knots = [(p.rows, p.cost * self._common) for p in self._list_known(seqs)]
+        if not knots or knots[0][0] > seqs:
+            knots.insert(0, (float(seqs), plain))
+        slope = self._find_slope(seqs, knots)
+        steep = max(slope, self._find_steep(seqs, plain))
+        cheap = min(CHEAP, CHEAP_SHARE / seqs) * plain
+        rows, costs = [rows for rows, _ in knots], [cost for _, cost in knots]
+        made = CostCurve(rows, costs, find_sags(rows, costs, cheap), slope, steep)
         self._made[seqs] = self.step, made
         return made
 
-    def _find_steep(self, seqs: int) -> float:
+    def _find_slope(self, seqs: int, knots: list[tuple[float, float]]) -> float:
+        """Seconds of a row beyond those that are known: as in the curve that goes farthest, of this
+        batch or another; cheap where little is known.
+        """
+        least = min(CHEAP, CHEAP_SHARE / seqs) * knots[0][1]
+        last = knots[-1][0]
+        widest = max(self._curves, key=lambda n: self._measure_span(n, last))
+        beyond = self._list_known(widest) if widest != seqs else []
+        if len(beyond) > 1:
+            low, high = beyond[0], beyond[-1]
+            return max(least, (high.cost - low.cost) * self._common / (high.rows - low.rows))
+        if len(knots) == 1:
+            return least
+        (a, cost_a), (b, cost_b) = knots[-2:]
+        slope = max(0.0, (cost_b - cost_a) / (b - a))
+        return slope if last - knots[0][0] >= WIDE else max(least, slope)
+
+    def _find_steep(self, seqs: int, plain: float) -> float:
         """The most that a row is taken to cost: what it once did, else a sequence's own share."""
-        points = sorted(self._curves[seqs].values(), key=lambda p: p.rows)
+        points = sorted(self._curves.get(seqs, {}).values(), key=lambda p: p.rows)
+        if len(points) < 2:
+            return plain / seqs
         first, last = points[0], points[-1]
-        if len(points) == 1:
-            return first.cost * self._common / seqs
-        return (last.cost - first.cost) * self._common / (last.rows - first.rows)
+        steep = (last.cost - first.cost) * self._common / (last.rows - first.rows)
+        return max(steep, min(CHEAP, CHEAP_SHARE / seqs) * plain)
 
     def _list_known(self, seqs: int) -> list[RowCost]:
         """Figures that are known, by rows, no two of the same."""
-        found = {p.rows: p for p in self._curves[seqs].values() if p.is_known(self.step)}
+        points = self._curves.get(seqs, {}).values()
+        found = {p.rows: p for p in points if p.is_known(self.step)}
         return [found[rows] for rows in sorted(found)]
 
     def _measure_span(self, seqs: int, rows: float) -> float:
@@ -128,29 +163,59 @@ class DecodeCosts:
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Straight lines between knots of (rows, seconds).  Beyond them a row costs `slope`, and in the
-    worst case `steep`: as much as a sequence's own.
+    """Lines between knots of (rows, seconds); each may sag so much in its middle, where nothing was
+    measured.  Beyond the knots a row costs `slope`, and in the worst case `steep`: as much as a
+    sequence's own.
     """
 
     rows: list[float]
     seconds: list[float]
+    sags: list[float]
     slope: float
     steep: float
 
     def cost(self, rows: float) -> float:
-        """Seconds of a step with so many rows, at least as many as the first knot's."""
+        """Seconds of a step with so many rows, at least as many as the first knot's: what they may
+        be, at best.
+        """
         at = bisect_left(self.rows, rows)
         if at == 0:
             return self.seconds[0]
-        a, seconds = self.rows[at - 1], self.seconds[at - 1]
         if at == len(self.rows):
-            return seconds + self.slope * (rows - a)
-        each = (self.seconds[at] - seconds) / (self.rows[at] - a)
-        return seconds + each * (rows - a)
+            return self.seconds[-1] + self.slope * (rows - self.rows[-1])
+        part = (rows - self.rows[at - 1]) / (self.rows[at] - self.rows[at - 1])
+        line = self.seconds[at - 1] + part * (self.seconds[at] - self.seconds[at - 1])
+        return line - self.sags[at - 1] * (1 - abs(2 * part - 1))
 
     def doubt(self, rows: float) -> float:
         """How much more that may be, where so many rows were not measured."""
-        return max(0.0, rows - self.rows[-1]) * (self.steep - self.slope)
+        at = bisect_left(self.rows, rows)
+        if at == len(self.rows):
+            return (rows - self.rows[-1]) * (self.steep - self.slope)
+        if at == 0 or not self.sags[at - 1]:
+            return 0.0
+        part = (rows - self.rows[at - 1]) / (self.rows[at] - self.rows[at - 1])
+        return self.sags[at - 1] * (1 - abs(2 * part - 1))
+
+
+def find_sags(rows: list[float], seconds: list[float], cheap: float) -> list[float]:
+    """By how much the middle between two knots far apart may be below the line, if a row never
+    costs less than the ones before it; of those before the first knot, `cheap`.
+    """
+    found: list[float] = []
+    before = cheap
+    for i in range(len(rows) - 1):
+        width = rows[i + 1] - rows[i]
+        each = (seconds[i + 1] - seconds[i]) / width
+        sag = 0.0
+        if width > WIDE:
+            sag = max(0.0, each - max(0.0, before)) * width / 2
+            if i + 2 < len(rows):
+                after = (seconds[i + 2] - seconds[i + 1]) / (rows[i + 2] - rows[i + 1])
+                sag = max(0.0, min(sag, (after - each) * width / 2))
+        found.append(sag)
+        before = each
+    return found
 
 
 def _round_rows(rows: int) -> int:

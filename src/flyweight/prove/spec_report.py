@@ -1,7 +1,7 @@
 """The report of `bench spec`: for each workload and drafter, acceptance, speed-up and decisions.
 
-Invariant: a speed-up is the median of ratios of runs of the same round, with its interval; a side
-that drafted nothing has no acceptance.  Measures nothing.
+Invariant: a speed-up is the median of ratios of runs of the same round on the same engine, with its
+interval; a side that drafted nothing has no acceptance.  Measures nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flyweight.planning.plots import LinePlot, Series
 from flyweight.planning.report import Column, Report, ReportTable, Value
 from flyweight.prove.figures import bootstrap, compute_ratios
-from flyweight.prove.spec_runs import OFF, SpecRun
+from flyweight.prove.spec_runs import OFF, PLAIN, SpecRun
 
 Runs = Mapping[str, Mapping[str, Sequence[SpecRun]]]  # by workload and side
 PARTS = 8  # of an answer, of which the decisions are shown
@@ -65,7 +65,6 @@ def make_speed_table(runs: Runs) -> ReportTable:
     ]
     rows: list[list[Value]] = []
     for work, sides in runs.items():
-        without = [run.pace for run in sides[OFF]]
         for side, found in sides.items():
             paces = sorted(run.pace for run in found)
             drafts, proposed, accepted = (
@@ -77,6 +76,7 @@ def make_speed_table(runs: Runs) -> ReportTable:
             if side == OFF:
                 row += [1.0, None, None]
             else:
+                without = [run.without for run in found]
                 speed = bootstrap(compute_ratios(without, [run.pace for run in found]))
                 row += [speed.median, speed.low, speed.high]
             rows.append(row)
@@ -109,7 +109,7 @@ def make_step_table(runs: Runs) -> ReportTable:
     rows: list[list[Value]] = []
     for work, sides in runs.items():
         for side, found in sides.items():
-            if side != OFF:
+            if side not in PLAIN:
                 rows.append([work, side, *average_parts(found)])
     notes = ("Draft tokens verified in a step for a sequence, by parts of the answer.",)
     return ReportTable("decisions", "Decisions over time", columns, rows, notes)
@@ -143,7 +143,7 @@ def make_plot(runs: Runs) -> LinePlot | None:
         for side, found in sides.items():
             means = average_parts(found)
             points = [((i + 0.5) / PARTS, mean) for i, mean in enumerate(means) if mean is not None]
-            if side != OFF and points:
+            if side not in PLAIN and points:
                 series.append(Series(f"{work}, {side}", points))
     if not series:
         return None

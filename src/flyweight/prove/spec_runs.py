@@ -23,7 +23,8 @@ from flyweight.prove.spec_texts import SpecPrompt, SpecWorkload, TextLimits
 from flyweight.types import Request, SamplingParams
 from flyweight.wire import I32, Batch, Sampled
 
-OFF = "off"
+OFF, AGAIN = "off", "off again"  # the second shows what the machine's noise makes of the first
+PLAIN = (OFF, AGAIN)
 WARM_UP = -1  # the round that is not counted
 
 
@@ -72,6 +73,7 @@ def replaying(engine: Engine, prompts: Sequence[SpecPrompt], wanted: bool) -> It
 class SpecRun:
     """One run of a workload: seconds and tokens after the last first token, what became of draft
     tokens, and for each step the tokens so far and the draft tokens verified for a sequence.
+    `without` are the seconds a token without drafts, on the same engine in the same round.
     """
 
     seconds: float
@@ -82,6 +84,7 @@ class SpecRun:
     places: tuple[int, ...]
     steps: tuple[tuple[int, float], ...]
     answers: tuple[tuple[int, ...], ...]
+    without: float = 0.0
 
     @property
     def pace(self) -> float:
@@ -99,7 +102,7 @@ class SpecSide:
             self.drafts.adapt()
         self.taps = () if drafter is None else tuple(drafter.taps)
         # what a drafter learned of blocks holds only for those that it saw
-        self.salt = name if drafter is not None and (self.taps or self.drafts.stores) else ""
+        self.salt = name if drafter is not None and (self.taps or self.drafts.calls.stores) else ""
 
 
 class SpecBench:
@@ -131,7 +134,7 @@ class SpecBench:
                 if run.answers != runs[OFF].answers:
                     raise EngineError(f"{work.name}: tokens with {name} differ from those without")
                 if round != WARM_UP:
-                    found[name].append(run)
+                    found[name].append(replace(run, without=runs[OFF].pace))
         return found
 
     def _run(self, side: SpecSide, work: SpecWorkload, prompts: Sequence[SpecPrompt]) -> SpecRun:

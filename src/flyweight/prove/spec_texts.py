@@ -75,7 +75,7 @@ def make_manual(limits: TextLimits, round: int) -> list[SpecPrompt]:
 
 def make_random(limits: TextLimits, round: int, kinds: int | None = None) -> list[SpecPrompt]:
     """Tokens drawn from the vocabulary, or from a few of it."""
-    rng = random.Random(round)
+    rng = random.Random(round + 1)  # -1 and 1 are one seed
     ids = range(3, limits.vocab) if kinds is None else rng.sample(range(3, limits.vocab), kinds)
     drawn = rng.choices(ids, k=400 + limits.answer)
     return [limits.fit(drawn[:400], drawn[400:], SHORT)]

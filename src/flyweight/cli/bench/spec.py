@@ -31,7 +31,8 @@ def spec(
     speculative_config: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON", help="Only this drafter.  [default: every one that needs no files]"
+            metavar="JSON",
+            help="Only this drafter.  [default: every one that needs no files, or is inside]",
         ),
     ] = None,
     num_speculative_tokens: Annotated[
@@ -63,18 +64,21 @@ def spec(
     whole("repetitions", rounds, 2, MOST_ROUNDS)
     from flyweight.cli.bench.progress import show_measuring
     from flyweight.prove.spec_report import SpecSetting, report_spec
-    from flyweight.prove.spec_session import choose_configs, open_bench
+    from flyweight.prove.spec_session import choose_groups, measure_groups, open_bench
     from flyweight.prove.spec_texts import list_workloads
 
     chosen = choose_workloads(list(list_workloads(find_data_folder())), workload)
-    configs = choose_configs(speculative_config, num_speculative_tokens)
+    groups = choose_groups(str(model), speculative_config, num_speculative_tokens)
+    lengths, options = (input_len, output_len), asdict(engine)
     with show_measuring() as listener:
-        bench = open_bench(
-            str(model), configs, asdict(engine), (input_len, output_len), replay, listener
+        runs = measure_groups(
+            groups,
+            lambda configs: open_bench(str(model), configs, options, lengths, replay, listener),
+            chosen,
+            rounds,
         )
-        runs = {work.name: bench.run(work, rounds) for work in chosen}
     whats = {work.name: work.what for work in chosen}
-    most = configs[0].num_speculative_tokens
+    most = max(config.num_speculative_tokens for configs in groups for config in configs)
     out.show(report_spec(runs, SpecSetting(str(model), most, output_len, rounds, replay, whats)))
 
 

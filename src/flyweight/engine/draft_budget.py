@@ -1,0 +1,56 @@
+"""What drafts may cost while they do not pay: two accounts, in seconds.
+
+Invariant: each receives a share of the time, so what is lost stays below the sum of the shares,
+whatever the text does.  Standard library only; measures nothing.
+"""
+
+from dataclasses import dataclass
+
+LOSS = 0.0075  # of the time, that drafts may lose
+CREDIT, MOST_CREDIT = 2.0, 6.0  # plain steps that may be lost at the start, and later at once
+LOOKS = 0.0075  # of the time, for looking whether drafts would be right
+FIRST_LOOKS = 1.0  # plain steps that looks may take at the start
+MOST_LOOKS = 4.0  # that may be saved up
+LONGEST_WAIT = 256  # steps until the next look, if one took longer than that pays
+RAREST = 2  # looks in vain, each of which halves the share of the next
+
+
+@dataclass(slots=True)
+class DraftBudget:
+    """`loss`: what verified drafts may still lose; `looks`: what may be spent on looking for drafts
+    that would be right.  `vain` counts looks in succession that found none.
+    """
+
+    loss: float = 0.0
+    looks: float = 0.0
+    vain: int = 0
+    opened: bool = False
+
+    @property
+    def spent(self) -> bool:
+        """Whether no draft may be verified."""
+        return self.opened and self.loss <= 0
+
+    @property
+    def share(self) -> float:
+        """Of the time, for looks."""
+        return LOOKS / (1 << min(self.vain, RAREST))
+
+    def earn(self, gained: float, seconds: float, plain: float) -> None:
+        """Steps without prompts took so long, and drafts `gained` time in them; one without drafts
+        takes `plain`.
+        """
+        if not self.opened:
+            self.loss, self.opened = CREDIT * plain, True
+            self.looks += FIRST_LOOKS * plain
+        loss = self.loss + gained + LOSS * seconds
+        self.loss = min(max(loss, -CREDIT * plain), MOST_CREDIT * plain)
+        self.looks = max(self.looks, -LOOKS * LONGEST_WAIT * plain)
+
+    def earn_looks(self, seconds: float, look: float) -> None:
+        """Steps took so long, and a look takes `look`."""
+        self.looks = min(self.looks + self.share * seconds, MOST_LOOKS * look)
+
+    def count_wait(self, seconds: float) -> int:
+        """Steps of so many seconds until the next look."""
+        return int(-self.looks / (self.share * seconds)) if self.looks < 0 and seconds > 0 else 0
