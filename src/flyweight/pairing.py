@@ -10,7 +10,7 @@ from flyweight.config import Settings
 from flyweight.describe import LoadListener, ModelDescription, describe, find, find_here
 from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import LEAST_SHARE, IdMap, Token, is_same, map_ids
-from flyweight.errors import ConfigError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.speculation import METHODS, REVISION, SETTING, SpeculationConfig
 from flyweight.validation.untrusted import spell
 
@@ -46,7 +46,10 @@ def find_draft(
         max_kld=None,
         speculative_config="",
     )
-    found = describe(find(own, tell))
+    try:
+        found = describe(find(own, tell))
+    except CheckpointError as error:
+        raise CheckpointError(f"{SETTING}.model: {error}") from None
     ours, theirs = list_tokens(target), list_tokens(found)
     if is_same(ours, theirs) and len(theirs) >= len(ours):
         return DraftDescription(found)

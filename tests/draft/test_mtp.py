@@ -20,7 +20,9 @@ from predicting_model import (
     write_model,
 )
 from small_engine import ROOMY, TIGHT, drain, make_engine, make_prompts, make_requests
+from test_quantised_families import write_fp8
 
+from edited_folder import EditedFolder
 from filewriters import encode
 from flyweight import LLM, SamplingParams
 from flyweight.draft.drafter import Draft, DraftRequest
@@ -112,6 +114,24 @@ def check_every_draft(loaded: Any, tensors: Tensors, limits: Any) -> tuple[int, 
 @pytest.mark.parametrize("limits", [ROOMY, CHUNKED])
 def test_drafts_are_what_the_layer_says(loaded: Any, tensors: Tensors, limits: Any) -> None:
     compared, wrong = check_every_draft(loaded, tensors, limits)
+    assert compared > 10 and wrong == 0
+
+
+def test_the_layer_is_read_in_fp8_as_it_is_published(tmp_path: Path) -> None:
+    """Matrices of the decoder layer are codes with a scale a block; eh_proj and norms are not."""
+    rng, written, values = np.random.default_rng(6), dict[str, Any](), dict[str, Any]()
+    for name, x in make_tensors().items():
+        coded = x.ndim == 2 and ("self_attn" in name or "mlp." in name) and ".gate." not in name
+        if coded:
+            codes, values[name] = write_fp8(name, rng, (x.shape[0], x.shape[1]))
+            written |= codes
+        else:
+            written[name], values[name] = ("F32", x), x
+    method = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    folder = EditedFolder({**CONFIG, "quantization_config": method}, {}, written)
+    model, checkpoint = load_model(folder.write(tmp_path / "fp8"), ReferenceOps("f32"))
+    compared, wrong = check_every_draft((model, checkpoint), values, ROOMY)
+    checkpoint.close()
     assert compared > 10 and wrong == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from random_models import answers, engine, random_model, request
 
+from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.model import ModelDrafter
 from flyweight.draft.vocabulary import IdMap
 from flyweight.engine.engine import Engine
@@ -36,11 +37,18 @@ def target() -> Decoder:
     return random_model(CpuOps(2), "q8_0")
 
 
-def rejecting(target: Decoder, draft: Decoder, ids: IdMap | None = None, **limits: Any) -> Engine:
+def rejecting(
+    target: Decoder,
+    draft: Decoder,
+    ids: IdMap | None = None,
+    hand_over: HandOver = WRITE_ON,
+    **limits: Any,
+) -> Engine:
     made = engine(target, "f16", draft_tokens=3, vocab=target.spec.vocab, **limits)
     layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, "f16")
     made.runner.draft_kv = layers
-    made.drafts.__init__(ModelDrafter(draft, layers, ids, probs=True), made.scheduler, made.metrics)
+    drafter = ModelDrafter(draft, layers, ids, probs=True, hand_over=hand_over)
+    made.drafts.__init__(drafter, made.scheduler, made.metrics)
     made.drafts.reject()
     return made
 
@@ -76,6 +84,16 @@ def test_an_engines_texts_have_the_same_distribution(target, options) -> None:
     made = rejecting(target, random_model(CpuOps(2), "q8_0", seed=1), max_num_seqs=64)
     found = answers(made, ask(400, options))
     assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.calls.ended
+    assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
+
+
+def test_drafts_that_are_handed_over_early_keep_the_distribution(target) -> None:
+    plain = answers(engine(target, max_num_seqs=64), ask(400, OPTIONS[0]))
+    draft = random_model(CpuOps(2), "q8_0", seed=1)
+    made = rejecting(target, draft, hand_over=HandOver(0.2), max_num_seqs=64)
+    found = answers(made, ask(400, OPTIONS[0]))
+    assert 1 < made.metrics.proposed / made.metrics.drafts < 1.5  # of at most 3
+    assert made.metrics.accepted > 50
     assert compare_samples(count_texts(plain.values()), count_texts(found.values())) > LEAST
 
 
