@@ -85,8 +85,9 @@ def test_answers_are_those_without_drafts(wanted, mix: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("method", ["draft_model", "cascade"])
 @pytest.mark.parametrize("mix", MIXES, ids=str)
-def test_many_answers_are_those_without_drafts(mix: dict[str, Any]) -> None:
+def test_many_answers_are_those_without_drafts(mix: dict[str, Any], method: str) -> None:
     """224 prompts with every kind of options, in one batch of changing members."""
     words = ("and", "then the", "but", "because it", "so she", "while", "with")
     prompts = [f"{prompt} {word}" for prompt in PROMPTS for word in words]
@@ -95,7 +96,7 @@ def test_many_answers_are_those_without_drafts(mix: dict[str, Any]) -> None:
         for i in range(len(prompts))
     ]
     found = []
-    for config in (None, DRAFT):
+    for config in (None, {**DRAFT, "method": method}):
         llm = load("stories", config, **(mix if config else {}))
         outputs = llm.generate(prompts, params, use_tqdm=False)
         found.append([[o.token_ids for o in one.outputs] for one in outputs])

@@ -196,6 +196,18 @@ def test_no_token_changes(folder: Path, backend: str, limits: Any) -> None:
     assert bool(found.cached) == limits.prefix_caching
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("limits", [ROOMY, TIGHT, BARE])
+def test_no_token_of_many_answers_changes(folder: Path, limits: Any) -> None:
+    model, checkpoint = load_model(folder, CpuOps(2, None, "f32"))
+    requests = make_requests(make_prompts(208))
+    expected = drain(make_engine(model), requests)
+    engine = make_engine(model, limits, make(model, checkpoint, limits))
+    assert drain(engine, requests) == expected
+    assert engine.metrics.proposed > engine.metrics.accepted > 500
+    checkpoint.close()
+
+
 @pytest.mark.parametrize(
     "tree", [{"tree_width": 2}, {"speculative_token_tree": "[(0,),(1,),(0,0)]"}]
 )

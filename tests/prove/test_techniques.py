@@ -65,7 +65,8 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
 
 
 DRAFTERS = (
-    "ngram", "ngram-prose", "suffix", "draft-model", "medusa", "medusa-tree", "eagle", "eagle-tree",
+    "ngram", "ngram-prose", "suffix", "draft-model", "cascade", "medusa", "medusa-tree", "eagle",
+    "eagle-tree",
 )  # fmt: skip
 
 

@@ -7,14 +7,14 @@ proposes whole words only, and reads no more pieces at a call than a step may ha
 scheduler.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from sys import maxsize
 
 import numpy as np
 
 from flyweight.draft.ahead import NO_ROWS
-from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.drafter import Draft, DraftRequest, TextOnlyDrafter
 from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.model import make_draft_options
 from flyweight.draft.spelling import Speller
@@ -63,12 +63,10 @@ class WritingRow:
         return LogitsRow(self.text.options, position, ())
 
 
-class TextDrafter:
+class TextDrafter(TextOnlyDrafter):
     """A `ReadingDrafter` with a model, a pool and K/V of its own; the `reader` spells the target's
     tokens for it, the `writer` its pieces for the target.  A call reads `budget` pieces at most.
     """
-
-    taps = ()
 
     def __init__(
         self,
@@ -84,9 +82,6 @@ class TextDrafter:
         self.budget, self.length = budget, model.spec.positions or maxsize
         self.hand_over = hand_over
         self.texts: dict[Hashable, DraftText] = {}
-
-    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Nothing: the text is in the requests."""
 
     def read(self, requests: Sequence[DraftRequest]) -> None:
         """Reads what is known of prompts, but for the last piece, which the first draw reads."""

@@ -18,6 +18,7 @@ NAMES = (  # those that take little time leave it to those that come later
     "ngram-prose",
     "suffix",
     "draft-model",
+    "cascade",
     "medusa",
     "medusa-tree",
     "eagle",
