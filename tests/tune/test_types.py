@@ -10,9 +10,10 @@ from flyweight.describe import ASSETS, ModelDescription, describe
 from flyweight.errors import ConfigError
 from flyweight.passport import Passport
 from flyweight.quantization import Evaluation, quantize_model
-from flyweight.tune import making
+from flyweight.tune import making, type_maker
 from flyweight.tune.files import read_candidate
 from flyweight.tune.making import OtherFiles, PlannedType, make_type, plan_types
+from flyweight.tune.type_maker import TypeRequest, write_type
 from flyweight.weights.passports import find_quality
 
 
@@ -66,7 +67,7 @@ def test_what_is_neither_is_refused(word: str, said: str) -> None:
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K_M", "BF16"])
 def test_what_is_predicted_is_what_the_file_has(full: Path, tmp_path: Path, name: str) -> None:
     """The kinds that memory follows from, and the bytes and operations that speed does."""
-    foreseen = plan(full, tmp_path, name).foresee()
+    foreseen = plan(full, tmp_path, name).file
     out = tmp_path / "made.gguf"
     quantize_model(str(full), out, type=name, evaluation=Evaluation(tokens=0))
     made = read_candidate(Settings.of(model=str(out)))
@@ -98,15 +99,24 @@ def test_a_file_whose_measurement_was_stopped_is_only_measured(
     def stop(*given: object) -> Passport:
         raise KeyboardInterrupt
 
+    path = tmp_path / "full-Q4_0.gguf"
+    request = TypeRequest(str(full), "Q4_0", str(path), making.USUAL)
     with monkeypatch.context() as patch:
-        patch.setattr(making, "measure_quality", stop)
+        patch.setattr(type_maker, "measure_quality", stop)
         with pytest.raises(KeyboardInterrupt):
-            make_type(plan(full, tmp_path), RunListener())
-    assert not (tmp_path / "full-Q4_0.gguf").exists()
+            write_type(request, RunListener())
+    assert not path.exists()
     stages = Stages()
-    path = make_type(plan(full, tmp_path), stages).path
+    make_type(plan(full, tmp_path), stages)
     assert read_passport(path).kld_mean > 0
-    assert not any("layer" in text for text in stages.rounds)
+    assert stages.rounds and not any("layer" in text for text in stages.rounds)
+
+
+def test_a_file_that_cannot_be_made_is_an_error(full: Path, tmp_path: Path) -> None:
+    (tmp_path / "unmeasured-full-Q4_0.gguf.partial").mkdir()
+    (tmp_path / "unmeasured-full-Q4_0.gguf.partial/mine").touch()
+    with pytest.raises(ConfigError, match=r"Q4_0 cannot be made: .* no job here wrote"):
+        make_type(plan(full, tmp_path), RunListener())
 
 
 def test_a_file_that_cannot_be_measured_is_kept(

@@ -64,7 +64,7 @@ def make_types(
     clock of `time.monotonic`.
     """
     files = predictor.files
-    files |= {str(one.path): one.foresee() for one in planned if not one.path.exists()}
+    files |= {str(one.path): one.file for one in planned if not one.path.exists()}
     rejected = choose_candidates(predictor, changes).rejected if planned else {}
     made: list[MadeFile] = []
     for one in planned:

@@ -1,36 +1,30 @@
-"""Makes quantised files of the model that is tuned: the types that `--also` names.
+"""The types that `--also` names: which there are, what is predicted of them, and their files.
 
-Invariant: a file under its own name is whole, with its quality passport where that could be
-measured.  One that is there is used again only if its passport was measured against the model.
+Invariant: a file that is there is used again only if its passport was measured against the model.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flyweight.bench.kernels import RunListener
 from flyweight.config import Settings
 from flyweight.describe import INSIDE, ModelDescription
-from flyweight.errors import ConfigError, FlyweightError, nearest
-from flyweight.quantization import (
-    Evaluation,
-    measure_quality,
-    run_prepared,
-    spell_command,
-)
+from flyweight.errors import ConfigError, nearest
+from flyweight.quantization import Evaluation
 from flyweight.quantize.assignment import list_quantised
 from flyweight.quantize.ggml.recipes import NAMES, RECIPES, find_recipe
-from flyweight.quantize.make import PreparedJob, prepare_job
+from flyweight.quantize.make import prepare_job
 from flyweight.quantize.naming import name_output
 from flyweight.quantize.options import QuantizeOptions
 from flyweight.tune.files import CandidateFile, foresee_candidate
+from flyweight.tune.type_maker import TypeRequest, make_apart
 from flyweight.weights.hub.names import parse_hub_name
-from flyweight.weights.passports import find_quality, write_passport
+from flyweight.weights.passports import find_quality
 
-USUAL = Evaluation()  # as `flyweight quantize` measures
+USUAL = Evaluation(tokens=2555)  # five windows: a quarter of what `flyweight quantize` measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +48,12 @@ class OtherFiles:
 
 @dataclass(frozen=True, slots=True)
 class PlannedType:
-    """A type, and the job that makes a file of it at `path`."""
+    """A type of `model`, the path of its file, and what the file will be."""
 
+    model: str
     name: str
     path: Path
-    prepared: PreparedJob
-
-    def foresee(self) -> CandidateFile:
-        job = self.prepared.job
-        return foresee_candidate(job.found, job.assignment)
+    file: CandidateFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +87,16 @@ def plan_types(
 
 def make_type(planned: PlannedType, tell: RunListener) -> MadeFile:
     """Makes the file and measures its loss, unless it is there.  A job that was stopped continues.
-    Raises `ConfigError` where the file cannot be written.
+    Raises `ConfigError` where the file cannot be made.
     """
     path = planned.path
     if path.exists():
         tell.note(f"{path} is there, and is used again")
         return MadeFile(planned.name, path, 0.0, find_quality(path).describe())
     begun = time.monotonic()
-    progress = TypeProgress(planned.name, tell)
-    draft = path.with_name(f"unmeasured-{path.name}")
-    if not draft.exists():
-        run_prepared(planned.prepared, draft, Evaluation(tokens=0), progress.round)
-    quality = _measure(planned, draft, progress)
-    os.replace(draft, path)
+    request = TypeRequest(planned.model, planned.name, str(path), USUAL)
+    quality = make_apart(request, TypeProgress(planned.name, tell))
     return MadeFile(planned.name, path, time.monotonic() - begun, quality)
-
-
-def _measure(planned: PlannedType, draft: Path, progress: TypeProgress) -> str:
-    """Writes the passport of a new file; a model that is too large to be measured has none."""
-    try:
-        passport = measure_quality(planned.prepared, draft, USUAL, progress)
-        command = spell_command(planned.prepared, planned.path, USUAL)
-        write_passport(draft, replace(passport, command=command))
-    except FlyweightError as error:
-        return f"not measured: {error}"
-    return passport.describe()
 
 
 def is_there(word: str) -> bool:
@@ -158,7 +134,9 @@ def _plan_type(model: str, found: ModelDescription, name: str, folder: Path) -> 
     path = folder / name_output(model, options)
     if path.exists():
         _check_made(path, found, name)
-    return PlannedType(name, path, prepare_job(Settings.of(model=model), options, None))
+    job = prepare_job(Settings.of(model=model), options, None).job
+    job.found.checkpoint.close()  # its pages would count as held
+    return PlannedType(model, name, path, foresee_candidate(job.found, job.assignment))
 
 
 def _check_made(path: Path, found: ModelDescription, name: str) -> None:
