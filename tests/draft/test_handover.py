@@ -40,7 +40,7 @@ def test_the_end_does_not_depend_on_the_token_that_was_drawn() -> None:
     assert ends == [[False, False, True]] * 2
 
 
-def test_without_a_least_nothing_is_asked_for() -> None:
+def test_without_a_least_no_scores_are_requested() -> None:
     options = SequenceOptions(SamplingParams(temperature=0), 1, 0, 0)
     assert WRITE_ON.request_scores(options) is options
     assert HandOver(0.1).request_scores(options).best == 1
