@@ -119,6 +119,7 @@ class Eagle3Reference:
     at: str = "midlayer."
     known: Sequence[int] = ()
     normed_residual: bool = False
+    normed_output: bool = False
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int]:
         """Greedy draft tokens after a text whose newest token is not computed."""
@@ -135,16 +136,23 @@ class Eagle3Reference:
         head = w.get("lm_head.weight", list_embeddings(self.model))
         for at in range(len(tokens), len(text) + 1):
             made = self.push(embedding[text[1:at]], states)[-1]
-            states = np.concatenate([states, made[None]])
+            normed = norm(made, w["norm.weight"])
+            states = np.concatenate([states, [normed if self.normed_output else made]])
         logits = np.full(40, -np.inf)
-        logits[self.known or np.arange(40)] = head @ norm(made, w["norm.weight"])
+        logits[self.known or np.arange(40)] = head @ normed
         best = logits.max()
         return logits - best - np.log(np.exp(logits - best).sum())
 
     def read(self, tokens: Sequence[int]) -> F32:
         """The first states, [T,H]."""
         tapped = [compute_inputs(self.model, tokens, layer) for layer in self.inputs]
-        return np.concatenate(tapped, 1) @ self.tensors["fc.weight"].T
+        w = self.tensors
+        if "fc_norm.0.weight" in w:
+            tapped = [norm(x, w[f"fc_norm.{i}.weight"]) for i, x in enumerate(tapped)]
+        joined = np.concatenate(tapped, 1)
+        if "input_norm.weight" in w:
+            joined = norm(joined, w["input_norm.weight"])
+        return joined @ w["fc.weight"].T
 
     def push(self, embedded: F32, states: F32) -> F32:
         w, at, count = self.tensors, self.at, len(states)

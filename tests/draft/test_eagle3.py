@@ -126,6 +126,24 @@ def test_other_layouts(model: Decoder, tmp_path: Path) -> None:
     assert compared > 10 and wrong == 0
 
 
+@pytest.mark.parametrize("each", [True, False])
+def test_norms_before_fc_and_of_the_output(model: Decoder, tmp_path: Path, each: bool) -> None:
+    """EAGLE-3.1, and gpt-oss's layers."""
+    rng = np.random.default_rng(6)
+    names = {f"fc_norm.{i}": 32 for i in range(3)} if each else {"input_norm": 96}
+    norms = {f"{k}.weight": rng.uniform(0.5, 1.5, n).astype(np.float32) for k, n in names.items()}
+    tensors = fit(model) | norms
+    config = {**TAPPED, "fc_norm": each, "norm_before_fc": not each, "norm_output": each}
+    path = write(tmp_path / "h", tensors, offsets=OFFSETS, **config)
+    compared, wrong = compare(
+        model, path, make_reference(model, tensors=tensors, normed_output=each), ROOMY
+    )
+    assert compared > 10 and wrong == 0
+    plain = write(tmp_path / "p", fit(model), offsets=OFFSETS, **config)
+    with pytest.raises(CheckpointError, match=r"no tensor '(fc_norm.0|input_norm).weight'"):
+        open_folder(plain, model)
+
+
 def test_a_wrong_tap_is_caught(model: Decoder, tmp_path: Path) -> None:
     """The reference reads the middle layer twice."""
     path = write(tmp_path / "h", fit(model), offsets=OFFSETS, **TAPPED)
@@ -190,7 +208,8 @@ def test_no_token_changes(folder: Path, backend: str, limits: Any) -> None:
         ({}, {"base_fingerprint": "other"}, "base_fingerprint = 'other'"),
         ({}, {"num_hidden_layers": 2}, "2 layers of 32 elements"),
         ({}, {"draft_vocab_size": 29}, r"'d2t' is \[30\], this model needs \[29\]"),
-        ({}, {"norm_output": True}, "norm_output = True is not supported; allowed: false"),
+        ({}, {"parallel_drafting": True}, "parallel_drafting = True is not supported"),
+        ({"fc_norm.0.weight": (32,)}, {}, "fc_norm.* is none of an EAGLE-3 layer's"),
         ({}, {IDS: [1, 2, 4]}, r"\[1, 2, 4\].*from 1 to 3 is needed, for 3 layers"),
         ({}, {IDS: None, "eagle_config": {IDS: [0, 1, 3]}}, "from 0 to 2 is needed"),
         ({}, {IDS: [1, 2, 2]}, "names a layer twice"),

@@ -4,8 +4,8 @@ What the model's layers left, low to high, becomes one state by `fc`.  The layer
 the normed embedding and the normed state side by side, and adds to the state.  Its output matrix
 may know a part of the vocabulary only.
 
-Invariant: the states that are handed on are not normed; logits are of normed ones.  T tokens, R
-rows, H hidden, V vocabulary, D draft vocabulary.
+Invariant: logits are of normed states; the states that are handed on are normed in EAGLE-3.1 only.
+T tokens, R rows, H hidden, V vocabulary, D draft vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,14 +41,19 @@ class Eagle3Model:
     def __init__(self, target: Decoder, own: Parts, layout: Eagle3Layout, length: int) -> None:
         self.target, self.own, self.layout = target, own, layout
         self.ops, self.hidden, self.taps = own.ops, own.spec.hidden, layout.taps
-        names = "embed_norm", "state_norm", "norm"
-        self.embed_norm, self.state_norm, self.norm = (make_norm(own, name) for name in names)
+        names = "embed_norm", "state_norm", "norm", "taps_norm", "none"
+        self.embed_norm, self.state_norm, norm, self.taps_norm, plain = (
+            make_norm(own, name) for name in names
+        )
+        self.tap_norms = [make_norm(own, f"tap_norm.{i}") for i in range(len(layout.taps))]
+        self.out_norm, self.logits_norm = (norm, plain) if layout.normed_output else (plain, norm)
         self.layer, self.ropes = make_layer(own, 0), make_ropes(own.spec, length)
         self.embedding = own if "embed" in own.weights else target.parts
 
     def make_first(self, taps: Mapping[int, Tensor]) -> Tensor:
-        tapped = self.ops.concat([taps[tap] for tap in self.taps])
-        return self.ops.linear(tapped, self.own.weights["fc"])
+        each = zip(self.tap_norms, self.taps, strict=True)
+        tapped = self.ops.concat([norm(taps[tap]) for norm, tap in each])
+        return self.ops.linear(self.taps_norm(tapped), self.own.weights["fc"])
 
     def compute_states(self, batch: Batch, states: F32, kv: Sequence[KVLayer]) -> Tensor:
         """The states [T,H] after the batch's pairs, whose K and V are written."""
@@ -62,12 +67,13 @@ class Eagle3Model:
         turn = turns[-1 if layer.rope is None else layer.rope]
         both = ops.concat((embedded, normed))  # [T,2H]
         ops.add(layer(both, residual, kv[0], batch, turn), residual)
+        made = self.out_norm(residual)
         ops.end()
-        return residual
+        return made
 
     def compute_logits(self, states: Tensor) -> Tensor:
         """[R,H] -> [R,V]: minus infinity where it does not know a token."""
-        normed = self.norm(states)
+        normed = self.logits_norm(states)
         if "head" not in self.own.weights:
             return self.target.compute_logits(normed)
         logits = self.ops.linear(normed, self.own.weights["head"])  # [R,D]

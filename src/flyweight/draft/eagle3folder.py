@@ -3,6 +3,7 @@
 - `fc` [H,nH], for n tapped layers;
 - below `midlayer.` or `layers.0.`, a decoder layer whose q, k and v are [.,2H], with
   `input_layernorm` for the embedding and `hidden_norm` for the state;
+- for some, `fc_norm.0` and so on, of each tapped state, or `input_norm`, of all side by side;
 - `norm`, and `lm_head` [D,H]; row i of it is the target's token i + `d2t`[i]; without `lm_head` the
   target's is used, and so is its embedding without `embed_tokens`.
 
@@ -44,19 +45,20 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 NESTED = "transformer_layer_config"  # speculators' name for what others have at the top
 MOST_TAPS = 16
 FC, HEAD, EMBED = "fc.weight", "lm_head.weight", "embed_tokens.weight"
+TAPS_NORM = "taps_norm"  # its slot
 TO_TARGET, TO_DRAFT = "d2t", "t2d"
-NOT_READ = "norm_before_fc", "fc_norm", "norm_output", "parallel_drafting"
 
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Layout:
     """The layers it reads, which of the target's `ids` its output rows are (None: all, in order),
-    and whether the residual begins with the normed state.
+    whether the residual begins with the normed state, and whether it ends with one.
     """
 
     taps: tuple[int, ...]
     ids: I32 | None = None
     normed_residual: bool = False
+    normed_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Eagle3Source:
 
     @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
-        names = [*name_all(list_matrices(self)), *list_vectors(self.at), EMBED]
+        names = [*name_all(list_matrices(self)), *list_vectors(self), EMBED]
         return self.folder.list_kinds(names)
 
     @property
@@ -108,18 +110,17 @@ def read_config(folder: HeadFolder) -> Config:
 def _read_source(folder: HeadFolder, base: ModelSpec) -> Eagle3Source:
     """Checks every tensor."""
     config = folder.config
-    for key in NOT_READ:
-        refuse(config, key, False)
+    refuse(config, "parallel_drafting", False)
     taps = read_taps(folder, base)
     spec = read_layer_spec(folder, config, base)
     at = "midlayer." if any(x.startswith("midlayer.") for x in folder.shapes) else "layers.0."
-    normed = read_flag(config, "norm_before_residual")
-    source = Eagle3Source(folder, spec, at, Eagle3Layout(taps, read_ids(folder, base), normed))
-    matrices, vectors = list_matrices(source), list_vectors(at)
+    normed = read_flag(config, "norm_before_residual"), read_flag(config, "norm_output")
+    source = Eagle3Source(folder, spec, at, Eagle3Layout(taps, read_ids(folder, base), *normed))
+    matrices, vectors = list_matrices(source), list_vectors(source)
     for name, shape in matrices.items():
         folder.check_matrix(name, shape)
-    for name in vectors:
-        folder.check_shape(name, (spec.hidden,))
+    for name, slot in vectors.items():
+        folder.check_shape(name, (spec.hidden * (len(taps) if slot == TAPS_NORM else 1),))
     if EMBED in folder.shapes:
         folder.check_shape(EMBED, (base.vocab, base.hidden))
     unused = TO_TARGET, TO_DRAFT, f"{at}self_attn.rotary_emb.inv_freq"
@@ -189,14 +190,21 @@ def list_matrices(source: Eagle3Source) -> dict[str, tuple[int, int]]:
     return found
 
 
-def list_vectors(at: str) -> dict[str, str]:
+def list_vectors(source: Eagle3Source) -> dict[str, str]:
     """The norms, and their slots."""
-    return {
+    at, config = source.at, source.folder.config
+    found = {
         f"{at}input_layernorm.weight": "embed_norm",
         f"{at}hidden_norm.weight": "state_norm",
         f"{at}post_attention_layernorm.weight": MLP_NORM,
         "norm.weight": "norm",
     }
+    if read_flag(config, "norm_before_fc"):
+        found["input_norm.weight"] = TAPS_NORM
+    if read_flag(config, "fc_norm"):
+        taps = range(len(source.layout.taps))
+        found |= {f"fc_norm.{i}.weight": f"tap_norm.{i}" for i in taps}
+    return found
 
 
 def load_eagle3(source: Eagle3Source, target: Decoder) -> Parts:
@@ -204,7 +212,7 @@ def load_eagle3(source: Eagle3Source, target: Decoder) -> Parts:
     folder, ops = source.folder, target.ops
     try:
         weights: dict[str, Any] = pack_layer(folder, source.at, ops)
-        for name, slot in list_vectors(source.at).items():
+        for name, slot in list_vectors(source).items():
             weights[slot] = folder.read_vector(name)
         weights["fc"] = pack_matrix(folder, ["fc"], ops)
         if HEAD in folder.shapes:
