@@ -1,18 +1,21 @@
 """Targets, loads, the evidence file, and the settings that are tried."""
 
 import json
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flyweight.config import Settings
+from flyweight.engine.engine import Engine
 from flyweight.errors import ConfigError
 from flyweight.outputs import RequestMetrics
 from flyweight.plan.machine import Machine
 from flyweight.plan.roofline import MachineLimits
 from flyweight.tune.evidence import Evidence
 from flyweight.tune.load import make_load
-from flyweight.tune.measure import make_figures
+from flyweight.tune.measure import LoadRunner, make_figures
 from flyweight.tune.predict import Predictor
 from flyweight.tune.space import AXES, LoadShape, list_single_changes
 from flyweight.tune.targets import Targets
@@ -116,3 +119,21 @@ def test_what_binds_is_named_for_each_target() -> None:
         predictor = Predictor("stories", load, Targets(), Machine(2, 1 << 34, 1 << 34), {})
         predictor.__dict__["limits"] = MachineLimits(read, flops, flops, flops)
         assert predictor.compute_floor(SettingsTrial()).binding == bound
+
+
+def test_an_engine_is_gone_when_its_figures_are_there(
+    full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it holds would count in the memory plan of the next candidate."""
+    seen: list[weakref.ref[Engine]] = []
+    start = Engine.__init__
+
+    def watch(self: Engine, *given: Any, **named: Any) -> None:
+        seen.append(weakref.ref(self))
+        start(self, *given, **named)
+
+    monkeypatch.setattr(Engine, "__init__", watch)
+    load = make_load("bulk", 1, 256, 64)
+    runner = LoadRunner(str(full), load, {"max_model_len": 64, "memory_limit": "8GiB"})
+    assert runner.measure(SettingsTrial(), 1).throughput > 0
+    assert seen and all(one() is None for one in seen)

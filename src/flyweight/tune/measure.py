@@ -5,6 +5,7 @@ is not counted comes first.  As many requests are under way as the load has user
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -28,7 +29,10 @@ class LoadRunner:
 
     def measure(self, candidate: SettingsTrial, size: int) -> LoadFigures:
         """Loads the model, serves a little, then `size` times the least load."""
-        return asyncio.run(self._serve(candidate, self.load.make_requests(size)))
+        try:
+            return asyncio.run(self._serve(candidate, self.load.make_requests(size)))
+        finally:
+            gc.collect()  # an engine is in cycles; its weights would count against the next one
 
     async def _serve(
         self, candidate: SettingsTrial, requests: Sequence[TuningRequest]
