@@ -82,8 +82,9 @@ def main() -> None:
     times = PartTimes()
     watch_drafts(bench.sides[-1].drafts, times)
     runs = bench.run(work, given.rounds)
-    steps = sum(len(run.steps) for run in runs[given.method])
-    print(f"{given.model}, {given.workload}, {given.method}: {steps} steps")
+    steps = len(times.seconds["step: begin"])
+    spent = sum(sum(found) for name, found in times.seconds.items() if name.startswith("step:"))
+    print(f"{given.workload}, {given.method}: {steps} steps, {1e6 * spent / steps:.2f} us of each")
     for side, found in runs.items():
         print(f"{side:12s} {1e6 * median(run.pace for run in found):8.1f} us a token")
     print(f"{'':28s} {'calls':>7s} {'median, us':>11s} {'mean, us':>9s}")

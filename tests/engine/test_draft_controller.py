@@ -277,16 +277,17 @@ def test_a_tree_is_followed_along_its_branches() -> None:
 
 
 def test_acceptance_is_by_position_and_the_newest_count_most() -> None:
-    found = Acceptance(4, 0.5)
+    found = Acceptance(4, 0.8)
     assert [one.right for one in found.look_ahead()] == [0, 0, 0, 0]
     for _ in range(20):
         found.record(JudgedDraft(4, 3, 3, 2))
     ahead = found.look_ahead()
+    first = ahead[0]
     assert ahead[1].right > 2 * ahead[2].right > 0
     assert ahead[2].reach > 0.9 > 0.5 > ahead[3].reach  # three tokens are offered, not four
-    for _ in range(4):
+    for _ in range(20):
         found.record(JudgedDraft(4, 4, 1, 0))
-    assert found.look_ahead()[0].right < 0.1
+    assert found.look_ahead()[0].right < 0.1 < 0.3 < first.right
 
 
 def test_costs_follow_the_machine_and_are_forgotten() -> None:

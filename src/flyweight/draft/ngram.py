@@ -7,6 +7,7 @@ more than it saves, unless its answer has a thousand tokens.
 """
 
 from collections.abc import Hashable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class NgramDrafter(TextOnlyDrafter):
 
     def _propose(self, tokens: Sequence[int], limit: int) -> Draft:
         text = np.asarray(tokens, np.int32)
-        end = find_near(text, self._max) or find_match(text, self._max, self._min)
+        end = find_near(text, self._max) or self._search(text, tokens)
         if end == 0:
             return Draft(())
         draft = tuple(tokens[end : end + limit])
@@ -54,6 +55,17 @@ class NgramDrafter(TextOnlyDrafter):
             period = len(tokens) - end
             draft = tuple(draft[i % period] for i in range(limit))
         return Draft(draft)
+
+    def _search(self, text: I32, tokens: Sequence[int]) -> int:
+        """Where the best earlier match of the text's last tokens ends; 0 when there is none."""
+        best, longest = 0, 0
+        for end in list_matches(text, self._min):
+            length = count_common(tokens, end, self._min, self._max)
+            if length > longest:
+                best, longest = end, length
+                if length == self._max:
+                    break
+        return best
 
 
 def find_near(text: I32, most: int) -> int:
@@ -68,21 +80,23 @@ def find_near(text: I32, most: int) -> int:
     return max(0, len(text) - NEAR) + at // 4 + most
 
 
-def find_match(text: I32, most: int, least: int) -> int:
-    """Where the best earlier match of a text's last tokens ends; 0 when there is none."""
+def list_matches(text: I32, least: int) -> list[int]:
+    """Where earlier matches of a text's last `least` tokens end, the newest first."""
     total = len(text)
     if total <= least:
-        return 0
+        return []
     ends = np.flatnonzero(text[least - 1 : total - 1] == text[-1]) + least
     for back in range(2, least + 1):
-        if not ends.size:
-            return 0
         ends = ends[text[ends - back] == text[-back]]
-    ends = ends[-WALK:]
-    for back in range(least + 1, most + 1):
-        longer = ends[np.searchsorted(ends, back) :]  # those with so many tokens before them
-        longer = longer[text[longer - back] == text[-back]]
-        if not longer.size:
-            break
-        ends = longer
-    return int(ends[-1]) if ends.size else 0
+    return cast(list[int], ends[: -WALK - 1 : -1].tolist())
+
+
+def count_common(tokens: Sequence[int], end: int, least: int, most: int) -> int:
+    """How many tokens before `end` equal the text's last ones, up to `most`; `least` are known to
+    be.
+    """
+    length, last = least, len(tokens)
+    most = min(most, end)
+    while length < most and tokens[end - 1 - length] == tokens[last - 1 - length]:
+        length += 1
+    return length

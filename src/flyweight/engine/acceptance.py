@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-PRIOR = 1.5  # drafts that what is found elsewhere counts as
-ALIKE = 3.0  # the same for what is found at other positions
+PRIOR = 3.0  # drafts that what is found elsewhere counts as
+ALIKE = 2.0  # the same for what is found at other positions
 HEAVIEST = 1e100  # weight of a draft at which all are made lighter
 
 
