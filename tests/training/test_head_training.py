@@ -152,5 +152,5 @@ def test_the_embedding_is_scaled_as_the_models(monkeypatch: pytest.MonkeyPatch) 
     found = replace(found, spec=replace(found.spec, embed_scale=4.0))
     table = np.eye(9, 16, dtype=np.float32)
     texts = [TextStates(np.zeros(3, np.int32), {-1: np.zeros((3, 16), np.float32)})]
-    job._train(texts, [table, table], found, HeadOptions("eagle"), lambda *_: None)
+    job._train(texts, [table, table, table[0]], found, HeadOptions("eagle"), lambda *_: None)
     assert np.array_equal(seen[0].numpy(), 4 * table) and np.array_equal(seen[1].numpy(), table)

@@ -29,9 +29,11 @@ NORMS = {
 
 
 class Eagle3Layer(nn.Module):  # type: ignore[misc]
-    """fc over the states of `taps` layers, and one decoder layer."""
+    """fc over the states of `taps` layers, and one decoder layer; the norm of its logits begins as
+    `norm`.
+    """
 
-    def __init__(self, shape: EagleShape, taps: int) -> None:
+    def __init__(self, shape: EagleShape, taps: int, norm: torch.Tensor) -> None:
         super().__init__()
         s, self.shape = shape, shape
         self.fc = nn.Linear(taps * s.hidden, s.hidden, bias=False)
@@ -44,6 +46,11 @@ class Eagle3Layer(nn.Module):  # type: ignore[misc]
         self.down = nn.Linear(s.inner, s.hidden, bias=False)
         for name in NORMS:
             setattr(self, name, nn.Parameter(torch.ones(s.hidden)))
+        with torch.no_grad():  # begins as the highest state it is given
+            self.norm.copy_(norm)
+            self.fc.weight[:, -s.hidden :] += torch.eye(s.hidden)
+            self.o.weight *= 0.1
+            self.down.weight *= 0.1
 
     def forward(
         self, embedded: torch.Tensor, states: torch.Tensor, before: list[Pair]
@@ -62,17 +69,19 @@ class Eagle3Layer(nn.Module):  # type: ignore[misc]
 
 def train_eagle3(
     corpus: Corpus,
-    tables: Pair,
+    tables: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     shape: EagleShape,
     steps: int,
     progress: Callable[[float], None] = lambda loss: None,
     tokens: int = 2048,
     rate: float = 2e-3,
 ) -> Eagle3Layer:
-    """As `train_eagle`; the corpus has the states of all tapped layers side by side."""
+    """As `train_eagle`; the corpus has the states of all tapped layers side by side, and the third
+    table is the weight of the model's last norm [H].
+    """
     torch.manual_seed(0)
-    embedding, head = tables
-    layer = Eagle3Layer(shape, corpus.states.shape[1] // shape.hidden)
+    embedding, head, norm = tables
+    layer = Eagle3Layer(shape, corpus.states.shape[1] // shape.hidden, norm)
     near = embedding, head.bfloat16()
 
     def compute(places: torch.Tensor) -> torch.Tensor:

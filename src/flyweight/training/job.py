@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription, describe, find
 from flyweight.draft.headfolder import FINGERPRINT
@@ -22,7 +24,7 @@ from flyweight.training.folder import DTYPES, check_output, write_heads
 from flyweight.training.states import TextStates, collect_states
 from flyweight.validation.setting import whole
 from flyweight.validation.untrusted import read_bytes
-from flyweight.weights.load import read_matrix
+from flyweight.weights.load import read_matrix, read_vector
 from flyweight.wire import F32
 
 METHODS = ("medusa", "eagle", "eagle3")
@@ -90,7 +92,7 @@ def train_heads(
     found = describe(find(Settings(model=model)))
     check_base(found.spec, options)
     matrices = [
-        _read_table(found, slot) for slot in ("embed", "embed" if found.spec.tie else "head")
+        _read_slot(found, slot) for slot in ("embed", "embed" if found.spec.tie else "head", "norm")
     ]
     fingerprint = found.checkpoint.fingerprint
     found.checkpoint.close()
@@ -161,10 +163,13 @@ def list_taps(found: ModelDescription, options: HeadOptions) -> tuple[int, ...]:
     return usual if 1 < usual[1] < usual[2] else (0, layers // 2, layers - 1)
 
 
-def _read_table(found: ModelDescription, name: str) -> F32:
-    """A matrix [V,H] in float32."""
-    slot = next(slot for slot in found.plan.slots if slot.name == name)
-    return read_matrix(found.checkpoint, slot)
+def _read_slot(found: ModelDescription, name: str) -> F32:
+    """A matrix [V,H] or a norm [H] in float32; ones where the model's norm has no weights."""
+    slot = next((slot for slot in found.plan.slots if slot.name == name), None)
+    if slot is None:
+        return np.ones(found.spec.hidden, np.float32)
+    read = read_vector if slot.kind == "vector" else read_matrix
+    return read(found.checkpoint, slot)
 
 
 def _make_texts(
@@ -208,7 +213,7 @@ def _train(
         losses.append(loss)
         report(f"training, loss {loss:.3f}", len(losses), options.steps)
 
-    embedding, head = (torch.from_numpy(matrix) for matrix in matrices)
+    embedding, head, norm = (torch.from_numpy(matrix) for matrix in matrices)
     taps, spec = list_taps(found, options), found.spec
     corpus = Corpus.of(texts, head, taps)
     sizes = {"hidden_size": spec.hidden, "vocab_size": spec.vocab}
@@ -222,7 +227,7 @@ def _train(
         return to_arrays(trained), config, losses
     shape = make_shape(found, options)
     scaled = embedding * spec.embed_scale  # as the model's own layers have it
-    known = corpus, (scaled, head), shape, options.steps, note
+    known = shape, options.steps, note
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"], **sizes,
         "num_hidden_layers": 1, "intermediate_size": shape.inner, "head_dim": shape.head,
@@ -231,10 +236,15 @@ def _train(
         "max_position_embeddings": spec.context, "bias": False,
     }  # fmt: skip
     if options.method == "eagle":
-        return to_arrays(eagle.name_tensors(eagle.train_eagle(*known))), config, losses
+        return (
+            to_arrays(eagle.name_tensors(eagle.train_eagle(corpus, (scaled, head), *known))),
+            config,
+            losses,
+        )
     config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": spec.vocab}
     config["eagle_aux_hidden_state_layer_ids"] = [tap + 1 for tap in taps]
-    return to_arrays(eagle3.name_tensors(eagle3.train_eagle3(*known))), config, losses
+    trained3 = eagle3.train_eagle3(corpus, (scaled, head, norm), *known)
+    return to_arrays(eagle3.name_tensors(trained3)), config, losses
 
 
 def make_shape(found: ModelDescription, options: HeadOptions) -> Any:
