@@ -15,7 +15,7 @@ import pytest
 
 import chat_model
 from flyweight.server.apis.routes import ROUTES
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import printable
 from http_server import Reply, Running, started
 from mutations import SEEDS, Mutator
 
@@ -117,7 +117,7 @@ def names(path: str, body: bytes, reported: Any) -> bool:
     if isinstance(error, dict) and error.get("param"):
         written = {"".join(c if c.isprintable() else ascii(c)[1:-1] for c in n) for n in known}
         return any(str(error["param"]).startswith(name[:50]) for name in written)
-    reported_of = [spelled for name in known for spelled in (name, shown(name)[:50])]
+    reported_of = [spelled for name in known for spelled in (name, printable(name)[:50])]
     return any(re.search(rf"(^|\W){re.escape(spelled)}", message) for spelled in reported_of)
 
 
