@@ -10,7 +10,7 @@ from flyweight.errors import CheckpointError
 from flyweight.models.registry import find_family
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.gguf_names import ARCHITECTURES
+from flyweight.weights.gguf_names import ARCHITECTURES, spell
 
 BIAS = encode(np.ones(4, np.float32), "bf16")
 
@@ -76,6 +76,8 @@ class Target:
                 checkpoint.read(name, 0, info.shape[0])
                 if len(info.shape) == 2 and FORMATS[info.kind].quantised:
                     checkpoint.read_blocks(name, 0, info.shape[0])
+                for arch in ARCHITECTURES.values():  # `quantize` writes what it reads
+                    spell(arch, name)
             find_family(checkpoint.config).read_spec(checkpoint.config)
             return True
         except CheckpointError:  # a quantised tensor that is no matrix, a shape no family has
