@@ -72,9 +72,11 @@ def test_hooks_check_the_sources() -> None:
 
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-# Run by .ci/full and by hand with torch and transformers, never by pytest: make_*.py and these.
-WITH_TORCH = {
+# Run by .ci/full and by hand with torch, transformers or llama.cpp, never by pytest: make_*.py and
+# these.
+WITH_PEERS = {
     "fixture_models", "tasks_by_lm_eval", "families", "tiny_llama", "read_by_libraries",
+    "read_by_llama_cpp",
     "test_head_training",  # run by `make test-cuda`
 }  # fmt: skip
 OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")} | {"flyweight"}
@@ -99,7 +101,7 @@ def test_dev_brings_what_the_suite_imports() -> None:
     wanted = {
         name: path.name
         for path in (ROOT / "tests").rglob("*.py")
-        if path.stem not in WITH_TORCH
+        if path.stem not in WITH_PEERS
         and not path.stem.startswith("make_")
         and path.parent.name not in ("clients", "cuda")  # each runs in an environment of its own
         for name in distributions(path, found)
