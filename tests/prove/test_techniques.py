@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from importlib import import_module
 from math import prod
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from flyweight.config import Settings
 from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
 from flyweight.prove import registry, techniques
-from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
+from flyweight.prove.drafting import DraftingSides
+from flyweight.prove.engine_side import PromptLimits
 from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
 from flyweight.prove.stand_in import write_long, write_wide
@@ -87,11 +87,10 @@ def test_techniques_that_promise_the_same_tokens_keep_it(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_drafter_drafts_on_its_own_workload(name: str, tmp_path: Path) -> None:
     """Without the controller, which decides by time."""
-    module = import_module(find_technique(name).open.__module__)
-    assert module.SETTINGS["off"] == {}
-    config = {**module.SETTINGS["on"]["speculative_config"], "adaptive": False}
-    work = EngineWorkload(module.make_prompts, module.PROMPT + module.ANSWER, 1)
-    side = EngineSide(ProveJob(STORIES, tmp_path, 2), work, {"speculative_config": config})
+    sides = find_technique(name).open
+    assert isinstance(sides, DraftingSides) and sides.choose_settings("off") == {}
+    fixed = replace(sides, config={**sides.config, "adaptive": False})
+    side = fixed(ProveJob(STORIES, tmp_path, 2), "on")
     first, second = (side.run(round, 1.0) for round in range(2))
     side.close()
     assert first.figures["draft tokens accepted"] > 0

@@ -3,11 +3,9 @@
 The prompts are openings of stories, as both models write stories.
 """
 
-from typing import Any
-
-from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
+from flyweight.prove.drafting import DraftingTask
+from flyweight.prove.engine_side import EngineWorkload, PromptLimits
 from flyweight.prove.replay import TimedPrompt
-from flyweight.prove.technique import ProveJob, Technique
 
 PROMPT, ANSWER, DRAFT = 32, 160, 4
 OPENINGS = (
@@ -17,16 +15,6 @@ OPENINGS = (
     "It was a cold day. {name} looked out of the window and saw",
 )
 NAMES = ("Lily", "Tom", "Anna", "Ben", "Mia", "Max", "Sara")
-SETTINGS: dict[str, dict[str, Any]] = {
-    "off": {},
-    "on": {
-        "speculative_config": {
-            "method": "draft_model",
-            "model": "stories-draft",
-            "num_speculative_tokens": DRAFT,
-        }
-    },
-}
 
 
 def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
@@ -38,17 +26,12 @@ def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPr
     return [TimedPrompt(tokens, min(ANSWER, limits.length - len(tokens)))]
 
 
-def open_side(job: ProveJob, side: str) -> EngineSide:
-    return EngineSide(job, EngineWorkload(make_prompts, PROMPT + ANSWER, 1), SETTINGS[side])
-
-
-TECHNIQUE = Technique(
-    name="draft-model",
-    what="a draft model: a smaller model drafts for the larger one",
-    workload=f"the opening of a story, {ANSWER} tokens out",
-    off="no drafts",
-    on=f"method draft_model, model = stories-draft, num_speculative_tokens = {DRAFT}",
-    metric="itl",
-    open=open_side,
-    least_share=1.0,
+STORY = DraftingTask(
+    f"the opening of a story, {ANSWER} tokens out", EngineWorkload(make_prompts, PROMPT + ANSWER, 1)
+)
+TECHNIQUE = STORY.make_technique(
+    "draft-model",
+    "a draft model: a smaller model drafts for the larger one",
+    f"method draft_model, model = stories-draft, num_speculative_tokens = {DRAFT}",
+    {"method": "draft_model", "model": "stories-draft", "num_speculative_tokens": DRAFT},
 )

@@ -1,16 +1,10 @@
 """Prompt lookup: what followed the same tokens earlier is verified in one step."""
 
-from typing import Any
-
-from flyweight.prove.engine_side import EngineSide, EngineWorkload, PromptLimits
+from flyweight.prove.drafting import DraftingTask
+from flyweight.prove.engine_side import EngineWorkload, PromptLimits
 from flyweight.prove.replay import TimedPrompt
-from flyweight.prove.technique import ProveJob, Technique
 
 PROMPT, ANSWER, DRAFT = 4000, 96, 10
-SETTINGS: dict[str, dict[str, Any]] = {
-    "off": {},
-    "on": {"speculative_config": {"method": "ngram", "num_speculative_tokens": DRAFT}},
-}
 STEP = (
     "Step {number}: Open the valve. Wait for the green light. Close the valve. "
     "Write the number in the book.\n"
@@ -25,18 +19,15 @@ def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPr
     return [TimedPrompt(tokens[:length], ANSWER)]
 
 
-def open_side(job: ProveJob, side: str) -> EngineSide:
-    return EngineSide(job, EngineWorkload(make_prompts, PROMPT + ANSWER, 1), SETTINGS[side])
-
-
-TECHNIQUE = Technique(
-    name="ngram",
-    what="prompt lookup: tokens that followed the same text before are drafted",
-    workload=f"W7: a repetitive manual of {PROMPT:,} tokens, {ANSWER} tokens out",
-    off="no drafts",
-    on=f"method ngram, num_speculative_tokens = {DRAFT}",
-    metric="itl",
-    open=open_side,
+MANUAL = DraftingTask(
+    f"W7: a repetitive manual of {PROMPT:,} tokens, {ANSWER} tokens out",
+    EngineWorkload(make_prompts, PROMPT + ANSWER, 1),
+)
+CONFIG = {"method": "ngram", "num_speculative_tokens": DRAFT}
+TECHNIQUE = MANUAL.make_technique(
+    "ngram",
+    "prompt lookup: tokens that followed the same text before are drafted",
+    f"method ngram, num_speculative_tokens = {DRAFT}",
+    CONFIG,
     seed="1.06x",
-    least_share=1.0,
 )
