@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from small_engine import drain, make_engine, make_requests
+from small_engine import drain, make_engine, make_prompt_batch, make_requests
 
 from filewriters import encode, write_safetensors
 from flyweight.models.decoder import Decoder
 from flyweight.ops.stack import run
-from flyweight.wire import F32, Batch
+from flyweight.wire import F32
 from torchwriter import torch_bytes
 
 HIDDEN, HEADS, KV, HEAD, INNER, EPS, KNOWN = 32, 4, 2, 8, 48, 1e-5, 30
@@ -90,18 +90,9 @@ def write(
 
 def compute_inputs(model: Decoder, tokens: Sequence[int], layer: int) -> F32:
     """What goes into a layer of the model, [T,H]: the embedding after those before it alone."""
-    count, ops = len(tokens), model.ops
+    ops = model.ops
     kv = make_engine(model).runner.kv[:layer]  # type: ignore[attr-defined]
-    batch = Batch(
-        tokens=np.array(tokens, np.int32),
-        positions=np.arange(count, dtype=np.int32),
-        slots=np.arange(count, dtype=np.int32),
-        starts=np.array([0, count], np.int32),
-        contexts=np.array([count], np.int32),
-        tables=np.arange(-(-count // 4), dtype=np.int32)[None],
-        rows=np.array([count - 1], np.int32),
-        sampling=None,  # type: ignore[arg-type]
-    )
+    batch = make_prompt_batch(tokens)
     x = list_embeddings(model)[np.array(tokens)]
     ropes = [ops.rotation(batch.positions, *rope) for rope in model.ropes]
     return np.asarray(x + run(model.layers[:layer], None, x, kv, batch, ropes))

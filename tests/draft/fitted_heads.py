@@ -5,11 +5,11 @@ stand for in NumPy.
 from collections.abc import Sequence
 
 import numpy as np
-from small_engine import drain, make_engine, make_requests
+from small_engine import drain, make_engine, make_prompt_batch, make_requests
 from test_taps_in_engine import alone
 
 from flyweight.models.decoder import Decoder
-from flyweight.wire import F32, Batch
+from flyweight.wire import F32
 
 Block = tuple[F32, F32]  # W [H,H], b [H]
 Heads = list[tuple[list[Block], F32]]  # blocks and the output matrix [V,H] of each
@@ -17,17 +17,8 @@ Heads = list[tuple[list[Block], F32]]  # blocks and the output matrix [V,H] of e
 
 def states_of(model: Decoder, tokens: Sequence[int]) -> F32:
     """The final hidden state of every token: [T,H]."""
-    count, engine = len(tokens), make_engine(model)
-    batch = Batch(
-        tokens=np.array(tokens, np.int32),
-        positions=np.arange(count, dtype=np.int32),
-        slots=np.arange(count, dtype=np.int32),
-        starts=np.array([0, count], np.int32),
-        contexts=np.array([count], np.int32),
-        tables=np.arange(-(-count // 4), dtype=np.int32)[None],
-        rows=np.array([count - 1], np.int32),
-        sampling=None,  # type: ignore[arg-type]
-    )
+    engine = make_engine(model)
+    batch = make_prompt_batch(tokens)
     _, found = model.compute_tapped(batch, engine.runner.kv, batch.rows, (-1,))  # type: ignore[attr-defined]
     return np.asarray(found[-1])
 

@@ -20,6 +20,7 @@ from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.spec import Files
 from flyweight.types import Request, SamplingParams
+from flyweight.wire import Batch
 
 CONFIG: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -51,6 +52,21 @@ def make_model(ops: Ops, seed: int = 0, spread: float = 0.3) -> Decoder:
         values = rng.normal(0, spread, slot.shape).astype(np.float32)
         weights[slot.name] = values if slot.kind == "vector" else ops.pack(slot.shape, [values])
     return Decoder(Parts(ops, SingleProcess(), spec, weights), spec.context)
+
+
+def make_prompt_batch(tokens: Sequence[int]) -> Batch:
+    """One prompt from its beginning, in the first blocks of 4 slots."""
+    count = len(tokens)
+    return Batch(
+        tokens=np.array(tokens, np.int32),
+        positions=np.arange(count, dtype=np.int32),
+        slots=np.arange(count, dtype=np.int32),
+        starts=np.array([0, count], np.int32),
+        contexts=np.array([count], np.int32),
+        tables=np.arange(-(-count // 4), dtype=np.int32)[None],
+        rows=np.array([count - 1], np.int32),
+        sampling=None,  # type: ignore[arg-type]
+    )
 
 
 def make_engine(model: Decoder, limits: Limits = ROOMY, drafter: Drafter | None = None) -> Engine:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_drafts import CheckedDrafter
 from fitted_heads import states_of
 from small_engine import ROOMY, TIGHT, drain, make_engine, make_model, make_prompts, make_requests
 
@@ -109,23 +110,6 @@ class Reference:
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-class CheckedEagle(StateDrafter):
-    """Compares the drafts of greedy requests with the reference's."""
-
-    reference: Reference
-    compared = wrong = 0
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        drafts = super().propose(requests)
-        for request, draft in zip(requests, drafts, strict=True):
-            params = request.sampling
-            if params.temperature == 0 and params.options and params.options.plain:
-                expected = self.reference.guess(request.tokens, request.limit)
-                self.compared += 1
-                self.wrong += list(draft.tokens) != expected  # raising would only end drafting
-        return drafts
-
-
 @pytest.fixture(scope="module")
 def model() -> Decoder:
     return make_model(ReferenceOps("f32"))
@@ -139,8 +123,8 @@ def folder(tmp_path: Path) -> Path:
 def check_every_draft(model: Decoder, folder: Path, limits: Any) -> tuple[int, int]:
     """How many drafts were compared, and how many of them were wrong."""
     drafter = make_drafter(folder, model, limits)
-    drafter.__class__ = CheckedEagle
-    assert isinstance(drafter, CheckedEagle)
+    drafter.__class__ = CheckedDrafter
+    assert isinstance(drafter, CheckedDrafter)
     drafter.reference = Reference(model, make_tensors())
     requests = [r for r in make_requests(PROMPTS, 12) if r.params.temperature == 0]
     drain(make_engine(model, limits, drafter), requests)

@@ -1,6 +1,5 @@
 """EAGLE-3: its drafts are what the layer's arithmetic says of the text, and change no token."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_drafts import CheckedDrafter
 from eagle3_heads import IDS, KNOWN, Eagle3Reference, Tensors, choose_ids, fit_tensors, write
 from small_engine import ROOMY, TIGHT, drain, make_engine, make_model, make_prompts, make_requests
 
 from flyweight import LLM, SamplingParams
 from flyweight import build as building
-from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.eagle3 import Eagle3Model, open_source
 from flyweight.draft.eagle3folder import load_eagle3
 from flyweight.draft.methods import DraftBase
-from flyweight.draft.statedrafter import StateDrafter
 from flyweight.errors import CheckpointError, FlyweightError
 from flyweight.kv.memory import allocate_kv
 from flyweight.models.decoder import Decoder
@@ -39,24 +37,6 @@ def fit(model: Decoder, at: str = "midlayer.") -> Tensors:
 def open_folder(path: Path, model: Decoder) -> Any:
     config = SpeculationConfig("eagle3", 3, {"model": str(path)})
     return open_source(config, DraftBase(model.spec, "base"))
-
-
-class CheckedDrafter(StateDrafter):
-    """Compares the drafts of greedy requests with a reference's."""
-
-    reference: Eagle3Reference | None = None
-    compared = wrong = 0
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        drafts = super().propose(requests)
-        for request, draft in zip(requests, drafts, strict=True):
-            params = request.sampling
-            plain = params.temperature == 0 and params.options and params.options.plain
-            if self.reference is not None and plain:
-                expected = self.reference.guess(request.tokens, request.limit)
-                self.compared += 1
-                self.wrong += list(draft.tokens) != expected  # raising would only end drafting
-        return drafts
 
 
 def make_drafter(path: Path, model: Decoder, limits: Any = ROOMY) -> CheckedDrafter:

@@ -2,13 +2,14 @@
 token; a model without such a layer is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checked_drafts import CheckedDrafter
 from predicting_model import (
     AT,
     CONFIG,
@@ -25,7 +26,6 @@ from test_quantised_families import write_fp8
 from edited_folder import EditedFolder
 from filewriters import encode
 from flyweight import LLM, SamplingParams
-from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.methods import DraftBase, DrafterParts
 from flyweight.draft.mtp import PredictionLayer, PredictorSource, make_drafter, open_source
 from flyweight.draft.statedrafter import StateDrafter
@@ -81,23 +81,6 @@ def make(
     assert config is not None
     source = open_layer(model, checkpoint, **options)
     return make_drafter(config, DrafterParts(limits, model.spec.vocab, model, source))
-
-
-class CheckedDrafter(StateDrafter):
-    """Compares the drafts of greedy requests with the reference's."""
-
-    reference: Reference
-    compared = wrong = 0
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        drafts = super().propose(requests)
-        for request, draft in zip(requests, drafts, strict=True):
-            params = request.sampling
-            if params.temperature == 0 and params.options and params.options.plain:
-                expected = self.reference.guess(request.tokens, request.limit)
-                self.compared += 1
-                self.wrong += list(draft.tokens) != expected  # raising would only end drafting
-        return drafts
 
 
 def check_every_draft(loaded: Any, tensors: Tensors, limits: Any) -> tuple[int, int]:
