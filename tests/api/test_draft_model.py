@@ -231,6 +231,35 @@ def test_a_prompt_is_read_in_parts_while_the_model_computes_it(
     assert llm.stats()["accepted"] > 0
 
 
+def test_an_unread_text_does_not_stop_the_drafts_of_others(
+    data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt from the prefix cache takes many calls to be read; short texts draft meanwhile."""
+    calls: list[dict[str, int]] = []
+    propose = TextDrafter.propose
+
+    def watch(self: TextDrafter, requests: Any) -> Any:
+        drafts = propose(self, requests)
+        tokens = {r.id[0]: len(d.tokens) for r, d in zip(requests, drafts, strict=True)}
+        calls.append(tokens)
+        return drafts
+
+    draft = {**DRAFT, "model": str(data("stories260k/stories260K-f32.gguf"))}
+    llm = load("stories", draft, max_num_batched_tokens=16, max_num_seqs=4)
+    long = " ".join(PROMPTS[:24])
+    llm.generate([long], SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
+    monkeypatch.setattr(TextDrafter, "propose", watch)
+    outs = llm.generate(
+        [long, "Once upon a time", "The dog"],
+        SamplingParams(temperature=0, max_tokens=24),
+        use_tqdm=False,
+    )
+    first = outs[0].request_id
+    waiting = [tokens for tokens in calls[:6] if not tokens.get(first)]
+    assert len(waiting) > 2  # the long text is not read yet
+    assert sum(sum(tokens.values()) for tokens in waiting) > 0
+
+
 def refuse(model: str = "stories", **options: Any) -> str:
     with pytest.raises((ConfigError, CheckpointError)) as caught:
         LLM(model, **options)

@@ -139,11 +139,11 @@ class TextDrafter(TextOnlyDrafter):
         return True
 
     def _read_rest(self, rows: Sequence[WritingRow]) -> list[WritingRow]:
-        """The rows that can draw, as no more than a step's pieces are left to be read for them;
-        those after them are read a part further.
+        """The rows that can draw, as no more than a step's pieces are left to be read for them; of
+        the others, the shortest are read a part further.
         """
         left, ready, parts = self.budget, [], []
-        for row in rows:
+        for row in sorted(rows, key=lambda row: len(row.pending)):
             pending = row.pending
             pieces = pending[:left]
             left -= len(pieces)
