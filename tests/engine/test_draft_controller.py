@@ -187,6 +187,19 @@ def test_it_is_close_to_the_best_fixed_depth(chance: float, batch: int, cost: Co
         assert sum(map(len, sim.texts.values())) / sim.now >= 0.98 * batch / cost(batch, batch)
 
 
+@pytest.mark.parametrize(
+    ("chance", "batch", "least"),
+    [(1.0, 1, 0.97), (1.0, 4, 0.97), (1.0, 16, 0.97), (0.95, 1, 0.95), (0.8, 1, 0.88),
+     (0.8, 4, 0.92), (0.6, 1, 0.92), (0.3, 1, 0.92)],
+)  # fmt: skip
+def test_it_is_close_from_the_first_step(chance: float, batch: int, least: float) -> None:
+    work = likely(chance)
+    best = max(
+        simulate(work, memory_bound, k).run([batch] * STEPS) for k in (0, 1, 2, 3, 4, 6, 8, 10)
+    )
+    assert simulate(work, memory_bound, noise=0.05).run([batch] * STEPS) >= least * best
+
+
 def test_it_is_better_than_any_fixed_depth_where_the_text_changes() -> None:
     work = in_turn(100)
     best = max(simulate(work, memory_bound, k).run([1] * STEPS) for k in range(11))

@@ -6,8 +6,7 @@ layer's.  Tokens are drawn as a draft model's are: with the target's seed, choic
 with `probs` and random numbers of their own.
 
 A pair's K and V depend on that pair alone.  So those that are missing after a tree, whose accepted
-branch has other blocks, are computed before the next draft, and so are those of a token that was
-not accepted.
+branch has other blocks, are computed before the next draft.
 
 Invariant: the pair of position p is in the slot of p, and its K and V are of states of the model up
 to the newest token computed.  The pair of a block's last position belongs to the sequence that
@@ -25,10 +24,9 @@ from numpy.typing import NDArray
 from flyweight.config import Limits
 from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.model import DraftRow, make_batch, make_draft_options
-from flyweight.draft.treegrowth import TreeGrower, count_scratch
+from flyweight.draft.treegrowth import StateLayer, TreeGrower, count_scratch
 from flyweight.draft.treerules import TreeRule
 from flyweight.kv.memory import allocate_kv
-from flyweight.ops.base import Ops
 from flyweight.ops.operands import KVLayer
 from flyweight.ops.rejection import list_distributions
 from flyweight.sampling.arrays import OptionColumns, columns
@@ -38,11 +36,9 @@ from flyweight.speculation import MOST_DRAFTS
 from flyweight.wire import F32, I32, Batch, Tensor
 
 
-class StateModel(Protocol):
+class StateModel(StateLayer, Protocol):
     """A layer that makes states of H elements."""
 
-    @property
-    def ops(self) -> Ops: ...
     @property
     def hidden(self) -> int: ...
     @property
@@ -52,14 +48,6 @@ class StateModel(Protocol):
 
     def make_first(self, taps: Mapping[int, Tensor]) -> Tensor:
         """The states [T,H] of a step's tokens."""
-        ...
-
-    def compute_states(self, batch: Batch, states: F32, kv: Sequence[KVLayer]) -> Tensor:
-        """The states [T,H] after the batch's pairs, whose K and V are written."""
-        ...
-
-    def compute_logits(self, states: Tensor) -> Tensor:
-        """Of the tokens that follow states that were computed, [R,H] -> [R,V]."""
         ...
 
 
@@ -148,11 +136,11 @@ class StateDrafter:
             held.nexts[own.slots] = own.tokens
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """Every request's next tokens, one of each at a time."""
+        """Chains, a token of each at a time; or trees, a level of each at a time."""
         rows = [self._begin(request) for request in requests]
         growing, states = self._list_ready(rows)
-        self._catch_up(growing)
         if self.grower is not None:
+            self._catch_up(growing)
             grown = iter(self.grower.grow(growing, states))
             ready = {id(row) for row in growing}
             return [next(grown) if id(row) in ready else Draft(()) for row in rows]

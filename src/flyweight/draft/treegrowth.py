@@ -27,12 +27,18 @@ ROWS = 32  # paths that are computed at once, unless one tree has more
 
 
 class StateLayer(Protocol):
-    """What is called of the layer."""
+    """Makes the state [H] after a pair, and the logits of what follows it."""
 
     @property
     def ops(self) -> Ops: ...
-    def compute_states(self, batch: Batch, states: F32, kv: Sequence[KVLayer]) -> Tensor: ...
-    def compute_logits(self, states: Tensor) -> Tensor: ...
+
+    def compute_states(self, batch: Batch, states: F32, kv: Sequence[KVLayer]) -> Tensor:
+        """The states [T,H] after the batch's pairs, whose K and V are written."""
+        ...
+
+    def compute_logits(self, states: Tensor) -> Tensor:
+        """Of the tokens that follow states that were computed, [R,H] -> [R,V]."""
+        ...
 
 
 def count_scratch(rule: TreeRule | None, block_size: int) -> int:

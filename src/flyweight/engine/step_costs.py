@@ -220,5 +220,5 @@ def find_sags(rows: list[float], seconds: list[float], cheap: float) -> list[flo
 
 def _round_rows(rows: int) -> int:
     """The figure that a large number of rows belongs to."""
-    grain = 1 << max(0, rows.bit_length() - 1 - GRAIN.bit_length() + 1)
+    grain = 1 << max(0, rows.bit_length() - GRAIN.bit_length())
     return rows // grain * grain

@@ -32,12 +32,8 @@ class Corpus:
         cls, texts: Sequence[TextStates], head: torch.Tensor, taps: Sequence[int] = (-1,)
     ) -> "Corpus":
         """`head` [V,H] is the model's output matrix; the final states are tap -1."""
-        states, last = (
-            torch.from_numpy(
-                np.concatenate([np.concatenate([x.states[i] for i in chosen], 1) for x in texts])
-            ).half()
-            for chosen in (taps, (-1,))
-        )
+        states = join_states(texts, taps)
+        last = states if tuple(taps) == (-1,) else join_states(texts, (-1,))
         choices = [choose(last[i : i + ROWS], head) for i in range(0, len(last), ROWS)]
         tokens = np.concatenate([x.tokens for x in texts]).astype(np.int64)
         lengths = np.array([len(x.tokens) for x in texts], np.int64)
@@ -68,6 +64,12 @@ class Corpus:
                 longest = int(self.lengths[own].max())
                 places = np.minimum(np.arange(longest), self.lengths[own][:, None] - 1)
                 yield torch.from_numpy(starts[own][:, None] + places), longest
+
+
+def join_states(texts: Sequence[TextStates], taps: Sequence[int]) -> torch.Tensor:
+    """The states of all texts [N, taps * H], in half precision."""
+    wide = [np.concatenate([text.states[tap] for tap in taps], 1) for text in texts]
+    return torch.from_numpy(np.concatenate(wide)).half()
 
 
 def choose(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
