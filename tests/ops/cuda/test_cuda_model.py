@@ -26,6 +26,7 @@ def test_greedy_tokens_are_the_cpu_s(device: str) -> None:
     assert generate(PROMPTS, backend="cuda", activations="f32") == want
 
 
+@pytest.mark.long  # minutes in the interpreter
 def test_tokens_do_not_depend_on_company(device: str) -> None:
     """In bfloat16, drawn with a seed: alone, and in one batch."""
     params = SamplingParams(temperature=1, seed=5, max_tokens=2)
@@ -40,6 +41,7 @@ def test_logits_by_hand_are_on_the_host(device: str) -> None:
     assert isinstance(logits, np.ndarray) and logits.shape == (model.loaded.spec.vocab,)
 
 
+@pytest.mark.long  # minutes in the interpreter
 def test_features_read_and_write_host_arrays(device: str) -> None:
     """Choices that share a prompt, a caller's logits processor, scores of a prompt, embeddings."""
 
