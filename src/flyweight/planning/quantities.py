@@ -17,6 +17,7 @@ LEAST_PARAMS, MOST_PARAMS = 1e3, 1e15
 LEAST_BITS, MOST_BITS = 1.0, 32.0
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 POSITIVE = "above 0, finite"
+LEAST_SIZE = 1 << 20  # of a memory; less is a unit that was forgotten
 NUMBER = re.compile(r"(-?\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]?)", re.ASCII)
 
 
@@ -102,11 +103,14 @@ def parse_whole(text: str, name: str, low: int, high: int) -> int:
 
 
 def parse_size(text: str, name: str) -> int:
-    """Bytes above 0: 24GiB, 512MB.  Raises `ConfigError`."""
+    """Bytes of a memory: 24GiB, 512MB.  A number without a unit is bytes, so 24 for 24GiB is
+    refused as too small.  Raises `ConfigError`.
+    """
     size = parse_bytes(text, 0, name)
-    if size <= 0:
-        raise ConfigError("is out of range", name, value=text, allowed="above 0",
-                          hint="nearest valid: 1MiB")  # fmt: skip
+    if size < LEAST_SIZE:
+        unit = f"; {text.strip()}GiB with a unit" if text.strip().isdecimal() and size else ""
+        raise ConfigError("is out of range", name, value=text, allowed="1MiB or more",
+                          hint=f"nearest valid: 1MiB{unit}")  # fmt: skip
     return size
 
 
