@@ -35,6 +35,7 @@ def test_the_list_names_every_technique(capsys: Captured) -> None:
         (["apc", "--minutes", "0"], "minutes = 0.0 is out of range; allowed: above 0 to 1440"),
         (["apc", "--minutes", "nan"], "minutes = nan is out of range"),
         (["all", "tests/data/models/qwen3"], "tests/data/models/qwen3: no tokenizer here"),
+        (["list", "stories", "--minutes", "3"], "MODEL, --minutes cannot be given with list"),
         (["apc", "nothing.gguf"], "model 'nothing.gguf' is not a file or directory"),
     ],
 )

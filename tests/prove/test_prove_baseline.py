@@ -129,7 +129,7 @@ def test_another_machine_model_metric_or_technique_is_refused(tmp_path: Path) ->
         kept.check_model("fake", "model.gguf", 8)
     with pytest.raises(ConfigError, match="has throughput of fake, not ttft; nearest valid: --met"):
         kept.check_metric("fake", "ttft")
-    with pytest.raises(ConfigError, match="has no apc; allowed: techniques of the baseline: fake"):
+    with pytest.raises(ConfigError, match="the baseline has no apc; allowed: its techniques: fake"):
         kept.find("apc")
 
 
@@ -142,7 +142,7 @@ def test_a_suite_refuses_a_baseline_before_it_measures(tmp_path: Path) -> None:
         Suite(request, open_side=open_side).run()
     other = replace(make_technique(), name="other")
     request = replace(request, techniques=[other])
-    with pytest.raises(ConfigError, match="has no other; allowed: techniques of the baseline: fa"):
+    with pytest.raises(ConfigError, match="has no other; allowed: its techniques: fake"):
         Suite(request, open_side=open_side).run(strict=True)
 
 
@@ -225,6 +225,21 @@ def test_ctrl_c_keeps_what_was_found() -> None:
     request = SuiteRequest([make_technique(), second, make_technique()], 1000)
     found = Suite(request, None, open_side, clock).run()
     assert [one.technique.name for one in found.outcomes] == ["fake"] and found.stopped
+
+
+def test_a_question_mark_is_explained_once() -> None:
+    outcome = measure(2.0)
+    few = replace(outcome, pairs=outcome.pairs[:2])
+    suite = replace(make_suite(few), outcomes=(few, few, outcome))
+    (table, _, work) = report_suite(suite).tables
+    verdicts = [row["verdict"] for row in table.list_records()]
+    assert verdicts == ["keep?", "keep?", "keep"]
+    (note,) = table.notes
+    assert note.startswith("? fewer than 6 pairs")
+    assert [row["certain"] for row in work.list_records()] == [False, False, True]
+    assert report_suite(make_suite(outcome)).tables[0].notes == []
+    page = write_page(suite, report_suite(suite), "flyweight prove fake")
+    assert page.count("? fewer than 6 pairs") == 1 and '<td class="keep">keep?</td>' in page
 
 
 def test_the_page_has_everything_and_fetches_nothing(tmp_path: Path) -> None:

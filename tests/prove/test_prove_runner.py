@@ -123,6 +123,17 @@ def test_unequal_work_is_refused() -> None:
         Bench(2.0, change=lose).prove(ProvePlan(seconds=1000))
 
 
+def test_a_verdict_of_few_pairs_is_not_certain() -> None:
+    few, enough = (Bench(2.0).prove(ProvePlan(seconds=s)) for s in (0, 1000))
+    assert (len(few.pairs), few.certain, few.verdict, few.shown_verdict) == (
+        2, False, "keep", "keep?"
+    )  # fmt: skip
+    assert (len(enough.pairs), enough.certain, enough.shown_verdict) == (6, True, "keep")
+    assert [to_document(one)["certain"] for one in (few, enough)] == [False, True]
+    broken = Bench(2.0, change=change_answer).prove(ProvePlan(seconds=0))
+    assert (broken.certain, broken.shown_verdict) == (True, "harmful"), "answers tell"
+
+
 def change_answer(side: FakeSide) -> None:
     side.answer = (1, 3) if side.name == "on" else (1, 2)
 

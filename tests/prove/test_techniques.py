@@ -11,11 +11,13 @@ import pytest
 from flyweight.config import Settings
 from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
-from flyweight.prove import registry, techniques
+from flyweight.prove import registry, stand_in, techniques
 from flyweight.prove.drafting import DraftingSides
 from flyweight.prove.engine_side import PromptLimits
 from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
+from flyweight.prove.report import describe_outcome
+from flyweight.prove.runner import ProvePlan, prove
 from flyweight.prove.stand_in import write_long, write_wide
 from flyweight.prove.technique import (
     CHANCE,
@@ -56,7 +58,9 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
     runs = []
     for name in SIDES:
         side = apc.open(ProveJob(STORIES, tmp_path), name)
-        assert list(side.notes) == ["prompts are cut from 3,040 tokens to 512, the model's context"]
+        assert list(side.notes) == [
+            "requests are cut from 3,040 tokens to 512, the model's context"
+        ]
         runs.append(side.run(0, 0.05))
         side.close()
     off, on = runs
@@ -101,6 +105,49 @@ def test_stories_are_cut_to_a_short_context() -> None:
     limits = PromptLimits(2048, 40, describe(STORIES).tokenizer)
     (prompt,) = draft_model.make_prompts(limits, 0, 1.0)
     assert len(prompt.tokens) <= 20 and len(prompt.tokens) + prompt.answer == 40
+
+
+@pytest.mark.parametrize("name", ["kv-cache", "continuous", "ngram", "blocker", "beam"])
+def test_requests_are_cut_to_a_short_context(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts and answers, to the model inside the package with a context of 64 tokens."""
+    monkeypatch.setattr(stand_in, "LONG_CONTEXT", 64)
+    short = write_long(tmp_path).path
+    opened = find_technique(name).open(ProveJob(short, tmp_path, 2), "on")
+    assert "to 64, the model's context" in opened.notes[0]
+    found = opened.run(0, 0.01)
+    opened.close()
+    assert found.requests and found.prompt_tokens and found.output_tokens
+    assert found.prompt_tokens + found.output_tokens <= 64 * found.requests * 4  # beams
+
+
+def test_a_context_that_is_too_short_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "LONG_CONTEXT", 63)
+    job = ProveJob(write_long(tmp_path).path, tmp_path, 2)
+    with pytest.raises(ConfigError, match="needs a context of 64 tokens, this model has 63"):
+        find_technique("kv-cache").open(job, "off")
+    with pytest.raises(ConfigError, match="needs a context of 512 tokens, this model has 63"):
+        find_technique("rag").open(job, "off")
+
+
+@pytest.mark.parametrize("name", ["medusa", "medusa-tree", "eagle", "eagle-tree"])
+def test_heads_of_another_model_cannot_be_measured(name: str, tmp_path: Path) -> None:
+    """The stand-in has another hidden size than the heads of the package."""
+    job = ProveJob(write_wide(tmp_path).path, tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"stories-[a-z]+ is for another model: .*hidden_size"):
+        find_technique(name).open(job, "on")
+
+
+def test_a_simulation_is_on_no_model(tmp_path: Path) -> None:
+    technique = find_technique("window")
+    found = prove(
+        technique, ProveJob(STORIES, tmp_path), ProvePlan(seconds=0),
+        lambda technique, job, side: technique.open(job, side),
+    )  # fmt: skip
+    assert describe_outcome(found)[0].endswith(f"{len(found.pairs)} pairs simulated")
 
 
 @pytest.mark.parametrize("name", ["weights", "kv-types", "isa"])

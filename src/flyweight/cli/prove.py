@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,6 +91,9 @@ def prove(
     from flyweight.prove.suite import Suite, SuiteRequest
 
     if name == LIST:
+        given: Values = {"MODEL": model, "--minutes": minutes, "--metric": metric, "--html": html}
+        given |= {"--save-baseline": save_baseline, "--compare": compare, **name_given(engine)}
+        refuse_with_list([option for option, value in given.items() if value is not None])
         out.show(report_techniques(list_techniques()))
         return 0
     techniques = list_techniques() if name == ALL else [find_technique(name)]
@@ -117,6 +120,17 @@ def prove(
         raise KeyboardInterrupt
     failed = any(not one.skipped for one in suite.failures)
     return 1 if failed or any(one.verdict == kept.SLOWER for one in changes) else 0
+
+
+def name_given(engine: Values) -> Values:
+    """Settings by their options."""
+    return {f"--{key.replace('_', '-')}": value for key, value in engine.items()}
+
+
+def refuse_with_list(given: Sequence[str]) -> None:
+    """Raises `ConfigError` for what a list would ignore."""
+    if given:
+        raise ConfigError(f"{', '.join(given)} cannot be given with list, which measures nothing")
 
 
 def spell_command(name: str, model: str | None) -> str:

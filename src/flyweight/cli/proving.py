@@ -8,9 +8,18 @@ between runs only: a thread that draws would take turns with what is timed.
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from flyweight.prove.figures import SpeedInterval
+from flyweight.prove.figures import LEAST_PAIRS, SpeedInterval
 from flyweight.prove.runner import ProveListener
 from flyweight.prove.technique import Technique
+
+SHORT = 10  # seconds, which a warm-up and the least pairs may exceed
+
+
+def describe_time(seconds: float) -> str:
+    """How long a technique may take: the least pairs are measured even if the time is up."""
+    if seconds >= SHORT:
+        return f"up to {seconds:.0f} s"
+    return f"up to {seconds:.1f} s, or {LEAST_PAIRS} pairs where they take longer"
 
 
 class ProvingDisplay(ProveListener):
@@ -27,7 +36,7 @@ class ProvingDisplay(ProveListener):
         self._count += 1
         self._speed, self._seconds = "", max(seconds, 1e-3)
         if not self.console.is_terminal:
-            line = f"{self._name(technique)}: up to {seconds:.0f} s"
+            line = f"{self._name(technique)}: {describe_time(seconds)}"
             self.console.print(line, highlight=False)
             return
         words = TextColumn("{task.description}", markup=False)
@@ -47,7 +56,7 @@ class ProvingDisplay(ProveListener):
     def show_run(self, technique: Technique, what: str, spent: float) -> None:
         if self.bar is not None:
             (task,) = self.bar.tasks
-            words = f"{self._name(technique)}: {what}, up to {self._seconds:.0f} s{self._speed}"
+            words = f"{self._name(technique)}: {what}, {describe_time(self._seconds)}{self._speed}"
             done = min(spent, self._seconds)
             self.bar.update(task.id, completed=done, description=words, refresh=True)
 

@@ -66,16 +66,15 @@ class Baseline(msgspec.Struct):
             if one.technique == name:
                 return one
         held = ", ".join(one.technique for one in self.techniques)
-        raise ConfigError(f"has no {name}", NAME, allowed=f"techniques of the baseline: {held}")
+        raise ConfigError(f"the baseline has no {name}", allowed=f"its techniques: {held}")
 
     def check_machine(self, here: Surroundings) -> None:
         """Raises `ConfigError` where it was made on another machine."""
         kept = self.machine
         if (kept.cpu, kept.cores) != (here.cpu, here.cores):
             raise ConfigError(
-                f"is of another machine: {kept.cpu} with {kept.cores} cores, not {here.cpu} with "
-                f"{here.cores}; make one here with --save-baseline",
-                NAME,
+                f"the baseline is of another machine: {kept.cpu} with {kept.cores} cores, not "
+                f"{here.cpu} with {here.cores}; make one here with --save-baseline"
             )
 
     def check_model(self, name: str, model: str, nbytes: int) -> None:
@@ -83,16 +82,15 @@ class Baseline(msgspec.Struct):
         kept = self.find(name)
         if (kept.model, kept.model_bytes) != (model, nbytes):
             raise ConfigError(
-                f"has {name} of another model: {kept.model} with {kept.model_bytes:,} bytes, not "
-                f"{model} with {nbytes:,}",
-                NAME,
+                f"the baseline has {name} of another model: {kept.model} with "
+                f"{kept.model_bytes:,} bytes, not {model} with {nbytes:,}"
             )
 
     def check_metric(self, name: str, metric: str) -> None:
         kept = self.find(name)
         if kept.metric != metric:
             raise ConfigError(
-                f"has {kept.metric} of {name}, not {metric}", NAME,
+                f"the baseline has {kept.metric} of {name}, not {metric}",
                 hint=f"nearest valid: --metric {kept.metric}",
             )  # fmt: skip
 

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.prove.engine_side import EngineSide, EngineWorkload
 from flyweight.prove.technique import ProveJob, Technique
 
 
 @dataclass(frozen=True, slots=True)
 class DraftingSides:
-    """Opens a side of a technique: `on` drafts by `config`, `off` does not draft."""
+    """Opens a side of a technique: `on` drafts by `config`, `off` does not draft.  Raises
+    `ConfigError` where the files of the drafter are not for the model.
+    """
 
     workload: EngineWorkload
     config: Mapping[str, Any]
@@ -22,7 +25,12 @@ class DraftingSides:
         return {"speculative_config": dict(self.config)} if side == "on" else {}
 
     def __call__(self, job: ProveJob, side: str) -> EngineSide:
-        return EngineSide(job, self.workload, self.choose_settings(side))
+        try:
+            return EngineSide(job, self.workload, self.choose_settings(side))
+        except CheckpointError as error:
+            if side == "off" or "model" not in self.config:
+                raise
+            raise ConfigError(f"{self.config['model']} is for another model: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from flyweight.errors import EngineError
 from flyweight.eval.proportions import ShareInterval, compare_paired, make_wilson
 from flyweight.prove.figures import (
+    ENOUGH_PAIRS,
     SpeedInterval,
     bootstrap,
     compute_ratios,
@@ -148,11 +149,26 @@ class ProveOutcome:
         return PairedAccuracy.of(off.right, on.right) if on.right else None
 
     @property
+    def broken(self) -> bool:
+        """Whether answers differ where the same are promised."""
+        return self.technique.exact and self.equal is not None and self.equal < 1
+
+    @property
     def verdict(self) -> str:
         if self.accuracy is not None:
             return judge_accuracy(self.accuracy.difference)
-        broken = self.technique.exact and self.equal is not None and self.equal < 1
-        return judge(self.speed, broken=broken)
+        return judge(self.speed, broken=self.broken)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the verdict holds with 95 %: one by times needs enough pairs."""
+        by_time = self.accuracy is None and not self.broken
+        return not by_time or len(self.pairs) >= ENOUGH_PAIRS
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict, with a question mark where it is not certain."""
+        return self.verdict + "?" * (not self.certain)
 
     def summarize(self, side: str) -> SideFigures:
         return SideFigures.of([pair[SIDES.index(side)] for pair in self.pairs])
@@ -187,6 +203,7 @@ def to_document(outcome: ProveOutcome) -> dict[str, Any]:
         "speedup": {"median": speed.median, "low": speed.low, "high": speed.high},
         "ceiling": outcome.ceiling,
         "verdict": outcome.verdict,
+        "certain": outcome.certain,
         "other_cores": outcome.others,
         "equal_tokens": outcome.equal,
         "exact": technique.exact,

@@ -60,12 +60,13 @@ def write_table(table: ReportTable) -> str:
     for row in table.rows:
         cells = []
         for column, kind, value in zip(table.columns, kinds, row, strict=True):
-            word = kind if kind == "number" else str(value)  # verdicts have colours
+            word = kind if kind == "number" else str(value).rstrip("?")  # verdicts have colours
             cells.append(f'<td class="{escape(word)}">{escape(column.write(value))}</td>')
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
+        + "".join(f"<p>{escape(note)}</p>" for note in table.notes)
     )
 
 
@@ -122,7 +123,7 @@ def draw_speeds(outcomes: Sequence[ProveOutcome]) -> str:
 def draw_speed(outcome: ProveOutcome, y: float, place: Callable[[float], float]) -> list[str]:
     """A row: the name, the interval as a line, the median as a dot, both in words."""
     speed, colour = outcome.speed, COLOURS[outcome.verdict]
-    words = f"{speed}, {outcome.verdict}"
+    words = f"{speed}, {outcome.shown_verdict}"
     parts = [
         f'<text x="0" y="{y + 4}">{escape(outcome.technique.name)}</text>',
         f'<path d="M{place(speed.low)} {y}H{place(speed.high)}" stroke="{colour}" '

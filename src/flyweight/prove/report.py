@@ -72,6 +72,7 @@ WORK_COLUMNS = (
     Column("prompt_tokens", "prompt tokens"),
     Column("output_tokens", "output tokens"),
     Column("pairs", "pairs"),
+    Column("certain", "enough"),
 )
 CHANGE_COLUMNS = (
     Column("technique", "technique"),
@@ -94,7 +95,7 @@ def report_suite(suite: ProvedSuite, changes: Sequence[ComparedOutcome] = ()) ->
     tables = [
         ReportTable(
             "verdicts", "What each technique does on this machine", VERDICT_COLUMNS,
-            [make_verdict_row(one) for one in found],
+            [make_verdict_row(one) for one in found], list_doubts(found),
         ),
         ReportTable(
             "sides", "Medians, off and on", SIDE_COLUMNS,
@@ -112,6 +113,16 @@ def report_suite(suite: ProvedSuite, changes: Sequence[ComparedOutcome] = ()) ->
         word = "skipped" if one.skipped else "failed"
         notes.append(f"{one.technique.name}: {word}: {one.problem}")
     return Report("flyweight prove", tables, [*notes, describe_machine(suite)])
+
+
+def list_doubts(outcomes: Sequence[ProveOutcome]) -> list[str]:
+    """What a question mark means, where there is one."""
+    if all(one.certain for one in outcomes):
+        return []
+    return [
+        f"? fewer than {ENOUGH_PAIRS} pairs: the interval holds with less than 95 %; give more "
+        "--minutes"
+    ]
 
 
 def describe_machine(suite: ProvedSuite) -> str:
@@ -140,7 +151,7 @@ def make_verdict_row(outcome: ProveOutcome) -> list[Value]:
     speed = outcome.speed
     return [
         outcome.technique.name, outcome.metric, speed.median, speed.low, speed.high,
-        outcome.equal, outcome.verdict, outcome.seed or None,
+        outcome.equal, outcome.shown_verdict, outcome.seed or None,
     ]  # fmt: skip
 
 
@@ -148,7 +159,7 @@ def make_work_row(outcome: ProveOutcome) -> list[Value]:
     """The first run that is on: a technique may be to save tokens."""
     run = outcome.pairs[0][1]
     return [outcome.technique.name, run.requests, outcome.share, run.prompt_tokens,
-            run.output_tokens, len(outcome.pairs)]  # fmt: skip
+            run.output_tokens, len(outcome.pairs), outcome.certain]  # fmt: skip
 
 
 def make_side_rows(outcome: ProveOutcome) -> list[list[Value]]:
@@ -165,8 +176,9 @@ def make_side_rows(outcome: ProveOutcome) -> list[list[Value]]:
 def describe_outcome(outcome: ProveOutcome) -> list[str]:
     """The workload, how off and on are made, the technique's own figures, and what was scaled."""
     technique = outcome.technique
+    basis = technique.instead or f"on {outcome.model}"
     lines = [
-        f"{technique.name}: {technique.workload}; {len(outcome.pairs)} pairs on {outcome.model}",
+        f"{technique.name}: {technique.workload}; {len(outcome.pairs)} pairs {basis}",
         f"  off: {technique.off}",
         f"  on: {technique.on}",
     ]

@@ -93,7 +93,8 @@ class Technique:
     that the workload needs where the user gives none ("": the one inside the package).  At least
     `least_share` of the requests show what it does; fewer than all are made where `planned` pairs
     would not fit the time.  `same` is the work that both sides must do:
-    less than all of it where a technique is to save tokens.
+    less than all of it where a technique is to save tokens.  `instead` says what is measured
+    where that is no model.
     """
 
     name: str
@@ -109,3 +110,4 @@ class Technique:
     least_share: float = 1 / 16
     planned: int = ENOUGH_PAIRS
     same: tuple[str, ...] = WORK
+    instead: str = ""

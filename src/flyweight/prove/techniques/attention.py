@@ -109,4 +109,5 @@ TECHNIQUE = Technique(
     metric="throughput",
     open=AttentionSide,
     exact=False,
+    instead="on random Q, K and V",
 )

@@ -10,9 +10,10 @@ LONG, SHORT, EVERY = 160, 8, 8  # tokens of answers: one of so many is long
 
 
 def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
-    first = (round + 2) * (1 << 20)
+    first, longest = (round + 2) * (1 << 20), limits.cut_answer(LONG)
+    prompt = min(PROMPT, limits.length - longest)
     return [
-        TimedPrompt(make_ids(limits.vocab, PROMPT, first + i), SHORT if i % EVERY else LONG)
+        TimedPrompt(make_ids(limits.vocab, prompt, first + i), SHORT if i % EVERY else longest)
         for i in range(count_share(REQUESTS, share))
     ]
 

@@ -31,9 +31,10 @@ def open_side(job: ProveJob, side: str) -> SimulatedSide:
 TECHNIQUE = Technique(
     name="fragmentation",
     what="paged K/V memory: more sequences fit, as none reserves what it may never need",
-    workload=f"a trace of {REQUESTS} requests in K/V memory of {SLOTS:,} tokens, simulated",
+    workload=f"a trace of {REQUESTS} requests in K/V memory of {SLOTS:,} tokens",
     off=f"each sequence reserves the longest, {LONGEST:,} tokens",
     on=f"blocks of {BLOCK} tokens as they are needed",
     metric="throughput",
     open=open_side,
+    instead="simulated",
 )

@@ -13,10 +13,11 @@ STEP = (
 
 def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
     """A manual whose steps differ in their number; another beginning in every round."""
-    length, first = limits.length - ANSWER, 100 * (round + 2)
+    answer = limits.cut_answer(ANSWER)
+    length, first = limits.length - answer, 100 * (round + 2)
     text = "".join(STEP.format(number=first + i) for i in range(length // 8 + 1))
     tokens = limits.tokenizer.encode(text, parse_special=False)
-    return [TimedPrompt(tokens[:length], ANSWER)]
+    return [TimedPrompt(tokens[:length], answer)]
 
 
 MANUAL = DraftingTask(

@@ -13,9 +13,10 @@ APART = 4096  # characters between the beginnings of two rounds
 def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
     """English text; another place of it in every round."""
     _, text = read_sample(EVALUATION)
-    length, begin = limits.length - ANSWER, APART * (round + 1) % (len(text) // 2)
+    answer = limits.cut_answer(ANSWER)
+    length, begin = limits.length - answer, APART * (round + 1) % (len(text) // 2)
     tokens = limits.tokenizer.encode(text[begin : begin + 8 * length], parse_special=False)
-    return [TimedPrompt(tokens[:length], ANSWER)]
+    return [TimedPrompt(tokens[:length], answer)]
 
 
 PROSE = DraftingTask(

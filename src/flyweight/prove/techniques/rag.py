@@ -18,6 +18,7 @@ from flyweight.text.sample_text import EVALUATION, read_sample
 CONTEXT, BUDGET = 1000, 600  # tokens
 WORDY, QUESTION = 200, 50
 REQUESTS, SEQS = 4, 1
+LEAST = 512  # tokens of context: with fewer, the budget may hold no passage
 PASSAGE = 24  # words
 WORDS = (
     "Please read everything above with great care before you begin to write, think about all of "
@@ -65,7 +66,7 @@ class RagSide(EngineSide):
 
     def __init__(self, job: ProveJob, side: str) -> None:
         self.side = side
-        super().__init__(job, EngineWorkload(self.make_prompts, LONGEST, SEQS), {})
+        super().__init__(job, EngineWorkload(self.make_prompts, LONGEST, SEQS, LEAST), {})
 
     def make_prompts(self, limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
         lengths = RagLengths(min(1.0, limits.length / LONGEST))

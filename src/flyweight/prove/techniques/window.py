@@ -30,11 +30,12 @@ def open_side(job: ProveJob, side: str) -> SimulatedSide:
 TECHNIQUE = Technique(
     name="window",
     what="dynamic batching: requests wait for others for some milliseconds",
-    workload=f"W13: {len(SEED_ARRIVALS)} requests within {SEED_ARRIVALS[-1]:g} ms, simulated",
+    workload=f"W13: {len(SEED_ARRIVALS)} requests within {SEED_ARRIVALS[-1]:g} ms",
     off="each request by itself, after the one before",
     on=f"a batch starts after {ON.wait:g} ms, or with {ON.preferred} requests",
     metric="throughput",
     open=open_side,
     seed="2.00x",
     least_share=1.0,
+    instead="simulated",
 )
