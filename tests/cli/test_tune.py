@@ -10,6 +10,7 @@ import pytest
 from flyweight.arguments.objects import parse_object_option
 from flyweight.cli.serve.file import read_options
 from flyweight.cli.serve.options import OPTIONS
+from flyweight.cli.tune import write_ratio
 from flyweight.quantization import Evaluation, quantize_model
 from flyweight.tune import making
 from flyweight.tune.evidence import list_options, make_config
@@ -53,6 +54,7 @@ def test_a_tuning_end_to_end(
     done = command(*words)
     assert done.code == 0, done.err
     assert "Chosen:   block_size=64" in done.out and f"serve --config {path}" in done.out
+    assert "Model:    stories" in done.out
     assert "block-size: 64" in path.read_text() and path.with_suffix(".svg").is_file()
     kept = path.with_suffix(".evidence.jsonl").read_text()
     again = json.loads(command(*words, "--json").out)
@@ -67,7 +69,11 @@ def test_an_unreachable_target_names_what_binds(
     path = tmp_path / "tuned.yaml"
     done = command("tune", "--minutes", "0.1", "--output", path, "--users", "2", "--ttft", "100ms")
     assert done.code == 0, done.err
-    assert "ttft is 5.00 of the target" in done.out and " binds" in done.out
+    assert "TTFT is 5.00 times the target" in done.out and " binds" in done.out
+
+
+def test_a_missed_target_is_written_for_people() -> None:
+    assert [write_ratio(ratio) for ratio in (1.042, 99.5, 35007.33)] == ["1.04", "99.50", "35,007"]
 
 
 @pytest.mark.parametrize("target", ["itl", "ttft"])
@@ -152,7 +158,11 @@ def test_defaults_that_are_ruled_out_are_not_started(
     [
         (["--also", "Q4_0"], "give the model it was made from"),
         (["--also", "Q8_O"], "did you mean 'Q8_0'"),
-        (["--memory", "1MiB"], "no settings can meet the targets"),
+        (
+            ["--memory", "1MiB"],
+            "no settings can meet the targets: --memory of 1.0 MiB is too small",
+        ),
+        (["--memory", "1KiB"], "--memory of 1.0 KiB is too small"),
         (["--objective", "speed"], "allowed: throughput, latency"),
         (["--workload", "chta"], "did you mean"),
         (["--minutes", "0"], "minutes = 0.0 is out of range; allowed: 0.01 to 1440"),

@@ -1,25 +1,31 @@
 """Targets, loads, the evidence file, and the settings that are tried."""
 
 import json
+import shutil
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flyweight.config import Settings
+from flyweight.describe import describe, find
 from flyweight.engine.engine import Engine
 from flyweight.errors import ConfigError
 from flyweight.outputs import RequestMetrics
 from flyweight.plan.machine import Machine
 from flyweight.plan.roofline import MachineLimits
-from flyweight.tune.evidence import Evidence
+from flyweight.text.absent import load_any_tokenizer
+from flyweight.tune import tuner
+from flyweight.tune.evidence import Evidence, draw_trials
 from flyweight.tune.load import make_load
 from flyweight.tune.measure import LoadRunner, make_figures
 from flyweight.tune.predict import Predictor
 from flyweight.tune.space import AXES, LoadShape, list_single_changes
 from flyweight.tune.targets import Targets
 from flyweight.tune.trial import LoadFigures, SettingsTrial
+from flyweight.tune.tuner import describe_subject
 
 FIGURES = LoadFigures(throughput=100.0, ttft=0.5, itl=0.02, latency=2.0, tokens=10)
 
@@ -104,6 +110,99 @@ def test_evidence_is_used_again_for_the_same_subject(tmp_path: Path) -> None:
     recall(one, 1), recall(one, 1)
     assert len(calls) == 4, "the third of this size is measured"
     assert Evidence(path, {"model": "b"}).count() == 0
+
+
+def measure_once(path: Path, subject: dict[str, Any], *changes: dict[str, Any]) -> None:
+    recall = Evidence(path, subject).remember(lambda one, size: FIGURES)
+    for one in changes:
+        recall(SettingsTrial.of(one), 1)
+
+
+@pytest.mark.parametrize("damage", ['{"key": "', "\n{}\n[1]\n7\n", "\xff", "}"])
+def test_a_damaged_line_of_evidence_loses_itself_alone(tmp_path: Path, damage: str) -> None:
+    path, subject = tmp_path / "e.jsonl", {"model": "a"}
+    measure_once(path, subject, {}, {"threads": 1})
+    with path.open("a", encoding="latin-1") as file:
+        file.write(damage)
+    before = path.read_bytes()
+    assert Evidence(path, subject).count() == 2
+    measure_once(path, subject, {}, {"threads": 2})
+    assert Evidence(path, subject).count() == 3 and path.read_bytes().startswith(before)
+
+
+def test_a_line_that_was_cut_is_measured_again(tmp_path: Path) -> None:
+    path, subject = tmp_path / "e.jsonl", {"model": "a"}
+    measure_once(path, subject, {}, {"threads": 1})
+    path.write_bytes(path.read_bytes()[:-20])
+    assert Evidence(path, subject).count() == 1
+    measure_once(path, subject, {"threads": 1})
+    assert Evidence(path, subject).count() == 2
+
+
+def test_one_file_holds_the_evidence_of_several_subjects(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    measure_once(path, {"load": "chat"}, {}, {"threads": 1})
+    measure_once(path, {"load": "rag"}, {})
+    assert [Evidence(path, {"load": one}).count() for one in ("chat", "rag", "bulk")] == [2, 1, 0]
+    again = path.read_bytes()
+    assert Evidence(path, {"load": "chat"}).count() == 2
+    assert path.read_bytes() == again, "what a subject is, is said once"
+
+
+def test_the_subject_has_all_that_changes_a_measurement(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Machine(2, 1 << 34, 1 << 34)
+    load = make_load("bulk", 1, 256, 64)
+    other = tmp_path / "other"
+    shutil.copytree(full, other)
+    found = describe(find(Settings.of(model=full)), {}, load_any_tokenizer)
+
+    def describe_now(**changes: Any) -> dict[str, Any]:
+        given = {"load": load, "here": here, "fixed": {"max_model_len": 64}, "others": [str(other)]}
+        return describe_subject(found, **(given | changes))
+
+    usual = describe_now()
+    assert usual == describe_now()
+    for change in (
+        {"load": replace(load, shared=9)},
+        {"fixed": {"max_model_len": 64, "memory_limit": 1 << 30}},
+        {"here": replace(here, cores=3)},
+        {"others": []},
+    ):
+        assert describe_now(**change) != usual
+    monkeypatch.setattr(tuner, "__version__", "0")
+    assert describe_now() != usual
+    monkeypatch.undo()
+    monkeypatch.setattr(tuner, "find_isa", lambda given: "another")
+    assert describe_now() != usual
+    monkeypatch.undo()
+    weights = next(other.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert describe_now() != usual
+
+
+def test_traces_of_one_name_are_other_loads(tmp_path: Path) -> None:
+    found = []
+    for tokens in (30, 31):
+        path = tmp_path / str(tokens) / "t.jsonl"
+        path.parent.mkdir()
+        row = {"timestamp": 0, "input_length": tokens, "output_length": 5, "hash_ids": []}
+        path.write_text(json.dumps(row))
+        found.append(make_load(str(path), None, 1000, 2048))
+    assert found[0].name == found[1].name and found[0].fingerprint != found[1].fingerprint
+
+
+def test_labels_are_short() -> None:
+    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 3})
+    one = SettingsTrial.of(
+        {"speculative_config": drafts, "max_num_seqs": 8, "model": f"/somewhere/{'m' * 40}.gguf"}
+    )
+    assert one.label == f"seqs=8, {'m' * 27}…, ngram 3" and SettingsTrial().label == "defaults"
+    seen = {one: FIGURES, SettingsTrial(): FIGURES}
+    assert "{" not in draw_trials(seen).split("</style>")[1]
 
 
 def test_what_binds_is_named_for_each_target() -> None:

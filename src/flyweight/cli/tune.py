@@ -95,7 +95,7 @@ def tune(
     if as_json:
         print(json.dumps(make_document(done, targets)))
         return
-    print_results(path, targets, done)
+    print_results(path, model, targets, done)
 
 
 def write_results(path: Path, model: str, targets: Targets, done: Tuning) -> None:
@@ -126,10 +126,14 @@ def list_misses(done: Tuning, targets: Targets) -> list[str]:
     least = done.choice.unreachable
     beyond = [f"out of reach of any settings: {least}"] if least else []
     return beyond + [
-        f"{name} is {ratio:.2f} of the target: nothing measured comes nearer; "
+        f"{name.upper()} is {write_ratio(ratio)} times the target: nothing measured comes nearer; "
         f"{done.binding[name]} binds"
         for name, ratio in targets.find_excess(done.figures).items()
     ]
+
+
+def write_ratio(ratio: float) -> str:
+    return f"{ratio:,.2f}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def describe_figures(seen: LoadFigures) -> str:
@@ -168,10 +172,11 @@ def make_document(done: Tuning, targets: Targets) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def print_results(path: Path, targets: Targets, done: Tuning) -> None:
+def print_results(path: Path, model: str, targets: Targets, done: Tuning) -> None:
     from flyweight.cli.show import make_console
 
     load = done.load
+    print(f"Model:    {model}")
     print(f"Load:     {load.name}, {load.users} users, {load.prompt} + {load.output} tokens")
     if load.scaled:
         print(f"          {load.scaled}")
@@ -206,5 +211,5 @@ def make_table(done: Tuning, targets: Targets) -> Table:
         mark = "* " if one == done.chosen else "  "
         times = (write_seconds(at) for at in (seen.ttft, seen.itl, seen.latency))
         met = "no" if targets.find_excess(seen) else "yes"
-        table.add_row(mark + one.name, f"{seen.throughput:.1f}", *times, met)
+        table.add_row(mark + one.label, f"{seen.throughput:.1f}", *times, met)
     return table

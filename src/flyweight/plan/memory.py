@@ -294,8 +294,9 @@ def _count_listed_bytes(sizing: Sizing, rows: int) -> int:
 
 
 def format_size(n: int) -> str:
-    """Bytes for people: 1.25 GiB, 380.0 MiB."""
-    return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{n / MIB:.1f} MiB"
+    """Bytes for people: 1.25 GiB, 380.0 MiB; 1.0 KiB where MiB would be 0.0."""
+    size, unit = (n / 1024, "KiB") if 0 < n < MIB // 20 else (n / MIB, "MiB")
+    return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{size:.1f} {unit}"
 
 
 def summarize(plan: MemoryPlan) -> str:
@@ -350,8 +351,7 @@ def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) ->
         f"({format_size(plan.weights)} weights, "
         f"{format_size(plan.kv)} K/V for {sizing.max_model_len} tokens, "
         f"{format_size(plan.step + plan.logits)} to compute with, "
-        f"{grammars}{format_size(plan.base)} held "
-        "already); "
+        f"{grammars}{format_size(plan.base)} held already); "
         f"nearest settings that fit: {' or '.join(ways)}"
     )
 

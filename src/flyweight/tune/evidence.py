@@ -1,13 +1,14 @@
 """What a tuning leaves: `tuned.yaml` for `serve --config`, and the evidence next to it.
 
-Invariant: the evidence has everything that was measured, in order; it is written after each
-measurement, so that an interrupted tuning goes on from there.  Figures are used again only for the
-same model, load, targets and machine.
+Invariant: the evidence has everything that was measured, in order; it is added to after each
+measurement, so that an interrupted tuning goes on from there, and nothing in it is overwritten.
+Figures are used again only for the same subject: what `tuner.describe_subject` names.
 """
 
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -21,13 +22,22 @@ from flyweight.tune.trial import LoadFigures, SettingsTrial
 
 
 class Evidence:
-    """A file of measurements, one a line of JSON after a line that says what they are of."""
+    """A file of measurements, one a line of JSON with the key of its subject; a line for each
+    subject says what that is.  Lines that are damaged, and those of other subjects, are left as
+    they are.
+    """
 
     def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
         self.path = path
         text = json.dumps(subject, sort_keys=True, default=str)
-        self.head = {"subject": json.loads(text), "key": sha256(text.encode()).hexdigest()[:32]}
-        self.known = self._read()
+        self.key = sha256(text.encode()).hexdigest()[:32]
+        self.known: dict[tuple[SettingsTrial, int], list[LoadFigures]] = {}
+        self._broken = False  # whether the last line has no end
+        rows = self._read()
+        for row in rows:
+            self._add(row)
+        if not rows:
+            self._append({"subject": json.loads(text)})
         self._used: dict[tuple[SettingsTrial, int], int] = {}
 
     def remember(self, measure: Measure) -> Measure:
@@ -39,7 +49,8 @@ class Evidence:
             kept = self.known.setdefault(key, [])
             if len(kept) < turn:
                 kept.append(measure(candidate, size))
-                self._append(candidate, size, kept[-1])
+                figures = asdict(kept[-1])
+                self._append({"changes": dict(candidate.changes), "size": size, "figures": figures})
             return kept[turn - 1]
 
         return recall
@@ -48,26 +59,36 @@ class Evidence:
         """How many measurements there are."""
         return sum(map(len, self.known.values()))
 
-    def _read(self) -> dict[tuple[SettingsTrial, int], list[LoadFigures]]:
-        """What the file has of this subject; a file of another is begun anew."""
-        found: dict[tuple[SettingsTrial, int], list[LoadFigures]] = {}
+    def _read(self) -> list[dict[str, Any]]:
+        """The lines of this subject; a file that cannot be read has none."""
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-            if not lines or json.loads(lines[0]).get("key") != self.head["key"]:
-                raise ValueError("another subject")
-            for line in lines[1:]:
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        self._broken = bool(text) and not text.endswith("\n")
+        rows = []
+        for line in text.splitlines():
+            with suppress(ValueError):
                 row = json.loads(line)
-                key = SettingsTrial.of(row["changes"]), int(row["size"])
-                found.setdefault(key, []).append(LoadFigures(**row["figures"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            found.clear()
-            write_text(self.path, json.dumps(self.head) + "\n")
-        return found
+                if isinstance(row, dict) and row.get("key") == self.key:
+                    rows.append(row)
+        return rows
 
-    def _append(self, candidate: SettingsTrial, size: int, seen: LoadFigures) -> None:
-        row = {"changes": dict(candidate.changes), "size": size, "figures": asdict(seen)}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    def _add(self, row: Mapping[str, Any]) -> None:
+        """Keeps a measurement; a line that is none says what the subject is, or is damaged."""
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            key = SettingsTrial.of(row["changes"]), int(row["size"])
+            self.known.setdefault(key, []).append(LoadFigures(**row["figures"]))
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        """Raises `ConfigError`."""
+        line = json.dumps({"key": self.key, **row}) + "\n"
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n" * self._broken + line)
+        except OSError as error:
+            raise refuse_file(self.path, error) from error
+        self._broken = False
 
 
 def make_config(model: str, settings: Mapping[str, Any], lines: tuple[str, ...]) -> str:
@@ -87,7 +108,7 @@ def list_options(chosen: SettingsTrial, bounds: Mapping[str, Any]) -> dict[str, 
 def draw_trials(seen: Mapping[SettingsTrial, LoadFigures]) -> str:
     """An SVG of throughput against latency, the front of the best marked."""
     points = [
-        (one.name, got.throughput, got.latency, is_best(got, seen.values()))
+        (one.label, got.throughput, got.latency, is_best(got, seen.values()))
         for one, got in seen.items()
     ]
     return draw_front(points, ("tokens/s", "latency, s"))
@@ -108,9 +129,11 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror or error}", "output", value=str(path)
-        ) from error
+        raise refuse_file(path, error) from error
+
+
+def refuse_file(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot be written: {error.strerror or error}", "output", value=str(path))
 
 
 def describe_program() -> str:

@@ -8,6 +8,7 @@ that only what they share by design is found in the prefix cache.
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
@@ -70,6 +71,12 @@ class TuningLoad:
     @property
     def longest(self) -> int:
         return max(one.input + one.output for one in self.lengths)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what decides the requests: a trace of the same name may have others."""
+        parts = repr((self.lengths, self.vocab, self.shared))
+        return sha256(parts.encode()).hexdigest()[:32]
 
     def make_requests(self, size: int) -> list[TuningRequest]:
         """`size` times the least load."""

@@ -69,10 +69,14 @@ class Predictor:
             needs = Needs.of(file.spec, file.kinds, choose_backend(settings, self.here.cores))
             plan = make_memory_plan(settings, needs, self.here)
         except FlyweightError as error:
-            return str(error)
+            return self._name_option(str(error))
         if plan.sizing.max_model_len < self.load.longest:
             return f"memory is enough for {plan.sizing.max_model_len} tokens of context"
         return ""
+
+    def _name_option(self, reason: str) -> str:
+        """A reason that names the setting, with the option that gave it."""
+        return reason.replace("memory_limit", "--memory") if self.targets.memory else reason
 
     def find_shortfall(self, candidate: SettingsTrial) -> Shortfall | None:
         """The target of latency that a candidate misses most by its least time, if any."""

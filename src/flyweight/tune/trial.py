@@ -3,10 +3,20 @@
 Invariant: two candidates with the same settings are equal, whatever made them.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
+
+LONGEST = 28  # characters of a file's name in a label
+SHORT_NAMES = {
+    "kv_cache_dtype": "kv",
+    "max_num_batched_tokens": "batched",
+    "max_num_seqs": "seqs",
+    "block_size": "block",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,21 @@ class SettingsTrial:
     @property
     def name(self) -> str:
         return ", ".join(f"{key}={value}" for key, value in self.changes) or "defaults"
+
+    @property
+    def label(self) -> str:
+        """A short name, for tables and plots."""
+        return ", ".join(_write_change(*one) for one in self.changes) or "defaults"
+
+
+def _write_change(key: str, value: Any) -> str:
+    if key == "model":
+        name = Path(str(value)).name
+        return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    if key == "speculative_config":
+        config = json.loads(value)
+        return f"{config['method']} {config['num_speculative_tokens']}"
+    return f"{SHORT_NAMES.get(key, key)}={value}"
 
 
 @dataclass(frozen=True, slots=True)

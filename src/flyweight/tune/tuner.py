@@ -6,14 +6,18 @@ Targets that nothing meets give what came nearest, and the name of what binds.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flyweight import __version__
 from flyweight.bench.facts import read_cpu_name
 from flyweight.bench.kernels import RunListener
+from flyweight.bench.ours import find_isa
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription, describe, find
+from flyweight.errors import FlyweightError
 from flyweight.plan.machine import Machine, read_machine
 from flyweight.text.absent import load_any_tokenizer
 from flyweight.tune.candidates import CandidateChoice, choose_candidates, make_types
@@ -82,8 +86,10 @@ def tune(request: TuningJob, evidence: Path, listener: RunListener) -> Tuning:
     changes = [*list_single_changes(shape)]
     made = make_types(predictor, planned, changes, begun + MAKING * request.seconds, listener)
     choice = choose_candidates(predictor, changes)
-    kept = Evidence(evidence, describe_subject(found, load, here))
-    runner = LoadRunner(request.model, load, fixed | list_limits(request.targets))
+    listener.note(f"tuning {request.model} for {request.seconds / 60:g} minutes")
+    fixed = fixed | list_limits(request.targets)
+    kept = Evidence(evidence, describe_subject(found, load, here, fixed, others.files))
+    runner = LoadRunner(request.model, load, fixed)
     search = Search(
         request.targets,
         kept.remember(runner.measure),
@@ -102,13 +108,34 @@ def tune(request: TuningJob, evidence: Path, listener: RunListener) -> Tuning:
     return Tuning(chosen, seen, choice, load, binding, bounds, kept.count(), tuple(made))
 
 
-def describe_subject(found: ModelDescription, load: TuningLoad, here: Machine) -> dict[str, Any]:
-    """What measurements are of."""
+def describe_subject(
+    found: ModelDescription,
+    load: TuningLoad,
+    here: Machine,
+    fixed: Mapping[str, Any],
+    others: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Everything that measurements are of; `fixed` are settings of all of them."""
+    given = Settings.of(model=found.checkpoint.path)
     return {
         "model": str(found.checkpoint.path), "fingerprint": found.checkpoint.fingerprint,
-        "load": load.name, "users": load.users, "longest": load.longest,
-        "machine": read_cpu_name(), "cores": here.cores,
+        "load": load.name, "users": load.users, "requests": load.fingerprint,
+        "settings": dict(fixed), "others": {one: find_fingerprint(one) for one in others},
+        "machine": read_cpu_name(), "cores": here.cores, "isa": find_isa(given),
+        "flyweight": __version__,
     }  # fmt: skip
+
+
+def find_fingerprint(model: str) -> str:
+    """Of a file that is there, without its tensors; "" of one that cannot be read."""
+    try:
+        checkpoint = describe(find(Settings.of(model=model)), {}, load_any_tokenizer).checkpoint
+    except FlyweightError:
+        return ""  # the choice of candidates says why
+    try:
+        return checkpoint.fingerprint
+    finally:
+        checkpoint.close()  # its pages would count as held
 
 
 def list_limits(targets: Targets) -> dict[str, Any]:
