@@ -100,12 +100,18 @@ def test_a_cache_that_is_no_cache(client, home) -> None:
     assert got.code == 2 and "Traceback" not in got.err
 
 
-def test_a_stamped_model_is_listed_with_its_quality(client, home, filled) -> None:
+def test_no_column_of_quality_where_none_is_known(client, hub) -> None:
+    hub.repos["tiny/g"] = Repo({"g-Q4_0.gguf": DRAFT})
+    assert client("pull", "tiny/g:Q4_0").code == 0
     assert "quality" not in client("models").out
+
+
+def test_a_stamped_model_is_listed_with_its_quality(client, home, filled) -> None:
     (path,) = home.glob("hub/models--tiny--g/snapshots/*/g-Q4_0.gguf")
     stamp(path, kld_mean=0.0123)
     found = {one["name"]: one["quality"] for one in json.loads(client("models", "--json").out)}
     assert found.pop("tiny/g:Q4_0")["kld_mean"] == 0.0123
+    assert found.pop("tiny/g:Q8_0")["kld_mean"] < 0.003  # the bundled model's own
     assert set(found.values()) == {None}
     shown = client("models").out
     assert "quality" in shown and "0.0123" in shown

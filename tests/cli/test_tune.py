@@ -169,7 +169,7 @@ def test_defaults_that_are_ruled_out_are_not_started(
         (["--minutes", "inf"], "minutes = inf is out of range"),
         (["--max-kld", "-1"], "error: max_kld = -1.0 is out of range"),
         (["--max-kld", "0"], "nearest valid: 0.001"),
-        (["--max-kld", "0.05"], "flyweight eval stamp stories --against FULL measures it"),
+        (["stories-draft", "--max-kld", "0.05"], "eval stamp stories-draft --against FULL"),
         (["--output", "/nowhere/tuned.yaml"], "no folder"),
     ],
 )

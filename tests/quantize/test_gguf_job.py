@@ -10,6 +10,7 @@ from jobs import measure_gram, prepare, run_job
 
 from flyweight import LLM, ConfigError, SamplingParams, quantize_model
 from flyweight.describe import ASSETS, describe
+from flyweight.passport import KEY
 from flyweight.quantization import Evaluation
 from flyweight.quantize.calibration import CalibrationText
 from flyweight.weights.load import read_matrix
@@ -98,7 +99,7 @@ def read_first(model: Path) -> Any:
 def test_a_gguf_file_keeps_its_metadata(tmp_path: Path, words: CalibrationText) -> None:
     out = write(ASSETS / "stories.gguf", tmp_path / "q4.gguf", words, type="Q4_0", requantize=True)
     before, after = gguf.GGUFReader(ASSETS / "stories.gguf"), gguf.GGUFReader(out)
-    changed = {"general.file_type", "general.quantization_version"}
+    changed = {"general.file_type", "general.quantization_version", KEY}
     for key, field in before.fields.items():
         if key not in changed and not key.startswith("GGUF."):
             assert after.fields[key].contents() == field.contents(), key

@@ -60,7 +60,7 @@ def models(as_json: opt.AsJson = False) -> None:
     from flyweight.validation.untrusted import printable
 
     table = make_table(str(find_cache_folder()), "name", "what", "revision", "size", "last used")
-    table.columns[3].justify = "right"
+    table.columns[0].no_wrap, table.columns[3].justify = True, "right"
     quality = [find_cached_quality(one) for one in found]
     if any(known != UNKNOWN for known in quality):
         table.add_column("quality", overflow="fold")
