@@ -21,6 +21,7 @@ from flyweight.plan.memory import (
     Needs,
     Sizing,
     count_block_bytes,
+    format_size,
     make_smallest_plan,
     plan_memory,
     summarize,
@@ -258,3 +259,17 @@ def test_attention_on_a_gpu_keeps_results_of_splits() -> None:
         on_gpu = make_smallest_plan(NEEDS, replace(sizing, on_gpu=True), (HELD, 64 << 30))
         assert on_gpu.step - on_cpu.step == (12 + 512) * 16 * splits * (128 + 2) * 4
         assert on_gpu.list_rows()[0] == ("held already (on the GPU, and the reserve)", HELD)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "0.0 MiB"),
+        (1023, "0.0 MiB"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (5 << 29, "2.50 GiB"),
+    ],
+)
+def test_a_size_has_the_unit_that_shows_it(n: int, text: str) -> None:
+    assert format_size(n) == text

@@ -295,7 +295,7 @@ def _count_listed_bytes(sizing: Sizing, rows: int) -> int:
 
 def format_size(n: int) -> str:
     """Bytes for people: 1.25 GiB, 380.0 MiB; 1.0 KiB where MiB would be 0.0."""
-    size, unit = (n / 1024, "KiB") if 0 < n < MIB // 20 else (n / MIB, "MiB")
+    size, unit = (n / 1024, "KiB") if 1024 <= n < MIB // 20 else (n / MIB, "MiB")
     return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{size:.1f} {unit}"
 
 
