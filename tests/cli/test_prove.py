@@ -1,10 +1,13 @@
 """`flyweight prove` on the command line: a technique in two processes, lists and refusals."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from flyweight.cli.main import main
+from flyweight.prove import registry
+from flyweight.prove.registry import find_technique
 
 Captured = pytest.CaptureFixture[str]
 
@@ -19,6 +22,18 @@ def test_a_technique_is_measured_in_a_process_for_each_side(capsys: Captured) ->
     assert all(one["peak_bytes"] > 30 << 20 for one in sides)
     (work,) = tables["work"]["rows"]
     assert (work["requests"], work["share"], work["pairs"]) == (10, 1 / 8, 2)
+
+
+def test_heads_of_another_model_do_not_fail_all(
+    folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One technique stands for all.  By itself it is refused."""
+    monkeypatch.setattr(registry, "list_techniques", lambda: [find_technique("medusa")])
+    assert main(["prove", "all", str(folder), "--minutes", "0.001"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "medusa: skipped: stories-medusa is for another model" in words
+    assert main(["prove", "medusa", str(folder), "--minutes", "0.001"]) == 2
+    assert "error: stories-medusa is for another model" in capsys.readouterr().err
 
 
 def test_the_list_names_every_technique(capsys: Captured) -> None:
