@@ -231,12 +231,14 @@ class ModelSpec:
 
 class StoredSlots(NamedTuple):
     """What a drafter stores for each position of the target's blocks: K/V of these layers, of the
-    backend's own type, and `nbytes` more.  It has K/V of `scratch` further blocks.
+    backend's own type, and `nbytes` more.  It has K/V of `scratch` further blocks, and `waiting`
+    bytes of a step's arrays that it has not stored yet.
     """
 
     spec: ModelSpec
     nbytes: int
     scratch: int = 0
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

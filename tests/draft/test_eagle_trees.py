@@ -20,6 +20,7 @@ from flyweight.draft.eagle import EagleModel
 from flyweight.draft.eagle3 import Eagle3Model
 from flyweight.draft.eagle3folder import load_eagle3
 from flyweight.draft.eaglefolder import load_eagle
+from flyweight.draft.latepairs import LatePairs
 from flyweight.draft.statedrafter import StateDrafter
 from flyweight.draft.treegrowth import TreeGrower, count_scratch
 from flyweight.draft.treerules import FixedTree, LikelyTree, TreeRule
@@ -155,7 +156,14 @@ def test_trees_are_the_likeliest_paths(
 def test_pairs_left_out_after_a_branch_are_caught(
     model: Decoder, folder: Path, kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StateDrafter, "_catch_up", lambda self, rows: None)
+    right = LatePairs.claim
+
+    def forgetful(self: LatePairs, row: Any, *rest: Any) -> Any:
+        drafted = self._done.get(row.request.id, 0) > 0
+        found = right(self, row, *rest)
+        return [] if drafted else found
+
+    monkeypatch.setattr(LatePairs, "claim", forgetful)
     found = compare(model, folder, WIDE)
     assert found.wrong > 0 and kept[0] > 0
 

@@ -43,13 +43,14 @@ def tiny(seqs: int, rows: int) -> float:
 @dataclass
 class SimulatedDecoding:
     """`batch` is how many sequences decode at each step; each draft has all tokens that are
-    requested, and costs `drafting` seconds.
+    requested, and costs `drafting` seconds; the first of a text takes `late` more.
     """
 
     limits: DraftLimits
     foresee: Foresee
     cost: Cost = memory_bound
     drafting: float = 30e-6
+    late: float = 0.0
     observing: float = 0.0  # seconds in which the drafter sees a step
     noise: float = 0.0
     most: int = 10
@@ -62,6 +63,7 @@ class SimulatedDecoding:
     def __post_init__(self) -> None:
         self.rng = random.Random(5)
         self.depths: dict[int, int] = {}
+        self.begun: set[int] = set()  # texts that were drafted for
         self.idle = self.passed = self.seqs = 0
 
     def run(self, batches: Sequence[int]) -> float:
@@ -88,6 +90,7 @@ class SimulatedDecoding:
         for i in [i for i in self.texts if i >= batch]:  # these have ended
             self.limits.forget(i)
             del self.texts[i]
+            self.begun.discard(i)
         self.end(CountedStep(batch, rows, rows, produced))
 
     def end(self, shape: CountedStep) -> None:
@@ -114,7 +117,11 @@ class SimulatedDecoding:
                 tokens = [at + j if j < right else WRONG for j in range(depth.tokens)]
                 drafts[i] = OfferedDraft(tokens)
                 self.depths[i] = depth.tokens if depth.verified else 0
+        late = 0.0
         if any(draft is not None for draft in drafts):
             self.calls += 1
-            self.now += self.drafting
-        self.limits.take(seqs, drafts, self.now)
+            new = {i for i, draft in enumerate(drafts) if draft is not None} - self.begun
+            self.begun |= new
+            late = self.late * len(new)
+            self.now += self.drafting + late
+        self.limits.take(seqs, drafts, self.now, late)

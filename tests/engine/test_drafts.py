@@ -216,7 +216,7 @@ class FailingLimits(FullDrafts):
         self._reach("choose")
         return super().choose(seqs, batch)
 
-    def take(self, seqs: Any, drafts: Any, now: float) -> None:
+    def take(self, seqs: Any, drafts: Any, now: float, late: float = 0.0) -> None:
         self._reach("take")
 
 

@@ -81,8 +81,8 @@ class Drafter(Protocol):
     def taps(self) -> tuple[int, ...]: ...
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         """Sees a finished step, and for each of its taps the states [T,H] of the step's tokens,
-        arrays of the backend: position p of a sequence is at the token whose slot is
-        blocks[p // B] * B + p % B.
+        arrays of the backend that are good until the next step: position p of a sequence is at the
+        token whose slot is blocks[p // B] * B + p % B.
         """
         ...
 
@@ -130,5 +130,16 @@ class ReadingDrafter(Drafter, Protocol):
     def read(self, requests: Sequence[DraftRequest]) -> None:
         """Called after a step with the sequences whose prompts are half computed: `tokens` are
         those that are, no drafts are wanted.
+        """
+        ...
+
+
+@runtime_checkable
+class LateDrafter(Drafter, Protocol):
+    """A drafter that puts off what it computes of steps until a draft is wanted."""
+
+    def catch_up(self, requests: Sequence[DraftRequest]) -> None:
+        """Called before `propose`, with the same requests: computes what has become too much for
+        it, such as a prompt, and a part of it where that is more than a step's work.
         """
         ...

@@ -30,6 +30,7 @@ from flyweight.draft.eaglefolder import (
 )
 from flyweight.draft.headfolder import CONFIG, HeadFolder, find_heads
 from flyweight.draft.methods import DraftBase
+from flyweight.draft.slotstates import describe_slots
 from flyweight.draft.treegrowth import count_scratch
 from flyweight.draft.treerules import TreeRule, make_rule
 from flyweight.errors import CheckpointError, ConfigError
@@ -81,8 +82,7 @@ class Eagle3Source:
 
     @property
     def stored(self) -> StoredSlots:
-        """The layer, and a state of 32 bits, its position and the token after it."""
-        return StoredSlots(self.spec, 4 * self.spec.hidden + 8, self.scratch)
+        return describe_slots(self.spec, self.scratch)
 
 
 def open_source(config: SpeculationConfig, base: DraftBase) -> Eagle3Source:

@@ -13,6 +13,7 @@ import numpy as np
 
 from flyweight.draft.headfolder import HeadFolder, find_heads, name_bias
 from flyweight.draft.methods import DraftBase
+from flyweight.draft.slotstates import describe_slots
 from flyweight.draft.treegrowth import count_scratch
 from flyweight.draft.treerules import TreeRule, make_rule
 from flyweight.errors import CheckpointError
@@ -48,8 +49,7 @@ class EagleSource:
 
     @property
     def stored(self) -> StoredSlots:
-        """The layer, and a state of 32 bits, its position and the token after it."""
-        return StoredSlots(self.spec, 4 * self.spec.hidden + 8, self.scratch)
+        return describe_slots(self.spec, self.scratch)
 
 
 def open_source(config: SpeculationConfig, base: DraftBase) -> EagleSource:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flyweight.draft.methods import DraftBase, DrafterParts
+from flyweight.draft.slotstates import describe_slots
 from flyweight.draft.statedrafter import StateDrafter
 from flyweight.draft.treegrowth import count_scratch
 from flyweight.draft.treerules import TreeRule, make_rule
@@ -42,9 +43,7 @@ class PredictorSource:
 
     @property
     def stored(self) -> StoredSlots:
-        """The layer, and a state of 32 bits, its position and the token after it."""
-        spec = self.plan.spec
-        return StoredSlots(spec, 4 * spec.hidden + 8, self.scratch)
+        return describe_slots(self.plan.spec, self.scratch)
 
 
 def open_source(config: SpeculationConfig, base: DraftBase) -> PredictorSource:

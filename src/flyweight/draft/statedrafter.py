@@ -5,26 +5,26 @@ token after that is drawn.  The first pair of a draft has the model's state, the
 layer's.  Tokens are drawn as a draft model's are: with the target's seed, choice and position, or
 with `probs` and random numbers of their own.
 
-A pair's K and V depend on that pair alone.  So those that are missing after a tree, whose accepted
-branch has other blocks, are computed before the next draft.
+A step only leaves its states.  Pairs are computed once a draft is wanted: a pair's K and V depend
+on that pair alone, so they may be late.
 
-Invariant: the pair of position p is in the slot of p, and its K and V are of states of the model up
-to the newest token computed.  The pair of a block's last position belongs to the sequence that
+Invariant: the pair of position p is in the slot of p, and K and V of computed positions are of
+states of the model, or late.  The pair of a block's last position belongs to the sequence that
 wrote it last: its token may be another in a sequence that shares the block, which costs drafts,
-never text.  Knows no checkpoint and no layer's arithmetic.  T tokens, H hidden, V vocabulary.
+never text.  Knows no checkpoint and no layer's arithmetic.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flyweight.config import Limits
 from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.draft.latepairs import LatePairs
 from flyweight.draft.model import DraftRow, make_batch, make_draft_options
-from flyweight.draft.treegrowth import StateLayer, TreeGrower, count_scratch
+from flyweight.draft.slotstates import SlotStates, StateModel, StateStore
+from flyweight.draft.treegrowth import TreeGrower, count_scratch
 from flyweight.draft.treerules import TreeRule
 from flyweight.kv.memory import allocate_kv
 from flyweight.ops.operands import KVLayer
@@ -32,67 +32,30 @@ from flyweight.ops.rejection import list_distributions
 from flyweight.sampling.arrays import OptionColumns, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.spec import ModelSpec
-from flyweight.speculation import MOST_DRAFTS
-from flyweight.wire import F32, I32, Batch, Tensor
+from flyweight.wire import I32, Batch, Tensor
 
-
-class StateModel(StateLayer, Protocol):
-    """A layer that makes states of H elements."""
-
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The layers of the target that its first states are made of."""
-        ...
-
-    def make_first(self, taps: Mapping[int, Tensor]) -> Tensor:
-        """The states [T,H] of a step's tokens."""
-        ...
-
-
-@dataclass(slots=True)
-class SlotStates:
-    """The model's state of each slot's token, the position it was computed at, and the token after
-    it in the pair whose K and V are there; -1 for none.
-    """
-
-    states: F32  # [slots, H]
-    positions: I32  # [slots]
-    nexts: I32  # [slots]
-
-    @classmethod
-    def make(cls, slots: int, hidden: int) -> "SlotStates":
-        none = np.full(slots, -1, np.int32)
-        return cls(np.zeros((slots, hidden), np.float32), none, none.copy())
-
-    def copy(self, source: I32, target: I32) -> None:
-        """Makes the state of each target slot that of the source's."""
-        for column in (self.states, self.positions, self.nexts):
-            column[target] = column[source]
-
-    def keep(self, slots: I32, states: F32, positions: I32) -> None:
-        """A step computed these."""
-        self.states[slots], self.positions[slots], self.nexts[slots] = states, positions, -1
+BUDGET = 2048  # pairs computed at once, where no limit is given
 
 
 class StateDrafter:
     """A `Drafter` with K/V of one layer, `layers`, in the target's blocks.  With `probs`, drafts
     say what each token was drawn from, for rejection sampling; with a `rule` they are trees, for
-    which `layers` have blocks of their own besides the `blocks` of the target.
+    which `layers` have blocks of their own besides the `blocks` of the target.  At most `budget`
+    pairs are computed at once.
     """
 
     def __init__(
         self, model: StateModel, layers: Sequence[KVLayer], blocks: int,
-        rule: TreeRule | None = None, *, probs: bool = False,
+        rule: TreeRule | None = None, *, probs: bool = False, budget: int = BUDGET,
     ) -> None:  # fmt: skip
         self.probs, self.taps = probs, model.taps
         self.model, self.ops, self.layers = model, model.ops, tuple(layers)
         self.block_size = layers[0].block_size
-        self.held = SlotStates.make(blocks * self.block_size, model.hidden)
+        self.store = StateStore(model, blocks * self.block_size)
+        self.late = LatePairs(self.block_size, budget)
         self.grower = None if rule is None else TreeGrower(model, self.layers, rule, blocks)
         self._options: dict[Hashable, SequenceOptions] = {}
-        self._columns = OptionColumns()
+        self._columns, self._undrawn = OptionColumns(), columns(())
 
     @classmethod
     def make(
@@ -102,68 +65,46 @@ class StateDrafter:
         """With K/V of the layer in `spec`."""
         blocks = limits.blocks + count_scratch(rule, limits.block_size)
         layers = allocate_kv(spec, model.ops, replace(limits, blocks=blocks), model.ops.kv_dtype)
-        return cls(model, layers, limits.blocks, rule, probs=probs)
+        budget = limits.max_num_batched_tokens
+        return cls(model, layers, limits.blocks, rule, probs=probs, budget=budget)
+
+    @property
+    def held(self) -> SlotStates:
+        """The states of all steps so far."""
+        return self.store.held
 
     def copy_slots(self, source: I32, target: I32) -> None:
         """States go with the K/V: a block's last owner may have been another tenant."""
         self.held.copy(source, target)
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Keeps the step's states, and computes the pairs whose tokens are in it; those of branches
-        wait until one is accepted.
+        """Takes the step's states; what is made of them waits for a draft."""
+        self.store.add(batch, taps)
+
+    def catch_up(self, requests: Sequence[DraftRequest]) -> None:
+        """Computes the late pairs of requests that lack more than a draft adds, as far as the
+        budget allows.
         """
-        states, held = self.ops.fetch(self.model.make_first(taps)), self.held
-        before = find_before(batch, self.block_size)  # [T]
-        known = held.positions[before] == batch.positions - 1
-        inside = np.ones(len(batch.tokens), bool)
-        inside[batch.starts[:-1]] = False  # its state was in another step
-        first = batch.starts[:-1]
-        first = first[known[first] & (batch.positions[first] > 0)]  # after a step, or a prefix
-        given = np.empty_like(states)
-        given[1:] = states[:-1]
-        given[first] = held.states[before[first]]
-        inside[first] = True
-        held.keep(batch.slots, states, batch.positions)
-        if batch.branches:
-            inside &= ~find_branches(batch, before)
-        if batch.ancestors is not None:
-            held.copy(*batch.ancestors)
-            held.nexts[batch.ancestors[1]] = -1
-        pairs = np.flatnonzero(inside).astype(np.int32)
-        if len(pairs):
-            own = make_pair_batch(batch, pairs, before)
-            self.model.compute_states(own, given[pairs], self.layers)
-            held.nexts[own.slots] = own.tokens
+        rows = [self._begin(request) for request in requests if self.late.is_behind(request)]
+        runs = self.late.claim_some(rows, self.held) if rows else ()
+        if runs:
+            self._compute(runs)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """Chains, a token of each at a time; or trees, a level of each at a time."""
+        """Chains, a token of each at a time; or trees, a level of each at a time.  None for
+        requests that still lack more pairs than may be computed along with them.
+        """
         rows = [self._begin(request) for request in requests]
-        growing, states = self._list_ready(rows)
-        if self.grower is not None:
-            self._catch_up(growing)
-            grown = iter(self.grower.grow(growing, states))
-            ready = {id(row) for row in growing}
-            return [next(grown) if id(row) in ready else Draft(()) for row in rows]
-        while growing:
-            shifted = [replace(row, position=row.position - 1) for row in growing]
-            options = self._columns([row.make_logits_row() for row in growing])
-            batch = make_batch(shifted, self.block_size, options)
-            made = self.model.compute_states(batch, states, self.layers)
-            logits = self.model.compute_logits(made)
-            if self.probs:
-                drawn_from = list_distributions(self.ops.fetch(logits), batch.sampling)
-                for row, probs in zip(growing, drawn_from, strict=True):
-                    row.probs.append(probs)
-            tokens = self.ops.sample(logits, batch.sampling).tokens.tolist()
-            states = self.ops.fetch(made)
-            for row, token in zip(growing, tokens, strict=True):
-                row.take(token, token)
-            left = [i for i, row in enumerate(growing) if row.growing]
-            growing, states = [growing[i] for i in left], states[left]
+        ready = self.late.choose_ready(self._list_known(rows))
+        if ready and self.grower is not None:
+            return self._grow_trees(self.grower, rows, ready)
+        if ready:
+            self._grow_chains(ready)
         return [row.finish() for row in rows]
 
     def forget(self, id: Hashable) -> None:
         self._options.pop(id, None)
+        self.late.forget(id)
 
     def _begin(self, request: DraftRequest) -> DraftRow:
         options = self._options.get(request.id)
@@ -176,95 +117,62 @@ class StateDrafter:
         blocks = np.array(request.blocks[:used], np.int32)
         return DraftRow(request, options, blocks, [request.tokens[last]], last)
 
-    def _catch_up(self, rows: Sequence[DraftRow]) -> None:
-        """Computes the pairs of the newest tokens that are not in their slots."""
-        size, held = self.block_size, self.held
-        missing: list[tuple[DraftRow, I32]] = []
-        for row in rows:
-            last = row.position - 1  # its pair comes with the draft
-            at = np.arange(max(0, last - MOST_DRAFTS), last, dtype=np.int32)
-            if len(at):
-                slots = row.blocks[at // size] * size + at % size
-                after = np.array(row.request.tokens[int(at[0]) + 1 : last + 1], np.int32)
-                stale = (held.nexts[slots] != after) & (held.positions[slots] == at)
-                if stale.any():
-                    missing.append((row, at[stale]))
-        if missing:
-            batch = make_late_batch(missing, size)
-            self.model.compute_states(batch, held.states[batch.slots], self.layers)
-            held.nexts[batch.slots] = batch.tokens
+    def _list_known(self, rows: Sequence[DraftRow]) -> list[DraftRow]:
+        """Rows whose newest computed token has a state."""
+        positions = self.held.positions
+        return [
+            row
+            for row in rows
+            if row.growing
+            and row.position
+            and positions[self.late.find_last(row)] == row.position - 1
+        ]
 
-    def _list_ready(self, rows: Sequence[DraftRow]) -> tuple[list[DraftRow], F32]:
-        """Rows whose newest computed token has a state, and these states."""
-        size, held = self.block_size, self.held
-        ready, slots = [], []
-        for row in rows:
-            at = row.position - 1
-            if at < 0 or not row.growing:
-                continue
-            slot = int(row.blocks[at // size]) * size + at % size
-            if held.positions[slot] == at:
-                ready.append(row)
-                slots.append(slot)
-        return ready, held.states[slots]
+    def _compute(self, runs: Sequence[DraftRow]) -> Tensor:
+        """The states after pairs of the model's states; where it fails, none counts as computed."""
+        batch, held = make_batch(runs, self.block_size, self._undrawn), self.held
+        try:
+            return self.model.compute_states(batch, held.states[batch.slots], self.layers)
+        except BaseException:
+            held.nexts[batch.slots] = -1
+            self.late.forget_all()
+            raise
 
+    def _grow_chains(self, growing: Sequence[DraftRow]) -> None:
+        """Draws a token of each at a time; late pairs are computed with the first."""
+        runs, lasts = self.late.claim_all(growing, self.held)
+        made = self._compute(runs)
+        if len(lasts) < len(made):
+            made = self.ops.take(made, lasts)
+        while True:
+            sampling = self._columns([row.make_logits_row() for row in growing])
+            logits = self.model.compute_logits(made)
+            if self.probs:
+                drawn_from = list_distributions(self.ops.fetch(logits), sampling)
+                for row, probs in zip(growing, drawn_from, strict=True):
+                    row.probs.append(probs)
+            tokens = self.ops.sample(logits, sampling).tokens.tolist()
+            for row, token in zip(growing, tokens, strict=True):
+                row.take(token, token)
+            left = [i for i, row in enumerate(growing) if row.growing]
+            if not left:
+                return
+            growing, states = [growing[i] for i in left], self.ops.fetch(made)[left]
+            shifted = [replace(row, position=row.position - 1) for row in growing]
+            batch = make_batch(shifted, self.block_size, self._undrawn)
+            made = self.model.compute_states(batch, states, self.layers)
 
-def find_before(batch: Batch, block_size: int) -> I32:
-    """The slot of the position before each token's, 0 for a text's first: [T]."""
-    before = np.empty_like(batch.slots)
-    before[1:] = batch.slots[:-1]
-    first = batch.starts[:-1]
-    at = np.maximum(batch.positions[first] - 1, 0)
-    rows = np.arange(len(first))
-    before[first] = batch.tables[rows, at // block_size] * block_size + at % block_size
-    return before
-
-
-def find_branches(batch: Batch, before: I32) -> NDArray[np.bool_]:
-    """Which tokens are of branches of trees: [T].  What comes before a branch is in the step."""
-    written = batch.slots
-    if batch.ancestors is not None:
-        written = np.concatenate([written, batch.ancestors[1]])
-    first = batch.starts[:-1]
-    branched = np.isin(before[first], written) & (batch.positions[first] > 0)
-    return np.repeat(branched, np.diff(batch.starts))
-
-
-def make_late_batch(missing: Sequence[tuple[DraftRow, I32]], block_size: int) -> Batch:
-    """Pairs of known tokens, each a sequence of its own."""
-    positions = np.concatenate([at for _, at in missing])
-    width = int(positions.max()) // block_size + 1
-    tables = np.zeros((len(missing), width), np.int32)
-    for table, (row, _) in zip(tables, missing, strict=True):
-        used = row.blocks[:width]
-        table[: len(used)] = used
-    tables = np.repeat(tables, [len(at) for _, at in missing], axis=0)
-    held = tables[np.arange(len(positions)), positions // block_size]
-    tokens = [row.request.tokens[i + 1] for row, at in missing for i in at.tolist()]
-    return Batch(
-        tokens=np.array(tokens, np.int32),
-        positions=positions,
-        slots=held * np.int32(block_size) + positions % np.int32(block_size),
-        starts=np.arange(len(positions) + 1, dtype=np.int32),
-        contexts=positions + np.int32(1),
-        tables=tables,
-        rows=np.zeros(0, np.int32),
-        sampling=columns([]),
-    )
-
-
-def make_pair_batch(batch: Batch, pairs: I32, before: I32) -> Batch:
-    """The step as pairs: of the tokens `pairs`, each at the position before its own."""
-    owners = np.repeat(np.arange(len(batch.contexts)), np.diff(batch.starts))[pairs]
-    counts = np.bincount(owners, minlength=len(batch.contexts))
-    used = np.flatnonzero(counts)
-    return Batch(
-        tokens=batch.tokens[pairs],
-        positions=batch.positions[pairs] - np.int32(1),
-        slots=before[pairs],
-        starts=np.cumsum([0, *counts[used]], dtype=np.int32),
-        contexts=batch.contexts[used] - np.int32(1),
-        tables=np.ascontiguousarray(batch.tables[used]),
-        rows=np.zeros(0, np.int32),
-        sampling=columns([]),
-    )
+    def _grow_trees(
+        self, grower: TreeGrower, rows: Sequence[DraftRow], ready: Sequence[DraftRow]
+    ) -> list[Draft]:
+        """Late pairs come before."""
+        held = self.held
+        runs = [run for row in ready for run in self.late.claim(row, held, row.position - 1)]
+        if runs:
+            self._compute(runs)
+        lasts = np.array([self.late.find_last(row) for row in ready], np.int32)
+        grown = grower.grow(ready, held.states[lasts])
+        for row in ready:
+            self.late.note_last(row, held)
+        drafts = {id(row): draft for row, draft in zip(ready, grown, strict=True)}
+        return [drafts.get(id(row), Draft(())) for row in rows]

@@ -17,8 +17,7 @@ class StepStates:
 
     def __init__(self, batch: Batch, taps: Mapping[int, Tensor], block_size: int) -> None:
         self.batch, self.taps, self._block_size = batch, taps, block_size
-        places = batch.rows.tolist()
-        self._place_of = dict(zip(batch.slots[batch.rows].tolist(), places, strict=True))
+        self._place_of: dict[int, int] | None = None  # by slot, made at the first search
 
     def find(self, request: DraftRequest) -> int | None:
         """The row [0, T) of the last token that the request has computed: the one before its
@@ -28,6 +27,9 @@ class StepStates:
         if at < 0 or at // size >= len(request.blocks):
             return None
         slot = request.blocks[at // size] * size + at % size
+        if self._place_of is None:
+            rows = self.batch.rows
+            self._place_of = dict(zip(self.batch.slots[rows].tolist(), rows.tolist(), strict=True))
         place = self._place_of.get(slot)
         if place is None:  # a chunk that ended where nothing was drawn, or none
             found = np.flatnonzero(self.batch.slots == slot)

@@ -114,11 +114,14 @@ class DraftController:
         ]  # fmt: skip
         return self.depths
 
-    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float) -> None:
+    def take(
+        self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float,
+        late: float = 0.0,
+    ) -> None:  # fmt: skip
         for one, depth, draft in zip(seqs, self.depths, drafts, strict=True):
             self._evidence.keep(one, depth.tokens, draft)
-        seconds = now - self._observed
-        self.totals.seconds += seconds
+        seconds = now - self._observed - late
+        self.totals.seconds += seconds + late
         most = max((depth.tokens for depth in self.depths), default=0)
         call, each = self._drafting.fit(0.0, 1.0)
         usual = min(seconds, STRANGEST * (call + each * most)) if call + each else seconds
@@ -128,7 +131,7 @@ class DraftController:
             self.budget.loss -= usual
         else:
             self._look = seconds
-            self.budget.looks -= seconds
+            self.budget.looks -= seconds + late
             self.totals.looks += most > 0
             longest = max((len(draft.tokens) for draft in drafts if draft is not None), default=0)
             self._settled_at = self.costs.step + longest if longest else 0

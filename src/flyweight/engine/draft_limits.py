@@ -83,8 +83,13 @@ class DraftLimits(Protocol):
         """A depth for each, of `batch` sequences that decode."""
         ...
 
-    def take(self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float) -> None:
-        """What was offered to each, None where nothing was requested."""
+    def take(
+        self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float,
+        late: float = 0.0,
+    ) -> None:  # fmt: skip
+        """What was offered to each, None where nothing was requested.  `late` seconds of it were
+        for what the drafter had put off: the next draft does not need them again.
+        """
         ...
 
     def measure(self, id: Hashable) -> float | None:
@@ -109,8 +114,9 @@ class FullDrafts:
         return [DraftDepth(one.limit, True) for one in seqs]
 
     def take(
-        self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float
-    ) -> None: ...
+        self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float,
+        late: float = 0.0,
+    ) -> None: ...  # fmt: skip
     def measure(self, id: Hashable) -> float | None:
         return None
 

@@ -13,6 +13,7 @@ from flyweight.draft.drafter import (
     Draft,
     Drafter,
     DraftRequest,
+    LateDrafter,
     ReadingDrafter,
     StatefulDrafter,
     StoringDrafter,
@@ -20,7 +21,7 @@ from flyweight.draft.drafter import (
 )
 from flyweight.draft.tree import put_in_order
 from flyweight.engine.draft_limits import OfferedDraft
-from flyweight.engine.drafter_timer import DrafterTimer
+from flyweight.engine.drafter_timer import LEAST, DrafterTimer
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.wire import I32, Batch, Tensor
 
@@ -46,6 +47,7 @@ class DrafterCalls:
         self.drafter = drafter
         self.stores = isinstance(drafter, StoringDrafter)
         self.reads = isinstance(drafter, ReadingDrafter)
+        self.catches_up = isinstance(drafter, LateDrafter)
         # a call that does nothing costs a small model's step 1 % of its time
         self.observes = drafter is not None and not learns_nothing(drafter)
 
@@ -57,7 +59,9 @@ class DrafterCalls:
             except Exception as error:
                 self.end_all(error)
 
-    def observe(self, batch: Batch, taps: Mapping[int, Tensor], running: Seq[Hashable]) -> None:
+    def observe(
+        self, batch: Batch, taps: Mapping[int, Tensor], list_running: Callable[[], Seq[Hashable]]
+    ) -> None:
         """Lets the drafter see a step.  Where that fails, drafting ends for all sequences that run:
         whatever it knows of them may be half of it.
         """
@@ -66,10 +70,13 @@ class DrafterCalls:
         began = self.timer.clock()
         try:
             self.drafter.observe(batch, taps)
+            if self.timer.clock() - began <= LEAST:  # no stall, whatever the step took
+                return
             why = self.timer.judge(began)
         except Exception as error:
             why = describe_failure(error)
         if why:
+            running = list_running()
             self._end(running, why)
             for id in running:
                 self.forget(id)
@@ -86,6 +93,19 @@ class DrafterCalls:
             why = describe_failure(error)
         if why:
             self._end([request.id for request in requests], why)
+
+    def catch_up(self, requests: Seq[DraftRequest]) -> float:
+        """Lets a drafter compute what it has put off; how many seconds it took.  Where that fails,
+        drafting ends for the requests.  It is not judged by its time, which a prompt may take.
+        """
+        if not requests or not isinstance(self.drafter, LateDrafter):
+            return 0.0
+        began = self.timer.clock()
+        try:
+            self.drafter.catch_up(requests)
+        except Exception as error:
+            self._end([request.id for request in requests], describe_failure(error))
+        return self.timer.clock() - began
 
     def propose(self, requests: Seq[DraftRequest]) -> list[OfferedDraft]:
         """A draft for each request.  Where the drafter fails, it is called for each request

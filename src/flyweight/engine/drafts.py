@@ -134,8 +134,10 @@ class Drafts:
 
     def _observe(self, batch: Batch, sampled: Sampled) -> None:
         if self.calls.observes:
-            ids = [(seq.request.id, seq.index) for seq in self.scheduler.running]
-            self.calls.observe(batch, sampled.taps or {}, ids)
+            self.calls.observe(batch, sampled.taps or {}, self._list_running)
+
+    def _list_running(self) -> list[tuple[str, int]]:
+        return [(seq.request.id, seq.index) for seq in self.scheduler.running]
 
     def _fill(self, cut: Cut) -> None:
         """A draft for each sequence about to decode, where one is wanted."""
@@ -150,12 +152,12 @@ class Drafts:
                 seqs.append(seq)
                 candidates.append(DraftCandidate(id, seq.tokens, limit))
         depths = self.limits.choose(candidates, len(decoding))
-        drafts = self._request(seqs, depths)
+        drafts, late = self._request(seqs, depths)
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
                 seq.draft, seq.parents = self._keep(seq, draft, cut)
                 self._filled = True
-        self.limits.take(candidates, drafts, self.calls.timer.clock())
+        self.limits.take(candidates, drafts, self.calls.timer.clock(), late)
 
     def _read_prompts(self) -> None:
         """Lets a drafter that reads texts by itself read what is computed of prompts."""
@@ -184,8 +186,12 @@ class Drafts:
             return kept
         return OfferedDraft(draft.tokens[: len(kept.tokens) + 1])
 
-    def _request(self, seqs: Seq[Sequence], depths: Seq[DraftDepth]) -> list[OfferedDraft | None]:
-        """A draft for each sequence that is to have one, and has room for it."""
+    def _request(
+        self, seqs: Seq[Sequence], depths: Seq[DraftDepth]
+    ) -> tuple[list[OfferedDraft | None], float]:
+        """A draft for each sequence that is to have one, and has room for it; and the seconds that
+        the drafter took for what it had put off.
+        """
         requests: list[DraftRequest] = []
         places: list[int] = []
         for place, (seq, depth) in enumerate(zip(seqs, depths, strict=True)):
@@ -196,9 +202,10 @@ class Drafts:
                 places.append(place)
                 requests.append(make_draft_request(seq, limit))
         drafts: list[OfferedDraft | None] = [None] * len(seqs)
+        late = self.calls.catch_up(requests) if self.calls.catches_up else 0.0
         for place, draft in zip(places, self.calls.propose(requests), strict=True):
             drafts[place] = draft
-        return drafts
+        return drafts, late
 
     def _describe(self, batch: Batch) -> CountedStep:
         seqs = len(batch.contexts) - batch.branches

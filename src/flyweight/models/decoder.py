@@ -19,6 +19,7 @@ from flyweight.ops.stack import Stack
 from flyweight.spec import ModelSpec
 from flyweight.wire import F32, I32, Batch, Tensor
 
+FINAL = (-1,)  # taps: only the final hidden state
 STILL: F32 = np.zeros(0, np.float32)  # the frequencies of a layer without positions
 
 
@@ -58,7 +59,7 @@ class Decoder:
         """
         ops = self.ops
         ops.begin(batch)
-        if rows is batch.rows and len(rows) == len(batch.tokens):
+        if _wants_all(batch, rows):
             x = ops.replay(batch, kv, lambda step: self._run(step, kv, None))
         else:
             x = self._run(batch, kv, rows)
@@ -69,9 +70,13 @@ class Decoder:
         self, batch: Batch, kv: Sequence[KVLayer], rows: I32, taps: Sequence[int]
     ) -> tuple[Tensor, Mapping[int, Tensor]]:
         """`compute_hidden`, and what is tapped, [T,H] each: for layer i the residual after it; for
-        -1, or the number of layers, the final hidden state.  Not captured on a GPU.
+        -1, or the number of layers, the final hidden state.  They are good until the next step.
+        Captured on a GPU where only -1 is tapped, and all rows are wanted.
         """
         ops, last = self.ops, len(self.layers)
+        if taps == FINAL and _wants_all(batch, rows):
+            x = self.compute_hidden(batch, kv, rows)
+            return x, {-1: x}
         assert all(-1 <= tap <= last for tap in taps), f"taps {taps} of {last} layers"
         wanted = {tap % (last + 1) for tap in taps}
         ops.begin(batch)
@@ -130,6 +135,11 @@ class Decoder:
     def _make_rotations(self, positions: I32) -> list[Rotation]:
         """cos and sin of every rope of the model."""
         return [self.ops.rotation(positions, *rope) for rope in self.ropes]
+
+
+def _wants_all(batch: Batch, rows: I32) -> bool:
+    """Whether `rows` are the batch's own, of all its tokens."""
+    return rows is batch.rows and len(rows) == len(batch.tokens)
 
 
 def embed_tokens(parts: Parts, batch: Batch) -> Tensor:

@@ -150,7 +150,7 @@ class MemoryPlan:
 class Needs:
     """What a model needs of memory before any setting is known: `weights` bytes once packed, and
     what its `draft` model needs.  Apart from K/V, a slot takes `slot` bytes; `own_kv` is of the
-    backend's type, whatever the setting is; it has `scratch` blocks that no sequence holds.
+    backend's type, whatever is set; no sequence holds its `scratch` blocks and `waiting` bytes.
     """
 
     spec: ModelSpec
@@ -162,6 +162,7 @@ class Needs:
     slot: int = 0
     own_kv: bool = False
     scratch: int = 0
+    waiting: int = 0
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
@@ -178,7 +179,7 @@ class Needs:
             return self.add(kinds, ops)
         own = Needs.of(stored.spec, kinds, ops)
         own = replace(own, slot=stored.nbytes, own_kv=True, scratch=stored.scratch)
-        return replace(self, draft=own)
+        return replace(self, draft=replace(own, waiting=stored.waiting))
 
     def count_block(self, block_size: int, kv_dtype: str) -> tuple[int, int]:
         """Bytes of one block, and of all those that no sequence holds."""
@@ -250,7 +251,7 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
         rounding=count_rounding_bytes(needs),
         block=needs.count_block(*kept)[0],
         blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
-        step=max(step for step, _ in worst),
+        step=max(step for step, _ in worst) + (draft.waiting if draft else 0),
         logits=max(logits for _, logits in worst) + _count_probs(needs.spec.vocab, sizing),
         limit=bounds[1],
         sizing=sizing,
@@ -287,9 +288,7 @@ def _count_gpu_attention(spec: ModelSpec, sizing: Sizing) -> int:
 
 
 def _count_listed_bytes(sizing: Sizing, rows: int) -> int:
-    """Arrays of a step's log-probabilities where they may be those of the whole vocabulary: what
-    the sampler returns, and a copy of it on its way to the caller.
-    """
+    """Arrays of listed log-probabilities, of up to a vocabulary: the sampler's, and a copy."""
     return 2 * SCORE_BYTES * rows * sizing.scores if sizing.scores > MOST_SCORES else 0
 
 
