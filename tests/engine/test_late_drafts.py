@@ -1,5 +1,5 @@
-"""A drafter that reads a prompt once a draft is wanted: what that takes is no part of a draft's
-price, and it is paid from what looks may cost.  All times are the test's; nothing is measured.
+"""A drafter that reads a text once a draft is wanted: what that takes is no part of a draft's
+price, and has an account of its own.  All times are the test's; nothing is measured.
 """
 
 import pytest
@@ -11,18 +11,50 @@ from flyweight.engine.draft_controller import DraftController
 PLAIN = memory_bound(1, 1)
 
 
+def run_texts(machine: SimulatedDecoding, texts: int, steps: int = 100) -> float:
+    """Texts of so many steps, one after the other; the share of the time that is left without
+    what drafts took.
+    """
+    for _ in range(texts):
+        machine.run([1] * steps)
+        machine.limits.forget(0)
+        machine.texts.clear()
+        machine.depths.clear()
+        machine.begun.clear()
+    return texts * steps * PLAIN / machine.now
+
+
 def test_drafts_that_pay_begin_after_a_prompt_that_was_read_late() -> None:
     """As soon as the text is as long as the first draft."""
     machine = SimulatedDecoding(DraftController(10), likely(0.95), late=10 * PLAIN)
     machine.run([1] * 60)
-    assert next(i for i, rows in enumerate(machine.verified) if rows) < 15
+    assert next((i for i, rows in enumerate(machine.verified) if rows), 60) < 15
     assert sum(machine.verified[30:]) > 60
 
 
-@pytest.mark.parametrize("steps", [500, 2000])
-def test_what_is_read_late_in_vain_is_paid_from_looks(steps: int) -> None:
-    """At the next look, the prompt is read already."""
-    machine = SimulatedDecoding(DraftController(10), likely(0.0), late=2 * PLAIN)
-    pace = machine.run([1] * steps)
-    assert machine.calls > 1 and sum(machine.verified) == 0
-    assert pace > 0.985 / PLAIN / (1 + 2 / steps)
+def test_a_text_that_was_read_is_looked_at_again_soon() -> None:
+    """As the drafter need not read it again: looks are as often as those of one that reads none."""
+    calls = []
+    for late in (0.0, 10 * PLAIN):
+        machine = SimulatedDecoding(DraftController(10), likely(0.0), late=late)
+        machine.run([1] * 400)
+        calls.append(machine.calls)
+    assert calls[0] == calls[1] > 2
+
+
+@pytest.mark.parametrize("late", [0.5, 2.0, 8.0])
+def test_reading_in_vain_takes_a_small_share(late: float) -> None:
+    machine = SimulatedDecoding(DraftController(10), likely(0.0), late=late * PLAIN)
+    left = run_texts(machine, 100)
+    assert machine.calls > 5 and sum(machine.verified) == 0
+    assert left > 0.98
+
+
+def test_of_two_texts_the_one_that_was_read_is_looked_at() -> None:
+    machine = SimulatedDecoding(DraftController(10), likely(0.0), late=6 * PLAIN)
+    machine.run([1] * 50)
+    assert machine.begun == {0}
+    machine.run([2] * 400)
+    assert machine.begun == {0} and machine.calls > 3
+    machine.run([2] * 4000)
+    assert machine.begun == {0, 1}

@@ -1,4 +1,4 @@
-"""What drafts may cost while they do not pay: two accounts, in seconds.
+"""What drafts may cost while they do not pay: three accounts, in seconds.
 
 Invariant: each receives a share of the time, so what is lost stays below the sum of the shares,
 whatever the text does.  Standard library only; measures nothing.
@@ -13,16 +13,22 @@ FIRST_LOOKS = 1.0  # plain steps that looks may take at the start
 MOST_LOOKS = 4.0  # that may be saved up
 LONGEST_WAIT = 256  # steps until the next look, if one took longer than that pays
 RAREST = 2  # looks in vain, each of which halves the share of the next
+READING = 0.005  # of the time, for reading texts that are looked at for the first time
+FIRST_READING, MOST_READING = 2.0, 4.0  # plain steps that it may take at the start, and later
+LONGEST_UNREAD = 1024  # steps until the next text is read, if one took longer than that pays
+POSTPONED = 16  # steps until the next look, where no text may be looked at
 
 
 @dataclass(slots=True)
 class DraftBudget:
     """`loss`: what verified drafts may still lose; `looks`: what may be spent on looking for drafts
-    that would be right.  `vain` counts looks in succession that found none.
+    that would be right, `reading` on what a drafter has put off until the first look at a text.
+    `vain` counts looks in succession that found none.
     """
 
     loss: float = 0.0
     looks: float = 0.0
+    reading: float = 0.0
     vain: int = 0
     opened: bool = False
 
@@ -34,7 +40,11 @@ class DraftBudget:
     @property
     def share(self) -> float:
         """Of the time, for looks."""
-        return LOOKS / (1 << min(self.vain, RAREST))
+        return LOOKS / self._rarity
+
+    @property
+    def _rarity(self) -> int:
+        return 1 << min(self.vain, RAREST)
 
     def earn(self, gained: float, seconds: float, plain: float) -> None:
         """Steps without prompts took so long, and drafts `gained` time in them; one without drafts
@@ -43,9 +53,12 @@ class DraftBudget:
         if not self.opened:
             self.loss, self.opened = CREDIT * plain, True
             self.looks += FIRST_LOOKS * plain
+            self.reading += FIRST_READING * plain
         loss = self.loss + gained + LOSS * seconds
         self.loss = min(max(loss, -CREDIT * plain), MOST_CREDIT * plain)
         self.looks = max(self.looks, -LOOKS * LONGEST_WAIT * plain)
+        read = min(self.reading + READING / self._rarity * seconds, MOST_READING * plain)
+        self.reading = max(read, -READING * LONGEST_UNREAD * plain)
 
     def earn_looks(self, seconds: float, look: float) -> None:
         """Steps took so long, and a look takes `look`."""
@@ -54,3 +67,7 @@ class DraftBudget:
     def count_wait(self, seconds: float) -> int:
         """Steps of so many seconds until the next look."""
         return int(-self.looks / (self.share * seconds)) if self.looks < 0 and seconds > 0 else 0
+
+    def postpone(self, plain: float) -> None:
+        """No look for some steps, of which a plain one takes `plain`."""
+        self.looks = min(self.looks, -POSTPONED * self.share * plain)

@@ -103,16 +103,30 @@ class DraftController:
         looking = self.budget.looks >= 0
         if self._verifying:
             looking = looking and self.costs.step % SELDOM == 0
-        if looking and self.probes:
-            probes = self._choose_probes(seqs, batch, sum(verified))
-            verified = [depth or probe for depth, probe in zip(verified, probes, strict=True)]
-            looking = False
+        looked_at = self._list_looked_at(seqs, batch) if looking else set()
+        if looked_at and self.probes:
+            probed = [one for one in seqs if one.id in looked_at]
+            found = self._choose_probes(probed, batch, sum(verified))
+            probes = {one.id: probe for one, probe in zip(probed, found, strict=True)}
+            verified = [
+                depth or probes.get(one.id, 0) for depth, one in zip(verified, seqs, strict=True)
+            ]
+            looked_at = set()
         self.depths = [
             DraftDepth(round(depth * width), True) if depth
-            else DraftDepth(one.limit if looking else 0, False)
+            else DraftDepth(one.limit if one.id in looked_at else 0, False)
             for depth, one in zip(verified, seqs, strict=True)
         ]  # fmt: skip
         return self.depths
+
+    def _list_looked_at(self, seqs: Seq[DraftCandidate], batch: int) -> set[Hashable]:
+        """Those whose drafts may be compared: all, or the ones that the drafter has read."""
+        if self.budget.reading >= 0:
+            return {one.id for one in seqs}
+        found = {one.id for one in seqs if self._evidence.requests[one.id].read}
+        if not found:
+            self.budget.postpone(self.costs.find_plain(batch) or 0.0)
+        return found
 
     def take(
         self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float,
@@ -131,7 +145,8 @@ class DraftController:
             self.budget.loss -= usual
         else:
             self._look = seconds
-            self.budget.looks -= seconds + late
+            self.budget.looks -= seconds
+            self.budget.reading -= late
             self.totals.looks += most > 0
             longest = max((len(draft.tokens) for draft in drafts if draft is not None), default=0)
             self._settled_at = self.costs.step + longest if longest else 0

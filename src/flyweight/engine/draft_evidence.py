@@ -20,7 +20,7 @@ SLOW = 4  # drafts after which what is found for all is computed again
 class DraftedRequest:
     """A sequence's acceptance, and the draft that its next tokens are compared with: it began at
     `start`, and `wanted` tokens were requested.  `tokens` grow with the sequence.  Totals were
-    `seconds` and `plain_seconds` when it began to decode.
+    `seconds` and `plain_seconds` when it began to decode.  `read`: the drafter has read it.
     """
 
     acceptance: Acceptance
@@ -30,6 +30,7 @@ class DraftedRequest:
     start: int = 0
     wanted: int = 0
     offered: OfferedDraft | None = None
+    read: bool = False
 
 
 class DraftEvidence:
@@ -77,6 +78,7 @@ class DraftEvidence:
         request = self.requests[one.id]
         request.tokens, request.start = one.tokens, len(one.tokens)
         request.wanted, request.offered = wanted, draft
+        request.read = request.read or draft is not None
 
     def look_ahead(self, one: DraftCandidate) -> list[DraftOutlook]:
         """A request's next draft, step by step of its depth."""
