@@ -22,13 +22,15 @@ def make(name: str) -> Any:
 
 
 def steps(model: Decoder) -> list[Any]:
-    """A prompt, and then a chunk of it with another sequence's decode beside it."""
+    """A prompt, then a chunk of it with another sequence's decode, then a decode of both."""
     tokens = np.random.default_rng(3).integers(0, model.spec.vocab, 3 * TOKENS).astype(np.int32)
     whole = [(tokens[:TOKENS], 0), (tokens[TOKENS : TOKENS + 5], 0)]
     more = [(tokens[TOKENS + 5 : TOKENS + 9], TOKENS), (tokens[-1:], 5)]
+    last = [(tokens[:1], TOKENS + 4), (tokens[1:2], 6)]
     return [
         batch(whole, 2 * BLOCK, np.array([TOKENS - 1, TOKENS + 4])),
         batch(more, 2 * BLOCK, np.array([1, 3, 4])),
+        batch(last, 2 * BLOCK, np.array([0, 1])),
     ]
 
 
@@ -65,7 +67,7 @@ def test_states_are_those_of_a_model_that_ends_there(name: str, backend: str) ->
             change=lambda s, i=i: replace(s, layers=s.layers[: i + 1]),  # type: ignore[misc]
             weights=lambda w: [w.pop(k, None) for k in ("norm", "norm_bias")] and None,
         )
-        for (_, taps), step, kv in zip(tapped, steps(ends), [memory(ends, 2 * BLOCK, 2)] * 2,
+        for (_, taps), step, kv in zip(tapped, steps(ends), [memory(ends, 2 * BLOCK, 2)] * 3,
                                        strict=True):  # fmt: skip
             every = np.arange(len(step.tokens), dtype=np.int32)
             assert same(taps[i], ends.compute_hidden(step, kv, every))
@@ -74,18 +76,26 @@ def test_states_are_those_of_a_model_that_ends_there(name: str, backend: str) ->
 def test_every_choice_of_layers_gives_the_same() -> None:
     model = decoder(MODELS / "llama3", make("cpu"))
     every = run(model, range(len(model.spec.layers)))
-    for chosen in ([0], [-1], [len(model.spec.layers) - 1], [1, 0]):
-        for (hidden, taps), (expected, known) in zip(run(model, chosen), every, strict=True):
-            assert same(hidden, expected)
+    (plain, _), (prompt, _) = run(model, None)[-1], run(model, [-1])[0]
+    for chosen in ([0], [-1], (-1,), [len(model.spec.layers) - 1], [1, 0]):
+        found = run(model, chosen)
+        for (hidden, taps), (expected, known) in zip(found, every, strict=True):
+            assert same(hidden, expected) and set(taps) == set(chosen)
             assert all(same(taps[tap], known[tap]) for tap in chosen if tap >= 0)
+        if -1 in chosen:
+            assert same(found[-1][1][-1], plain) and same(found[0][0], prompt)
 
 
 def test_the_stack_is_cut_only_where_a_layer_is_tapped() -> None:
     model = decoder(MODELS / "llama3", make("cpu"))
-    cut = model._cut
-    assert [stack for _, stack in cut(())] == [model.stack]
-    assert [part for part, _ in cut((0,))] == [slice(0, 1), slice(1, len(model.layers))]
-    assert cut((0,)) is cut((0,))
+    kv, other = (tuple(memory(model, BLOCK, 1)) for _ in range(2))
+    (whole,) = model._cut((), kv)
+    assert whole.stack is model.stack and whole.kv is kv
+    first, rest = model._cut((0,), kv)
+    assert (first.stop, rest.stop) == (1, len(model.layers))
+    assert (*first.kv, *rest.kv) == kv
+    assert model._cut((0,), kv)[0] is first
+    assert model._cut((0,), other)[0].kv[0] is other[0]
 
 
 def test_layers_whose_residual_is_normed_are_refused() -> None:
