@@ -72,23 +72,26 @@ class LatePairs:
         """Runs of a row's late pairs before `stop`, of the first `most` of them.  From now on they
         count as computed, so that another row of the same text does without.
         """
-        first = self._done.get(row.request.id, 0)
-        at = np.arange(first, stop, dtype=np.int32)
-        slots = self._find_slots(row, at)
-        after = np.array(row.request.tokens[first + 1 : stop + 1], np.int32)
-        late = np.flatnonzero((held.positions[slots] == at) & (held.nexts[slots] != after))
-        if most is not None and len(late) > most:
-            stop = int(at[late[most]])
-            late = late[:most]
-        self._done[row.request.id] = max(first, stop)
-        if not len(late):
-            return []
-        held.nexts[slots[late]] = after[late]
-        whole = late[-1] - late[0] == len(late) - 1
-        parts = [late] if whole else np.split(late, np.flatnonzero(np.diff(late) > 1) + 1)
-        return [
-            replace(row, pending=after[part].tolist(), position=int(at[part[-1]])) for part in parts
-        ]
+        blocks, tokens, size = row.request.blocks, row.request.tokens, self.block_size
+        runs, pending = list[DraftRow](), list[int]()
+        at = self._done.get(row.request.id, 0)
+        left = stop if most is None else most
+        while at < stop:  # mostly a few: a loop is quicker than arrays
+            slot, after = blocks[at // size] * size + at % size, tokens[at + 1]
+            if held.positions[slot] == at and held.nexts[slot] != after:
+                if not left:
+                    break
+                held.nexts[slot] = after
+                pending.append(after)
+                left -= 1
+            elif pending:
+                runs.append(replace(row, pending=pending, position=at - 1))
+                pending = []
+            at += 1
+        if pending:
+            runs.append(replace(row, pending=pending, position=at - 1))
+        self._done[row.request.id] = at
+        return runs
 
     def note_last(self, row: DraftRow, held: SlotStates) -> None:
         """A row's last pair was computed."""
@@ -109,7 +112,3 @@ class LatePairs:
     def _count(self, row: DraftRow) -> int:
         """How many pairs of a row may be late, apart from the last."""
         return row.position - 1 - self._done.get(row.request.id, 0)
-
-    def _find_slots(self, row: DraftRow, at: I32) -> I32:
-        size = self.block_size
-        return row.blocks[at // size] * np.int32(size) + at % np.int32(size)
