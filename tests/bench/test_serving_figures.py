@@ -77,6 +77,16 @@ def test_counts_and_rates() -> None:
     assert got.chunks == 7 and got.processor_us == pytest.approx(100)
 
 
+def test_the_cost_of_tokens_at_the_measured_rate() -> None:
+    """1.5 tokens a second of a machine at $2.70 an hour: $0.00075 a second, $500 a million."""
+    priced = header(hourly=2.7)
+    (line,) = [line for line in write_block(summary(), priced, []) if "Cost" in line]
+    assert line.split() == ["Cost", "of", "1M", "output", "tokens", "($):", "500"]
+    made = make_document(summary(), priced, [], PLAYED, detailed=False)
+    assert made["cost_per_million_output_tokens"] == pytest.approx(500)
+    assert not any("Cost" in line for line in write_block(summary(), header(), []))
+
+
 def test_every_gap_counts_and_every_request_once() -> None:
     times = summary().times
     assert times["ttft"].mean == pytest.approx(1e3 * (0.5 + 1.0 + 0.2) / 3)

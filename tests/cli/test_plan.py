@@ -10,7 +10,7 @@ import pytest
 Command = Callable[..., SimpleNamespace]
 
 
-def test_memory_by_the_seeds_formula(command: Command) -> None:
+def test_memory_by_the_courses_formula(command: Command) -> None:
     done = command("plan", "memory", "--params", "8b", "--bits", "4")
     assert done.code == 0 and "4.8 GB" in done.out and done.err == ""
     assert "llama-3-8b" in done.out  # whose exact figure is next to it
@@ -64,10 +64,10 @@ def test_refusals_are_one_line(command: Command, words: tuple[str, ...], said: s
     assert said in done.err and done.err.count("\n") == 1
 
 
-def test_memory_of_a_model_next_to_the_seeds_figure(command: Command) -> None:
+def test_memory_of_a_model_next_to_the_courses_figure(command: Command) -> None:
     done = command("plan", "memory", "stories", "--context", "512", "--device", "laptop-8")
     assert done.code == 0, done.err
-    for words in ("seed: 2.755M at 8.52 bits", "exact: 1 sequence of 512", "planned peak"):
+    for words in ("course: 2.755M at 8.52 bits", "exact: 1 sequence of 512", "planned peak"):
         assert words in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
@@ -122,7 +122,7 @@ def test_kv_refusals(command: Command, words: tuple[str, ...], said: str) -> Non
         (("quant", "--params", "70B"), "42 GB"),
         (("cost", "--gpu-hourly", "2.0", "--latency", "0.5", "--tokens", "100"), "$2.78"),
         (("breakeven",), "483,000"),
-        (("device", "--req-per-day", "5000"), "the seed's rule"),
+        (("device", "--req-per-day", "5000"), "the course rule"),
         (("parallel", "--gpus", "4"), "Megatron-LM"),
     ],
 )
@@ -144,14 +144,14 @@ def test_energy_says_what_cannot_be_read(command: Command, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("cost", "--tokens", "0"), "tokens = 0.0 is out of range; allowed: above 0"),
+        (("cost", "--tokens", "0"), "tokens = 0 is out of range; allowed: above 0"),
         (("cost", "--gpu-hourly", "abc"), "gpu_hourly = 'abc' is not a number; allowed: above 0"),
         (("cost", "--gpu-hourly", "abc"), "nearest valid: 2"),
         (("breakeven", "--electricity", "-1"), "allowed: 0 or more; nearest valid: 0"),
         (("device", "--cpu-idle", "x"), "cpu_idle = 'x' is not a number; allowed: 0 or more"),
         (("breakeven", "--cloud-price", "0"), "nearest valid: 0.01"),
         (("energy", "--gpu-watts", "-3"), "nearest valid: 350"),
-        (("device", "--req-per-day", "0"), "req_per_day = 0.0"),
+        (("device", "--req-per-day", "0"), "req_per_day = 0 is"),
         (("quant", "--params", "eight"), "nearest valid: 8B"),
         (("quant", "stories", "--params", "7B"), "exclude each other"),
         (("parallel", "--tp", "3"), "allowed: 1, 2, 4; nearest valid: 2"),

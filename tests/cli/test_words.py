@@ -138,7 +138,7 @@ def test_errors_are_one_printable_line(command, tmp_path) -> None:
 
 def test_a_word_in_quotes_is_shown_whole(command) -> None:
     got = command("Don't go")
-    assert got.err.startswith('error: unknown command "Don\'t go"; known: run, inspect')
+    assert got.err.startswith('error: unknown command "Don\'t go" (nearest: ')
 
 
 def test_what_looks_like_a_path_may_be_a_prompt(command) -> None:

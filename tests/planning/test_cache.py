@@ -1,4 +1,4 @@
-"""K/V bytes: the seed's exercise worked out by hand, kinds of attention, batches that fit."""
+"""K/V bytes: the course's exercise worked out by hand, kinds of attention, batches that fit."""
 
 from dataclasses import replace
 

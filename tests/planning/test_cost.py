@@ -46,7 +46,7 @@ def test_every_input_of_the_break_even_counts() -> None:
 def test_the_seeds_thresholds_are_checked() -> None:
     report = report_breakeven(CloudPrice(), EdgePrice())
     rows = report.tables[1].list_records()
-    # 10,000 a day are $300 a month in the cloud, below $483: the seed's rule does not hold there
+    # 10,000 a day are $300 a month in the cloud, below $483: the course's rule does not hold there
     assert [row["cheaper"] for row in rows] == ["cloud", "cloud", "edge"]
     assert [row["devices"] for row in rows] == [1, 1, 1]  # 50,000 x 0.4 s are a quarter of a day
 

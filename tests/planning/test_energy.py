@@ -1,4 +1,4 @@
-"""Energy by the seed's formula, and counters of this machine that may not be readable."""
+"""Energy by the course's formula, and counters of this machine that may not be readable."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ CPU = PowerDraw.of_hours("CPU", 200, 3600, 1e6)
 def test_the_seeds_energy() -> None:
     assert GPU.compute_kwh(1e6) == pytest.approx(38.5)
     assert CPU.compute_kwh(1e6) == pytest.approx(720)
-    assert 0.15 * GPU.compute_kwh(1e6) == pytest.approx(5.775)  # the seed prints 5.80
+    assert 0.15 * GPU.compute_kwh(1e6) == pytest.approx(5.775)  # the course prints 5.80
     assert 0.15 * CPU.compute_kwh(1e6) == pytest.approx(108)
 
 

@@ -193,7 +193,7 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
 
 
 def print_times(rows: Sequence[ComparedModel], console: Console) -> None:
-    """Speeds as multiples of the float models', next to the seed's."""
+    """Speeds as multiples of the float models', next to the course's."""
     from flyweight.cli.show import make_table
 
     fp32, bf16 = find_times(rows, "FP32"), find_times(rows, "BF16")
@@ -206,4 +206,4 @@ def print_times(rows: Sequence[ComparedModel], console: Console) -> None:
         ours = [f"{times[name]:.2f}" if name in times else "" for times in (fp32, bf16)]
         table.add_row(name, ours[0], SEED_FP32.get(name, ""), ours[1], SEED_FP16.get(name, ""))
     console.print(table)
-    console.print("The seed names no model or machine.  FP16 is its float model; ours is BF16.")
+    console.print("The course names no model or machine.  FP16 is its float model; ours is BF16.")

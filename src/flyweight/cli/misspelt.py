@@ -4,6 +4,7 @@ Invariant: what is suggested exists: it is found by walking the groups of comman
 """
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from flyweight.errors import nearest
@@ -18,8 +19,8 @@ OTHER_WORDS = {
 
 
 def suggest_command(word: str, context: Any) -> str:
-    """`" (did you mean 'x'?)"`, else an empty string: a command of the group of `context` that is
-    written alike, or one of another group, with all its words.
+    """`" (did you mean 'x'?)"`: a command of the group of `context` that is written alike, or one
+    of another group, with all its words; else the one of the group that comes nearest.
     """
     root = context.find_root()
     others = {path.split()[-1]: path for path in list_commands(root.command, root.command_path)}
@@ -30,7 +31,10 @@ def suggest_command(word: str, context: Any) -> str:
     if here:
         return here
     near = nearest(word, others)
-    return next((f" (did you mean {others[name]!r}?)" for name in others if repr(name) in near), "")
+    found = next((others[name] for name in others if repr(name) in near), "")
+    if found:
+        return f" (did you mean {found!r}?)"
+    return f" (nearest: {get_close_matches(word, context.command.commands, 1, 0.0)[0]!r})"
 
 
 def list_commands(group: Any, path: str) -> Iterator[str]:

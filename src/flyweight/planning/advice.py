@@ -87,7 +87,7 @@ def report_advice(facts: AdviceFacts, use_case: str | None) -> Report:
     notes = (
         "Latency: a token for chat and quality, an answer of 100 tokens for the others; the "
         "document does not say. At least: the roofline of weights alone.",
-        "Memory: the seed's formula, 20 % over the weights; it fits below 80 % of "
+        "Memory: the course's formula, 20 % over the weights; it fits below 80 % of "
         f"{write_gb(facts.machine.total)}. S2 has no row for RAG: its edge batch is taken.",
     )
     tables = [

@@ -22,7 +22,7 @@ def report_batches(sweep: BatchSweep, results: Sequence[BatchResult], limit: str
         Column("latency_ms", "latency", lambda ms: f"{ms:,.1f} ms"),
         Column("requests_per_s", "requests/s", lambda rate: f"{rate:,.2f}"),
         Column("efficiency", "efficiency", lambda ratio: f"{ratio:.2f}x"),
-        Column("seed_efficiency", "seed's", lambda ratio: f"{ratio:.1f}x"),
+        Column("seed_efficiency", "course", lambda ratio: f"{ratio:.1f}x"),
     ]
     rows: list[list[Value]] = [
         [
@@ -40,7 +40,7 @@ def report_batches(sweep: BatchSweep, results: Sequence[BatchResult], limit: str
         f"({best.rate:,.2f} requests/s).  Memory is what the engine plans at most.",
         f"{sweep.input_len} tokens in, {sweep.output_len} out; latency is the median of "
         f"{sweep.rounds} rounds, from the first request to the last token of the batch.",
-        "The seed's efficiency is that of a 7B model on a GPU with 80 GB.",
+        "The course's efficiency is that of a 7B model on a GPU with 80 GB.",
     )
     strong = frozenset(i for i, one in enumerate(results) if one is best)
     table = ReportTable("batches", "Requests in a batch", columns, rows, notes, strong)

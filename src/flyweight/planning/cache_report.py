@@ -1,4 +1,4 @@
-"""The report of `plan kv`: K/V bytes by the seed's formula and exactly, and the sequences that fit.
+"""The report of `plan kv`: K/V bytes by the course's formula and exactly, and sequences that fit.
 
 Invariant: a batch is what the weights, all at `bits`, leave of the memory; 0 where they do not fit.
 """
@@ -67,7 +67,7 @@ def list_models(outlines: Sequence[ModelOutline], use: CacheUse) -> ReportTable:
     columns = (
         Column("model", "model"),
         Column("attention", "attention"),
-        Column("seed_bytes", "seed", format_amount),
+        Column("seed_bytes", "course", format_amount),
         Column("bytes", "exact", format_amount),
         Column("weight_bytes", "weights", format_amount),
         Column("batch", "batch"),
@@ -131,7 +131,7 @@ def list_batches(one: ModelOutline, use: CacheUse) -> ReportTable:
         Column("context", "context"),
         Column("bytes", "a sequence", format_amount),
         Column("batch", "batch"),
-        Column("seed_batch", "batch by the seed's formula"),
+        Column("seed_batch", "batch by the course formula"),
     )
     left = format_amount(max(0.0, use.memory - weights))
     title = f"Batches in {format_amount(use.memory)}; weights of {use.bits:g} bits leave {left}"

@@ -14,6 +14,7 @@ from statistics import median, quantiles
 
 from flyweight.errors import ConfigError
 from flyweight.planning.queueing import ArrivalLoad, QueueSimulator, ServedTimes
+from flyweight.planning.units import write_seconds
 
 SHARE = 0.9  # of requests that meet the targets
 LEAST, MOST = 200, 2000  # requests of a simulated load
@@ -122,11 +123,13 @@ def check_alone(alone: RatePoint, targets: LatencyTargets) -> None:
         ("itl", alone.itl_p90, targets.itl),
     ):
         if seen > wanted:
-            near = f"{1000 * seen * 1.1:.3g}ms"
+            takes, value, near = (
+                write_seconds(at).replace(" ", "") for at in (seen, wanted, 1.1 * seen)
+            )
             raise ConfigError(
-                f"cannot be met: one request alone takes {1000 * seen:.3g}ms",
+                f"cannot be met: one request alone takes {takes}",
                 name,
-                value=f"{1000 * wanted:.3g}ms",
+                value=value,
                 hint=f"nearest valid: {near}",
             )
 

@@ -13,8 +13,8 @@ from flyweight.planning.plots import LinePlot, Series
 from flyweight.planning.report import Column, Report, ReportTable, Value
 
 SEED_BREAKEVEN = 483_000
-DAYS = 30  # of a month, as the seed has it
-# Queries a day, and what the seed recommends there.
+DAYS = 30  # of a month, as the course has it
+# Queries a day, and what the course recommends there.
 RULES = ((5_000, "below: cloud"), (10_000, "above: edge"), (50_000, "above: several GPUs"))
 POINTS = 10
 
@@ -56,18 +56,18 @@ def report_breakeven(cloud: CloudPrice, edge: EdgePrice) -> Report:
     columns = (
         Column("what", "what"),
         Column("value", "ours"),
-        Column("seed", "the seed's", unknown=""),
+        Column("seed", "the course", unknown=""),
     )
     notes = (
         "Break-even = a month of the edge / the price of a query in the cloud.",
-        "The seed rounds $2000 / 6 to $333: $483 / $0.001 = 483,000 with its own inputs.",
+        "The course rounds $2000 / 6 to $333: $483 / $0.001 = 483,000 with its own inputs.",
     )
     table = ReportTable("breakeven", "Cloud or edge", columns, rows, notes)
     return Report("Break-even", [table, check_rules(cloud, edge)], plot=plot_costs(cloud, edge))
 
 
 def check_rules(cloud: CloudPrice, edge: EdgePrice) -> ReportTable:
-    """The seed's thresholds, and what the prices say there."""
+    """The course's thresholds, and what the prices say there."""
     rows: list[tuple[Value, ...]] = []
     for daily, rule in RULES:
         api, devices = DAYS * daily * cloud.query, edge.count_devices(daily)
@@ -75,14 +75,14 @@ def check_rules(cloud: CloudPrice, edge: EdgePrice) -> ReportTable:
         rows.append((daily, rule, api, own, devices, "cloud" if api < own else "edge"))
     columns = (
         Column("daily", "queries a day"),
-        Column("rule", "the seed's rule"),
+        Column("rule", "the course rule"),
         Column("cloud", "cloud", write_dollars),
         Column("edge", "edge", write_dollars),
         Column("devices", "devices"),
         Column("cheaper", "cheaper"),
     )
     note = f"A month; a device answers one query in {edge.latency:g} s."
-    return ReportTable("rules", "The seed's thresholds", columns, rows, (note,))
+    return ReportTable("rules", "The course's thresholds", columns, rows, (note,))
 
 
 def plot_costs(cloud: CloudPrice, edge: EdgePrice) -> LinePlot:

@@ -1,6 +1,6 @@
-"""The report of `bench sampling`: what ways to choose tokens cost, next to the seed's figures.
+"""The report of `bench sampling`: what ways to choose tokens cost, next to the course's figures.
 
-Invariant: the seed's times are of another machine and model; its ratios are what can be compared.
+Invariant: the course's times are of another machine and model; its ratios are what can be compared.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def report_decoding(test: DecodingTest, results: Sequence[DecodingResult]) -> Re
         Column("ratio", "to greedy", lambda ratio: f"{ratio:.2f}x"),
         Column("least", "least", lambda ratio: f"{ratio:.2f}x"),
         Column("most", "most", lambda ratio: f"{ratio:.2f}x"),
-        Column("seed_ms", "seed's", lambda ms: f"{ms:.0f} ms"),
+        Column("seed_ms", "course", lambda ms: f"{ms:.0f} ms"),
         Column("seed_ratio", "to greedy", lambda ratio: f"{ratio:.2f}x"),
         Column("copied", "copies"),
     ]

@@ -11,12 +11,12 @@ from flyweight.planning.cost_report import write_dollars
 from flyweight.planning.energy import PowerDraw
 from flyweight.planning.report import Column, Report, ReportTable, Value
 
-# Seconds of 100 tokens in the seed's own table of GPU and CPU, and its power there.
+# Seconds of 100 tokens in the course's own table of GPU and CPU, and its power there.
 SEED_LATENCIES = (PowerDraw("GPU (RTX 4090)", 300, 0.4), PowerDraw("CPU (64 cores)", 120, 15.0))
 
 
 SEED_DOLLARS = 5.775  # 38.5 kWh at $0.15
-SEED_NOTE = "The seed prints $5.80, where 38.5 kWh are $5.775, and so 18.6 times instead of 18.7."
+SEED_NOTE = "The course prints $5.80, where 38.5 kWh are $5.775, and so 18.6 times instead of 18.7."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ def list_draws(draws: Sequence[PowerDraw], queries: float, price: float) -> Repo
 
 
 def list_latencies(queries: float, price: float) -> ReportTable:
-    """The seed's other table, which has another power and another time."""
+    """The course's other table, which has another power and another time."""
     rows = [make_row(draw, queries, price) for draw in SEED_LATENCIES]
-    note = "From the seed's table of GPU and CPU: 100 tokens in 0.4 s and 15 s, 300 W and 120 W."
-    title = "The same by the seed's latencies"
+    note = "From the course's table of GPU and CPU: 100 tokens in 0.4 s and 15 s, 300 W and 120 W."
+    title = "The same by the course's latencies"
     return ReportTable("latencies", title, list_columns(), rows, (note,))
 
 

@@ -61,7 +61,7 @@ def report_estimates(
         f"Exact: a server with one sequence of {CONTEXT:,} tokens, for a model of about that size; "
         "give a MODEL for its own figure.",
     )
-    table = ReportTable("estimate", "Memory by the seed's formula", columns, rows, notes)
+    table = ReportTable("estimate", "Memory by the course's formula", columns, rows, notes)
     return Report("Memory", [table], plot=plot_estimates(params, bits))
 
 

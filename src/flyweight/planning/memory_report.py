@@ -1,5 +1,5 @@
-"""The report of `plan memory MODEL`: the seed's figure next to the exact one, part by part, and the
-devices it fits.
+"""The report of `plan memory MODEL`: the course's figure next to the exact one, part by part, and
+the devices it fits.
 
 Invariant: every row is bytes that `plan/memory.py` counts; the groups of weights add up to them.
 """
@@ -26,6 +26,7 @@ GROUPS = (
     ("attention", re.compile(r"layers\.\d+\.(qkv|q|k|v|out|q_down|kv_down|[kv]_up(\.\d+)?)")),
 )
 VECTORS = "norms, biases"
+MANY = 10.0  # times as much; a percentage says less
 POINTS = 8  # of a curve, at half the context each
 KV_CURVES = ("f16", "int8", "int4")
 
@@ -45,7 +46,7 @@ def report_memory(
     places: Sequence[Place],
     measured: Mapping[str, int] | None = None,
 ) -> Report:
-    """The exact figure of a use, next to the seed's, on every place; and what a run `measured`."""
+    """The exact figure of a use, next to the course's, on every place; and what was `measured`."""
     plan = planner.plan(use)
     tables = [
         compare_estimate(planner, use, plan),
@@ -75,7 +76,7 @@ def compare_estimate(planner: MemoryPlanner, use: PlannedUse, plan: MemoryPlan) 
     bits = use.bits or 8 * plan.weights / params
     seed = estimate_memory(params, bits)
     rows = [
-        (f"seed: {write_params(params)} at {bits:.3g} bits, 20 % more", round(seed), None),
+        (f"course: {write_params(params)} at {bits:.3g} bits, 20 % more", round(seed), None),
         (f"exact: {describe_use(use, plan)}", plan.need, (plan.need - seed) / seed),
         ("likely: the engine's process alone", planner.expect_peak(use), None),
     ]
@@ -83,7 +84,7 @@ def compare_estimate(planner: MemoryPlanner, use: PlannedUse, plan: MemoryPlan) 
     columns = (
         Column("figure", "figure"),
         Column("bytes", "memory", format_size),
-        Column("difference", "difference", lambda share: f"{100 * share:+.1f} %", ""),
+        Column("difference", "difference", _write_difference, ""),
     )
     name = planner.outline.name
     return ReportTable("comparison", f"Memory of {name}", columns, rows, notes)
@@ -216,3 +217,8 @@ def plot_context(planner: MemoryPlanner, use: PlannedUse, places: Sequence[Place
     limits = [Limit(place.name, place.allowed / GIB) for place in places]
     title = f"Memory of {planner.outline.name} against context"
     return LinePlot(title, "context, tokens", "memory, GiB", series, limits)
+
+
+def _write_difference(share: float) -> str:
+    """+43.9 %; of a small model, whose process is many times its weights, 76 times."""
+    return f"{100 * share:+.1f} %" if share < MANY else f"{1 + share:.0f} times"

@@ -38,7 +38,7 @@ class QuantUse:
 
 
 def report_levels(use: QuantUse, own: ModelOutline | None, ops: Callable[[], Packer]) -> Report:
-    """The seed's table; of a model (`own`), what its weights take in every kind too."""
+    """The course's table; of a model (`own`), what its weights take in every kind too."""
     tables = [list_levels(use)]
     if own is not None:
         tables += [list_kinds(own, ops()), list_measured(own)]
@@ -56,7 +56,7 @@ def list_levels(use: QuantUse) -> ReportTable:
         Column("bytes", "weights", write_gb),
         Column("bytes_with_20_percent", "with 20 %", write_gb),
         Column("saved", "saved", lambda share: f"{100 * share:.1f} %"),
-        Column("seed_loss", "loss, the seed's"),
+        Column("seed_loss", "loss, the course"),
         Column("context", "context left", unknown="none"),
     )
     shaped = use.shaped.name if use.shaped else ""

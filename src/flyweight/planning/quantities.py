@@ -122,7 +122,7 @@ def check_range(value: float, name: str, low: float, high: float = inf) -> float
     raise ConfigError(
         "is out of range",
         name,
-        value=value,
+        value=_unwiden(value),
         allowed=_describe(low, high),
         hint=f"nearest valid: {_spell(near)}" if near != inf else "",
     )
@@ -135,7 +135,7 @@ def check_positive(value: float, name: str, near: float) -> float:
     raise ConfigError(
         "is out of range",
         name,
-        value=value,
+        value=_unwiden(value),
         allowed=POSITIVE,
         hint=f"nearest valid: {near:g}",
     )
@@ -166,6 +166,11 @@ def _round_text(text: str, low: int, high: int) -> int:
 
 def _describe(low: float, high: float) -> str:
     return f"{_spell(low)} to {_spell(high)}" if high < inf else f"{_spell(low)} or more"
+
+
+def _unwiden(value: float) -> float:
+    """The number as it was typed: 33, not 33.0."""
+    return int(value) if abs(value) < 1e15 and value == int(value) else value
 
 
 def _spell(value: float) -> str:

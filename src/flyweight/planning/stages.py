@@ -1,7 +1,7 @@
 """The report of `bench stages`: each stage's time and its share of the whole.
 
-Invariant: shares add up to 100 %.  The seed's shares are computed from its times, as the ones that
-it prints add up to 97 %.
+Invariant: shares add up to 100 %.  The course's shares are computed from its times, as the ones
+that it prints add up to 97 %.
 """
 
 from flyweight.bench.stages import STAGES, StageTimes
@@ -19,7 +19,7 @@ def report_stages(total: StageTimes, rounds: int, tokens: int) -> Report:
         Column("stage", "stage"),
         Column("seconds", "time", write_seconds),
         Column("share", "share", lambda share: f"{share:.2%}"),
-        Column("seed_share", "seed's", lambda share: f"{share:.1%}"),
+        Column("seed_share", "course", lambda share: f"{share:.1%}"),
     ]
     rows: list[list[Value]] = []
     for stage in STAGES:
@@ -37,8 +37,8 @@ def report_stages(total: StageTimes, rounds: int, tokens: int) -> Report:
     notes = (
         f"One request, {tokens} tokens of answer, the mean of {rounds} rounds.  other: "
         "scheduling, batches, commits, and all that no timer saw.",
-        f"The seed's inference, {SEED_INFERENCE / SEED_WHOLE:.1%}, is prefill and decode together.",
-        "The shares that the seed prints (2, 3, 85, 2, 5 %) add up to 97 %; these are made from "
+        f"The course's inference, {SEED_INFERENCE / SEED_WHOLE:.1%}, is prefill and decode.",
+        "The shares that the course prints (2, 3, 85, 2, 5 %) add up to 97 %; these are made from "
         "its milliseconds.",
     )
     table = ReportTable("stages", "From text to text", columns, rows, notes, frozenset({7}))

@@ -20,7 +20,7 @@ SEED_FIGURES = {
     "first": 1005.0, "last": 1000.0, "mean": 1001.0, "alone_total": 2000.0, "saved_total": 50.0,
 }  # fmt: skip
 SEED_NOTES = (
-    "The seed's 1001 ms is the mean of no set of its figures: 1005 and 1000 have the mean "
+    "The course's 1001 ms is the mean of no set of its figures: 1005 and 1000 have the mean "
     "1002.5, all five requests 1002.2.",
     "Its 50 % are saved of the time until all are answered; the mean latency is 16 % lower.",
 )
@@ -94,7 +94,7 @@ def _compare(found: BatchTimeline, alone: BatchTimeline, *, seed: bool) -> Repor
     columns = [Column("figure", "figure"), Column("value", "ours", write_number)]
     rows: list[list[Value]] = [[what, value] for _, what, value in figures]
     if seed:
-        columns.append(Column("document", "the seed's", write_number))
+        columns.append(Column("document", "the course", write_number))
         for row, (key, _, _) in zip(rows, figures, strict=True):
             row.append(SEED_FIGURES.get(key))
     return ReportTable("figures", "Latency", columns, rows, SEED_NOTES if seed else ())

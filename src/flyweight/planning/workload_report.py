@@ -1,4 +1,4 @@
-"""The report of `plan device`: GPU or CPU by requests a day, next to the seed's rule.
+"""The report of `plan device`: GPU or CPU by requests a day, next to the course's rule.
 
 Invariant: the choice printed is the cheaper one; whether it is fast enough is left to the reader,
 who sees the time of an answer.
@@ -18,7 +18,7 @@ from flyweight.planning.workload_cost import (
     compute_per_token,
 )
 
-GPU_ABOVE, CPU_BELOW = 1000, 100  # requests a day, the seed's rule
+GPU_ABOVE, CPU_BELOW = 1000, 100  # requests a day, the course's rule
 SEED_PER_MILLION = ("$1.50", "$300")  # its $0.0000015 and $0.0003 a token
 LOADS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)  # requests a day, of the curve
 
@@ -36,14 +36,15 @@ def report_devices(devices: Sequence[PricedDevice], bill: Bill) -> Report:
         Column("busy", "busy", lambda share: f"{100 * share:.3g} %"),
         Column("dollars", "a month", write_dollars),
         Column("million", "1M tokens", write_dollars),
-        Column("seed_million", "the seed's"),
+        Column("seed_million", "the course"),
     )
     cheaper = min(range(len(devices)), key=lambda i: costs[i].total)
     title = f"A month with {bill.daily:,.0f} requests a day"
     notes = (
-        f"Cheaper: {devices[cheaper].name}. The seed's rule: {apply_rule(bill.daily)} (a GPU above "
-        f"{GPU_ABOVE:,} a day, a CPU below {CPU_BELOW}), which is about the time of an answer.",
-        "The seed's devices are an RTX 4090 and 64 CPU cores; its cost of tokens names no load.",
+        f"Cheaper: {devices[cheaper].name}. The course's rule: {apply_rule(bill.daily)} (a GPU "
+        f"above {GPU_ABOVE:,} a day, a CPU below {CPU_BELOW}), which is about the time of an "
+        "answer.",
+        "The course's devices are an RTX 4090 and 64 CPU cores; its cost of tokens names no load.",
     )
     table = ReportTable("devices", title, columns, rows, notes, frozenset({cheaper}))
     return Report("Device", [table, list_loads(devices, bill)], plot=plot_loads(devices, bill))
@@ -55,7 +56,7 @@ def make_row(device: PricedDevice, cost: MonthlyCost, bill: Bill, seed: str) -> 
 
 
 def apply_rule(daily: float) -> str:
-    """What the seed recommends for so many requests a day."""
+    """What the course recommends for so many requests a day."""
     if daily > GPU_ABOVE:
         return "GPU"
     return "CPU" if daily < CPU_BELOW else "either"
@@ -72,7 +73,7 @@ def list_loads(devices: Sequence[PricedDevice], bill: Bill) -> ReportTable:
         Column("daily", "requests a day"),
         *(Column(f"dollars_{i}", one.name, write_dollars) for i, one in enumerate(devices)),
         Column("cheaper", "cheaper"),
-        Column("rule", "the seed's rule"),
+        Column("rule", "the course rule"),
     )
     return ReportTable("loads", "A month at other loads", columns, rows)
 

@@ -97,7 +97,7 @@ def plot_rounds(outcome: ProveOutcome) -> LinePlot:
 
 
 def draw_speeds(outcomes: Sequence[ProveOutcome]) -> str:
-    """Speed-ups with their intervals on a logarithmic axis; a ring is the seed's figure."""
+    """Speed-ups with their intervals on a logarithmic axis; a ring is the course's figure."""
     if not outcomes:
         return ""
     ends = [end for one in outcomes for end in (one.speed.low, one.speed.high)]
@@ -116,7 +116,7 @@ def draw_speeds(outcomes: Sequence[ProveOutcome]) -> str:
         parts.append(f'<text x="{x}" y="14" text-anchor="middle">{2.0**power:g}x</text>')
     for i, one in enumerate(outcomes):
         parts += draw_speed(one, HEAD + ROW * i + ROW / 2, place)
-    ring = "<p>Dots are medians, lines 95 % intervals, rings the figures of the seed.</p>"
+    ring = "<p>Dots are medians, lines 95 % intervals, rings the figures of the course.</p>"
     return "\n".join([*parts, "</svg>", ring])
 
 

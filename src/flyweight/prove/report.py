@@ -53,7 +53,7 @@ VERDICT_COLUMNS = (
     Column("high", "to", show_bound),
     Column("equal_tokens", "equal", show_equal),
     Column("verdict", "verdict"),
-    Column("seed", "seed"),
+    Column("seed", "course"),
 )
 SIDE_COLUMNS = (
     Column("technique", "technique"),

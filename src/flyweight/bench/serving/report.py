@@ -30,7 +30,7 @@ REASONS = 5  # of failures that are shown
 
 @dataclass(frozen=True, slots=True)
 class ReportHeader:
-    """What a result says of the run that made it."""
+    """What a result says of the run that made it; `hourly` is the machine's price in dollars."""
 
     backend: str
     model: str
@@ -39,6 +39,11 @@ class ReportHeader:
     pace: ArrivalRate
     most: int | None
     label: str | None = None
+    hourly: float | None = None
+
+    def compute_cost(self, rate: float) -> float | None:
+        """Dollars of a million output tokens, `rate` a second."""
+        return self.hourly / 3600 / rate * 1e6 if self.hourly is not None and rate else None
 
 
 def write_block(
@@ -67,6 +72,9 @@ def write_block(
     yield format_row("Total token throughput (tok/s)", summary.total)
     yield format_row("Concurrency", summary.concurrency)
     yield format_row("Client processor time (us/chunk)", summary.processor_us)
+    cost = header.compute_cost(summary.output)
+    if cost is not None:
+        yield f"{'Cost of 1M output tokens ($):':<{LABEL}} {cost:<10.3g}"
     for name in metrics:
         yield f"{TITLES[name]:-^{WIDTH}}"
         for label, value in list_figures(summary.times[name]).items():
@@ -145,6 +153,7 @@ def make_document(
         "max_concurrent_requests": summary.peak_requests,
         "concurrency": summary.concurrency,
         "client_us_per_chunk": summary.processor_us,
+        "cost_per_million_output_tokens": header.compute_cost(summary.output),
         "failures": dict(summary.reasons),
     }
     for name in metrics:

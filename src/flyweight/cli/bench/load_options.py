@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from flyweight.cli.amounts import amount
+
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
@@ -256,6 +258,15 @@ class ReportOptions:
     goodput: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME:MS", help="Count requests within ttft:MS tpot:MS e2el:MS."),
+    ] = None
+    gpu_hourly: Annotated[
+        float | None,
+        amount(
+            "gpu_hourly",
+            2.0,
+            metavar="DOLLARS",
+            help="Price of the server's machine for an hour; prints the cost of tokens.",
+        ),
     ] = None
     label: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Prefix of the result's file name.")

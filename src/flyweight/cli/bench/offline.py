@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyweight.cli import options as opt
+from flyweight.cli.amounts import amount
 from flyweight.cli.bench import options as by
 from flyweight.cli.parameters import expand
 from flyweight.config import whole
@@ -32,6 +33,11 @@ Speculation = Annotated[str, opt.make_option("speculative_config")]
 RangeRatio = Annotated[
     float, typer.Option(metavar="SHARE", help="Share by which lengths of answers vary, below 1.")
 ]
+Hourly = Annotated[
+    float | None,
+    amount("gpu_hourly", 2.0, metavar="DOLLARS",
+           help="Price of this machine for an hour; prints the cost of tokens."),
+]  # fmt: skip
 OutputJson = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write all figures to this file.")
 ]
@@ -81,6 +87,7 @@ def throughput(
     output_len: OutputLen = 64,
     num_prompts: NumPrompts = 64,
     output_range_ratio: RangeRatio = 0.0,
+    gpu_hourly: Hourly = None,
     max_num_seqs: MaxSeqs = 64,
     scheduler: Scheduler = "continuous",
     kv_cache: KVCache = True,
@@ -117,6 +124,8 @@ def throughput(
     )
     print(f"Total num prompt tokens:  {workload.count * input_len}")
     print(f"Total num output tokens:  {answered}")
+    if gpu_hourly is not None:
+        print(f"Cost of 1M output tokens: ${gpu_hourly / 3600 / rates[2] * 1e6:.3g}")
     print_outcome(outcome, file)
 
 

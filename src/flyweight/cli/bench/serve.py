@@ -53,6 +53,7 @@ class ResultView:
     percents: Sequence[float]
     goals: Mapping[str, float]
     label: str | None
+    hourly: float | None
     metadata: Mapping[str, str]
     detailed: bool
     as_json: bool
@@ -116,7 +117,7 @@ def serve(
     servers = list_servers(target, second)
     telling = ResultView(
         parse_metrics(report.percentile_metrics), parse_percents(report.metric_percentiles),
-        parse_goals(report.goodput or ()), report.label,
+        parse_goals(report.goodput or ()), report.label, report.gpu_hourly,
         loads.parse_pairs("metadata", report.metadata), report.save_detailed, as_json,
         not report.disable_tqdm, second.compare or "",
         read_result(Path(second.compare).expanduser()) if second.compare else None,
@@ -232,7 +233,7 @@ def measure(
             session.look(server, seconds)
         load = session.load()
         headers = [
-            make_header(session, i, len(load.requests), telling.label) for i in range(len(servers))
+            make_header(session, i, len(load.requests), telling) for i in range(len(servers))
         ]
         path = file.path(make_file_name(headers[0]))
         if telling.earlier is not None:
@@ -267,12 +268,15 @@ def show_comparison(ours: Result, other: Result, name: str, printed: bool) -> No
         print(*write_comparison(ours, other, name), sep="\n")
 
 
-def make_header(session: LoadSession, at: int, count: int, label: str | None) -> ReportHeader:
+def make_header(session: LoadSession, at: int, count: int, view: ResultView) -> ReportHeader:
     from flyweight.bench.serving.report import ReportHeader
 
     wanted, found = session.wanted, session.servers[at]
     backend, name = found.server.backend, session.tokenizer_name
-    return ReportHeader(backend, found.model, name, count, wanted.pace, wanted.most, label)
+    pace, most = wanted.pace, wanted.most
+    return ReportHeader(
+        backend, found.model, name, count, pace, most, view.label, view.hourly
+    )  # fmt: skip
 
 
 def measure_server(

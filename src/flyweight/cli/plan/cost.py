@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
+from flyweight.cli.amounts import amount
 from flyweight.cli.parameters import expand
-from flyweight.cli.plan.amounts import amount
 from flyweight.cli.reports import PlotOutput, ReportOutput
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from flyweight.cli.amounts import amount
 from flyweight.cli.parameters import expand
-from flyweight.cli.plan.amounts import amount
 from flyweight.cli.reports import ReportOutput
 
 SAMPLE = 0.5  # seconds that this machine's power is measured for

@@ -1,4 +1,4 @@
-"""`flyweight plan memory [MODEL]`: memory by the seed's formula, and exactly, of a model."""
+"""`flyweight plan memory [MODEL]`: memory by the course's formula, and exactly, of a model."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def memory(
 ) -> None:
     """Print the memory that a model, or one of this size, needs.
 
-    With --params alone, the seed's formula; with a MODEL, the exact figure next to it, and the
+    With --params alone, the course's formula; with a MODEL, the exact figure next to it, and the
     devices that it fits.  Of a name on the Hub only config.json or a GGUF file's header is fetched.
     """
     out.check()

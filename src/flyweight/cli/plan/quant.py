@@ -33,7 +33,7 @@ def quant(
 ) -> None:
     """Print a model's size with fewer bits a weight.
 
-    Also the context that a memory has left for it.  Losses of quality are the seed's, and those
+    Also the context that a memory has left for it.  Losses of quality are the course's, and those
     that the model's passport has.
     """
     from flyweight.planning.published import find_alike

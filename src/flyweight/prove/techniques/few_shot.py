@@ -23,7 +23,7 @@ class ClassifySide:
 
     notes = (
         "the time to a first token is that to a text's label",
-        "the seed has 85 % in 10 ms without examples, and 95 % in 20 ms with them",
+        "the course has 85 % in 10 ms without examples, and 95 % in 20 ms with them",
     )
 
     def __init__(self, job: ProveJob, side: str) -> None:

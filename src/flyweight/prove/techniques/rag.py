@@ -1,9 +1,9 @@
 """A RAG template: the context is packed into a token budget, and instruction and answer are short.
 
-The tokens are those of the seed's example: without a template 50 of the question, 1,000 of context,
-200 of instruction and 800 of answer, with it 600 of context, 50 of instruction and 300 of answer,
-and the question, which the seed's sum of 950 leaves out.  How long an answer is, is set, as in the
-seed: no model decides it.
+The tokens are those of the course's example: without a template 50 of the question, 1,000 of
+context, 200 of instruction and 800 of answer, with it 600 of context, 50 of instruction and 300 of
+answer, and the question, which the course's sum of 950 leaves out.  How long an answer is, is set,
+as in the course: no model decides it.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ SEED_INSTRUCTION = (
 
 @dataclass(frozen=True, slots=True)
 class RagLengths:
-    """Tokens of a request's parts: the seed's, or a `scale` of them in a shorter context."""
+    """Tokens of a request's parts: the course's, or a `scale` of them in a shorter context."""
 
     scale: float
 

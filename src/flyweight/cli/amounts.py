@@ -1,4 +1,4 @@
-"""Options of `plan` whose values are amounts: money, seconds, watts, counts.
+"""Options whose values are amounts: money, seconds, watts, counts.
 
 Invariant: what is no number, or is out of range, is refused with the range and the nearest choice.
 """
