@@ -8,6 +8,7 @@ from dataclasses import replace
 from small_engine import ROOMY, drain, make_engine, make_model, make_prompts, make_requests
 
 from flyweight.draft.drafter import Draft, DraftRequest
+from flyweight.engine.draft_limits import DraftCandidate, FullDrafts, OfferedDraft
 from flyweight.ops.reference import ReferenceOps
 from flyweight.types import Request, SamplingParams
 from flyweight.wire import Batch, Tensor
@@ -63,3 +64,44 @@ def test_one_that_fails_to_read_drafts_no_more_for_its_requests() -> None:
         drain(engine, [Request(f"r{i}", tokens, params, max_tokens=6, seed=0)])
     assert drafter.drafted == {"r0", "r2"}
     assert engine.drafts.calls.drafter is not None
+
+
+class NotedSeconds(FullDrafts):
+    """Adds up the seconds in which a drafter read, or which it took for drafts."""
+
+    def __init__(self, may_read: bool) -> None:
+        super().__init__()
+        self.may_read, self.late = may_read, 0.0
+
+    def take(
+        self, seqs: Sequence[DraftCandidate], drafts: Sequence[OfferedDraft | None], now: float,
+        late: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.late += late
+
+
+class SlowReader(PromptReader):
+    """Its reads take a quarter of a second, on a clock of its own; nothing else takes time."""
+
+    now = 0.0
+
+    def read(self, requests: Sequence[DraftRequest]) -> None:
+        super().read(requests)
+        self.now += 0.25
+
+
+def test_the_time_of_reading_is_told_apart_from_drafts() -> None:
+    model, drafter = make_model(ReferenceOps("f32")), SlowReader()
+    engine = make_engine(model, CHUNKED, drafter)
+    engine.drafts.calls.timer.clock = lambda: drafter.now
+    limits = engine.drafts.limits = NotedSeconds(True)
+    drain(engine, make_requests(make_prompts(4), 6))
+    assert limits.late == drafter.now > 0.5
+
+
+def test_prompts_are_not_read_where_that_may_take_no_time() -> None:
+    model, drafter = make_model(ReferenceOps("f32")), SlowReader()
+    engine = make_engine(model, CHUNKED, drafter)
+    engine.drafts.limits = NotedSeconds(False)
+    drain(engine, make_requests(make_prompts(4), 6))
+    assert not drafter.seen and drafter.drafted

@@ -58,3 +58,19 @@ def test_of_two_texts_the_one_that_was_read_is_looked_at() -> None:
     assert machine.begun == {0} and machine.calls > 3
     machine.run([2] * 4000)
     assert machine.begun == {0, 1}
+
+
+def test_reading_is_paid_from_its_account_whether_drafts_are_verified_or_not() -> None:
+    """Prompts are read while it is not overdrawn, or while drafts pay."""
+    for right, verifying in ((0.0, False), (0.95, True)):
+        machine = SimulatedDecoding(DraftController(10), likely(right))
+        machine.run([1] * 60)
+        limits = machine.limits
+        assert isinstance(limits, DraftController)
+        assert limits._verifying == verifying
+        before = limits.budget.reading
+        assert before > 0 and limits.may_read
+        limits.depths = []
+        limits.take([], [], machine.now, 10 * PLAIN)
+        assert limits.budget.reading == pytest.approx(before - 10 * PLAIN)
+        assert limits.may_read == verifying

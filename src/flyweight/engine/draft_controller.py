@@ -90,6 +90,10 @@ class DraftController:
             self.idle = min(self.idle, max(0, self._settled_at - self.costs.step - 1))
         return wanted
 
+    @property
+    def may_read(self) -> bool:
+        return self._verifying or self.budget.reading >= 0
+
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         if not seqs:  # those to come are taken to be like the last
             self.depths, self._due = [], False
@@ -141,12 +145,12 @@ class DraftController:
         usual = min(seconds, STRANGEST * (call + each * most)) if call + each else seconds
         if most:
             self._drafting.record(most, usual, RECENT)
+        self.budget.reading -= late
         if self._verifying:
             self.budget.loss -= usual
         else:
             self._look = seconds
             self.budget.looks -= seconds
-            self.budget.reading -= late
             self.totals.looks += most > 0
             longest = max((len(draft.tokens) for draft in drafts if draft is not None), default=0)
             self._settled_at = self.costs.step + longest if longest else 0

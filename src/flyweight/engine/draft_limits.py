@@ -71,6 +71,11 @@ class DraftLimits(Protocol):
     totals: DraftTotals
     idle: int
 
+    @property
+    def may_read(self) -> bool:
+        """Whether a drafter may take time to read prompts that are half computed."""
+        ...
+
     def begin(self, now: float) -> None:
         """A step begins."""
         ...
@@ -88,7 +93,7 @@ class DraftLimits(Protocol):
         late: float = 0.0,
     ) -> None:  # fmt: skip
         """What was offered to each, None where nothing was requested.  `late` seconds of it were
-        for what the drafter had put off: the next draft does not need them again.
+        for what the drafter had put off, or for prompts: the next draft does not need them again.
         """
         ...
 
@@ -104,7 +109,7 @@ class FullDrafts:
 
     def __init__(self) -> None:
         self.totals = DraftTotals()
-        self.idle = 0
+        self.idle, self.may_read = 0, True
 
     def begin(self, now: float) -> None: ...
     def end(self, shape: CountedStep, ended: float, now: float) -> bool:

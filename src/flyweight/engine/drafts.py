@@ -112,8 +112,7 @@ class Drafts:
             self._observe(batch, sampled)
             shape = self._describe(batch)
             if self.limits.end(shape, ended, self.calls.timer.clock()):
-                self._fill(cut)
-                self._read_prompts()
+                self._fill(cut, self._read_prompts())
             self._idle, self._seqs = self.limits.idle, shape.seqs
         except Exception as error:
             self.calls.end_all(error)
@@ -139,8 +138,10 @@ class Drafts:
     def _list_running(self) -> list[tuple[str, int]]:
         return [(seq.request.id, seq.index) for seq in self.scheduler.running]
 
-    def _fill(self, cut: Cut) -> None:
-        """A draft for each sequence about to decode, where one is wanted."""
+    def _fill(self, cut: Cut, reading: float) -> None:
+        """A draft for each sequence about to decode, where one is wanted, after so many seconds in
+        which the drafter read prompts.
+        """
         decoding = [s for s in self.scheduler.running if s.computed + 1 == len(s.tokens)]
         most = self.scheduler.limits.draft_tokens
         seqs: list[Sequence] = []
@@ -157,13 +158,15 @@ class Drafts:
             if draft is not None and depth.verified:
                 seq.draft, seq.parents = self._keep(seq, draft, cut)
                 self._filled = True
-        self.limits.take(candidates, drafts, self.calls.timer.clock(), late)
+        self.limits.take(candidates, drafts, self.calls.timer.clock(), reading + late)
 
-    def _read_prompts(self) -> None:
-        """Lets a drafter that reads texts by itself read what is computed of prompts."""
-        if not self.calls.reads:
-            return
-        self.calls.read(
+    def _read_prompts(self) -> float:
+        """Lets a drafter that reads texts by itself read what is computed of prompts; how many
+        seconds it took.
+        """
+        if not self.calls.reads or not self.limits.may_read:
+            return 0.0
+        return self.calls.read(
             [
                 replace(made, tokens=seq.tokens[: seq.computed])
                 for seq in self.scheduler.running
