@@ -20,6 +20,7 @@ from flyweight.describe import (
     find,
 )
 from flyweight.draft.drafter import Drafter, StoringDrafter
+from flyweight.draft.latetokens import SLOT_BYTES
 from flyweight.draft.methods import (
     DraftBase,
     DrafterParts,
@@ -104,7 +105,8 @@ def build(
     second = find_draft(settings, found, tell)
     if second is not None:
         own = second.found
-        needs = replace(needs, draft=measure_needs(own.checkpoint, own.spec, own.plan, ops))
+        drafting = measure_needs(own.checkpoint, own.spec, own.plan, ops)
+        needs = replace(needs, draft=replace(drafting, slot=SLOT_BYTES))
     memory = make_memory_plan(settings, needs, here, served=served)
     judge_length(settings, found.spec, tell)
     if second is not None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from random_models import Answer, answers, engine, random_model, request
 
-from flyweight.draft.ahead import AheadTokens
 from flyweight.draft.drafter import DraftRequest
+from flyweight.draft.latetokens import FEW, LateTokens
 from flyweight.draft.model import DraftRow, ModelDrafter
 from flyweight.engine.draft_limits import DraftCandidate, DraftDepth, FullDrafts
 from flyweight.engine.engine import Engine
@@ -48,9 +48,11 @@ def requests(count: int = 18, answer: int = 24) -> list[Request]:
 def drafting(target: Decoder, draft: Decoder, kv: str = "f16", **limits: object) -> Engine:
     """An engine whose drafter runs `draft` in the same blocks."""
     made = engine(target, kv, draft_tokens=4, **limits)
-    layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, kv)
+    given = made.scheduler.limits
+    layers = allocate_kv(draft.spec, draft.ops, given, kv)
     made.runner.draft_kv = layers
-    made.drafts.__init__(ModelDrafter(draft, layers), made.scheduler, made.metrics)
+    late = LateTokens(given.blocks, given.block_size, given.max_num_batched_tokens)
+    made.drafts.__init__(ModelDrafter(draft, layers, late), made.scheduler, made.metrics)
     return made
 
 
@@ -135,52 +137,155 @@ class ChangingDepths(FullDrafts):
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_steps_without_drafts_leave_no_gap(target, truth, mix, monkeypatch) -> None:
-    """What was left out of a step, because the draft might be wrong, is computed in the next."""
-    late = []
-    take = AheadTokens.take_late
-
-    def count(self: AheadTokens) -> Batch | None:
-        found = take(self)
-        late.append(0 if found is None else len(found.tokens))
-        return found
-
-    monkeypatch.setattr(AheadTokens, "take_late", count)
+def test_steps_without_drafts_leave_no_gap(target, truth, mix) -> None:
     made = drafting(target, target, **MIXES[mix])
     made.drafts.limits = ChangingDepths()
     assert answers(made, requests()) == truth
     assert answers(made, requests()) == truth
     assert made.metrics.accepted == made.metrics.proposed > 100
-    assert sum(late) > 10
 
 
-def test_tokens_are_computed_once(target, monkeypatch) -> None:
-    """By the draft model: the prompt in a step, what follows while it drafts; only the step that
-    ends the sequence is computed again, as its blocks are let go before the drafter sees it.
-    """
-    counts = []
-    compute = Decoder.compute_hidden
+class Seldom(FullDrafts):
+    """Wants drafts after each `every`th step, none where that is 0."""
 
-    def count(self: Decoder, batch: Batch, kv: Sequence, rows: object, *more: object) -> object:
-        if kv is layers:
-            counts.append(len(batch.tokens))
-        return compute(self, batch, kv, rows, *more)
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every, self.step = every, 0
 
+    def end(self, shape: object, ended: float, now: float) -> bool:
+        self.step += 1
+        return bool(self.every) and self.step % self.every == 0
+
+
+@pytest.fixture
+def sizes(monkeypatch) -> list[int]:
+    """How many tokens each call of a draft model computes, of those that draft with `layers`."""
+    found: list[int] = []
+    compute = ModelDrafter._compute
+
+    def count(self: ModelDrafter, rows: Sequence[DraftRow], sampling: object) -> object:
+        found.append(sum(len(row.pending) for row in rows))
+        return compute(self, rows, sampling)
+
+    monkeypatch.setattr(ModelDrafter, "_compute", count)
+    return found
+
+
+def test_nothing_is_computed_while_no_draft_is_wanted(target, truth, sizes) -> None:
     made = drafting(target, target)
-    layers = made.drafts.calls.drafter.layers
-    monkeypatch.setattr(Decoder, "compute_hidden", count)
+    made.drafts.limits = Seldom(0)
+    assert not made.drafts.calls.observes
+    assert answers(made, requests()) == truth
+    assert sizes == []
+
+
+def test_tokens_are_computed_once(target, sizes) -> None:
+    """The prompt before the first draft, what follows in drafts; a draft's last token is computed
+    with the newest.
+    """
+    made = drafting(target, target)
     answers(made, [request("a", range(30), 26, temperature=0.9, seed=1)])
     assert made.metrics.steps == 6  # 1 + 5 * 5 tokens
-    assert counts[:6] == [30, 1, 1, 1, 1, 2] and counts[-1] == 5
-    assert sum(counts) == 30 + 4 + 4 * 5 + 5
-    assert len(counts) == 1 + 5 * 4 + 1
+    assert sizes == [30, 1, 1, 1, 1] + 4 * [2, 1, 1, 1]
 
 
-def _lose_late_tokens(self: AheadTokens) -> None:
-    self.late.clear()
+@pytest.mark.parametrize("every", [3, FEW - 1, FEW, 20])
+def test_a_few_late_tokens_are_computed_with_the_newest(target, sizes, every) -> None:
+    """More of them come before, in a call that is no part of the draft's price."""
+    made = drafting(target, target)
+    made.drafts.limits = Seldom(every)
+    answers(made, [request("a", [5], every + 5, temperature=0.9, seed=1)])
+    assert made.metrics.accepted == made.metrics.proposed == 4
+    first = [every + 1] if every <= FEW else [every, 1]
+    assert sizes == [*first, 1, 1, 1]
 
 
-def _observe_nothing(self: ModelDrafter, batch: Batch, taps: object) -> None: ...
+@pytest.mark.parametrize("every", [1, 2, 7])
+def test_no_more_is_computed_at_once_than_a_step_may_have(target, truth, sizes, every) -> None:
+    """Drafts begin once a text is read; those that are given are all right."""
+    made = drafting(target, target, max_num_batched_tokens=37, max_chunk=13)
+    made.drafts.limits = Seldom(every)
+    assert answers(made, requests()) == truth
+    assert made.metrics.accepted == made.metrics.proposed > 20
+    assert 30 < max(sizes) <= 37
+
+
+def test_choices_of_one_prompt_compute_it_once(target, sizes) -> None:
+    """As long as they share its blocks."""
+    made = drafting(target, target, max_num_batched_tokens=512)
+    answers(made, [request("a", range(161), 8, temperature=1.0, seed=1, n=3)])
+    assert made.metrics.accepted == made.metrics.proposed > 0
+    assert sizes[0] == 161
+
+
+def test_what_a_tenant_left_in_its_blocks_is_no_others() -> None:
+    """The same tokens in the same slots are computed again."""
+    late = LateTokens(4, 16)
+    tokens = list(range(20))
+    own, other = (DraftRequest(i, tokens, [2, 0], 1, tenant=i) for i in "ab")
+    assert late.find_first(own, 19) == 0
+    late.claim(own, 20)
+    again = DraftRequest("c", tokens, [2, 0], 1, tenant="a")
+    assert late.find_first(again, 20) == 20
+    assert late.find_first(other, 19) == 0
+
+
+def test_what_is_computed_ends_where_a_text_differs() -> None:
+    late = LateTokens(4, 16)
+    tokens = list(range(20))
+    late.find_first(DraftRequest("a", tokens, [2, 0], 1), 20)
+    late.claim(DraftRequest("a", tokens, [2, 0], 1), 20)
+    for place in (0, 7, 15, 16, 18):
+        changed = [*tokens[:place], 99, *tokens[place + 1 :]]
+        assert late.find_first(DraftRequest(place, changed, [2, 0], 1), 19) == place
+    assert late.find_first(DraftRequest("b", tokens, [2, 1], 1), 19) == 16
+    late.copy(np.arange(16), np.arange(16, 32))  # block 0 to block 1
+    assert late.find_first(DraftRequest("b", tokens, [2, 1], 1), 19) == 19
+    late.copy(np.arange(48, 64), np.arange(32, 48))  # block 3, which is empty, to block 2
+    assert late.find_first(DraftRequest("c", tokens, [2, 0], 1), 19) == 0
+    late.forget_all()
+    assert late.find_first(DraftRequest("a", tokens, [2, 0], 1), 19) == 0
+
+
+def test_a_draft_that_was_rejected_is_not_taken_for_the_text() -> None:
+    late = LateTokens(4, 16)
+    text = DraftRequest("a", [5, 6, 7], [0], 3)
+    late.find_first(text, 2)
+    key = late.claim(text, 3)
+    for position, token in enumerate([8, 9], 3):
+        key = late.add(text, position, key, token)
+    assert late.find_first(DraftRequest("a", [5, 6, 7, 8, 9, 1], [0], 3), 5) == 5
+    late.forget("a")
+    assert late.find_first(DraftRequest("a", [5, 6, 7, 8, 4, 1], [0], 3), 5) == 4
+    late.forget("a")
+    assert late.find_first(DraftRequest("a", [5, 6, 7, 4, 9, 1], [0], 3), 5) == 3
+
+
+def test_a_failure_leaves_nothing_that_counts_as_computed(target, truth, monkeypatch) -> None:
+    """The drafter is called again for each request alone; what it proposes then is right."""
+    made = drafting(target, target, max_num_batched_tokens=1024)
+    compute, calls = Decoder.compute_hidden, []
+
+    def fail_once(self: Decoder, batch: Batch, kv: Sequence, rows: object) -> object:
+        if kv is made.drafts.calls.drafter.layers:
+            calls.append(len(batch.contexts))
+            if len(calls) > 9 and len(batch.contexts) > 1 and max(calls) != 99:
+                calls.append(99)
+                raise ValueError("out of order")
+        return compute(self, batch, kv, rows)
+
+    monkeypatch.setattr(Decoder, "compute_hidden", fail_once)
+    assert answers(made, requests()) == truth
+    assert 99 in calls
+    assert made.metrics.accepted == made.metrics.proposed > 100
+
+
+def _trust_all(self: LateTokens, request: DraftRequest, stop: int) -> int:
+    first = FIND(self, request, stop)
+    if first < stop - 2:
+        first = stop - 2
+        self._computed[request.id] = first, 0
+    return first
 
 
 def _draw_at_the_wrong_place(self: DraftRow) -> object:
@@ -188,15 +293,14 @@ def _draw_at_the_wrong_place(self: DraftRow) -> object:
     return found._replace(position=found.position - 1)
 
 
-KEPT = DraftRow.make_logits_row
+KEPT, FIND = DraftRow.make_logits_row, LateTokens.find_first
 
 
 @pytest.mark.parametrize(
     "owner, name, bug",
     [
-        (ModelDrafter, "observe", _observe_nothing),
         (DraftRow, "make_logits_row", _draw_at_the_wrong_place),
-        (AheadTokens, "take_late", _lose_late_tokens),
+        (LateTokens, "find_first", _trust_all),
     ],
 )
 def test_a_seeded_bug_costs_acceptance_only(
@@ -228,7 +332,7 @@ def test_pool_stays_whole(target) -> None:
 
 def test_drafts_end_with_the_limit_and_with_a_stop_token(target) -> None:
     layers = allocate_kv(target.spec, target.ops, engine(target).scheduler.limits, "f16")
-    drafter = ModelDrafter(target, layers)
+    drafter = ModelDrafter(target, layers, LateTokens(8, layers[0].block_size))
     asked = [DraftRequest(i, [7, 8, 9], [i], limit) for i, limit in enumerate((0, 1, 3))]
     found = drafter.propose(asked)
     assert [len(one.tokens) for one in found] == [0, 1, 3]

@@ -90,7 +90,7 @@ class SlowReader(PromptReader):
         self.now += 0.25
 
 
-def test_the_time_of_reading_is_told_apart_from_drafts() -> None:
+def test_the_time_of_reading_is_no_part_of_a_drafts_price() -> None:
     model, drafter = make_model(ReferenceOps("f32")), SlowReader()
     engine = make_engine(model, CHUNKED, drafter)
     engine.drafts.calls.timer.clock = lambda: drafter.now

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from random_models import answers, engine, random_model, request
 
 from flyweight.draft.handover import WRITE_ON, HandOver
+from flyweight.draft.latetokens import LateTokens
 from flyweight.draft.model import ModelDrafter
 from flyweight.draft.vocabulary import IdMap
 from flyweight.engine.engine import Engine
@@ -47,7 +48,8 @@ def rejecting(
     made = engine(target, "f16", draft_tokens=3, vocab=target.spec.vocab, **limits)
     layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, "f16")
     made.runner.draft_kv = layers
-    drafter = ModelDrafter(draft, layers, ids, probs=True, hand_over=hand_over)
+    late = LateTokens(made.scheduler.limits.blocks, made.scheduler.limits.block_size)
+    drafter = ModelDrafter(draft, layers, late, ids, probs=True, hand_over=hand_over)
     made.drafts.__init__(drafter, made.scheduler, made.metrics)
     made.drafts.reject()
     return made

@@ -125,7 +125,7 @@ class StatefulDrafter(Drafter, Protocol):
 
 @runtime_checkable
 class ReadingDrafter(Drafter, Protocol):
-    """A drafter that reads the texts of requests by itself, as it cannot read the target's."""
+    """A drafter that reads the texts of requests by itself, not with the target."""
 
     def read(self, requests: Sequence[DraftRequest]) -> None:
         """Called after a step with the sequences whose prompts are half computed: `tokens` are
@@ -136,7 +136,7 @@ class ReadingDrafter(Drafter, Protocol):
 
 @runtime_checkable
 class LateDrafter(Drafter, Protocol):
-    """A drafter that puts off what it computes of steps until a draft is wanted."""
+    """A drafter that puts off what it computes of texts until a draft is wanted."""
 
     def catch_up(self, requests: Sequence[DraftRequest]) -> None:
         """Called before `propose`, with the same requests: computes what has become too much for

@@ -12,11 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from flyweight.draft.drafter import DraftRequest
+from flyweight.draft.latetokens import FEW
 from flyweight.draft.model import DraftRow
 from flyweight.draft.slotstates import SlotStates
 from flyweight.wire import I32
-
-FEW = 16  # late pairs that are computed along with a draft's first
 
 
 class LatePairs:

@@ -4,26 +4,28 @@ Each draw uses the seed, choice and position of the target's, and its temperatur
 distributions draw equal tokens.  Where the vocabularies differ, ids are mapped, and a token that
 the other vocabulary lacks ends the draft.
 
-Invariant: the draft model's K and V of every computed token are in the slots where the target's
-are, so tables, prefix hits, copies and preemption hold for both.  `propose` writes beyond the known
-tokens, in blocks that its requests alone hold.  Knows no scheduler and no text.
+Nothing is computed in a step: a text is once a draft of it is wanted.
+
+Invariant: the draft model's K and V of a token are in the slot where the target's are, or late, so
+tables, prefix hits, copies and preemption hold for both.  `propose` writes beyond the known tokens,
+in blocks that its requests alone hold.  Knows no scheduler and no text.
 """
 
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flyweight.draft.ahead import NO_ROWS, AheadTokens, FedTokens
-from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling
+from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling, TextOnlyDrafter
 from flyweight.draft.handover import WRITE_ON, HandOver
+from flyweight.draft.latetokens import LateTokens
 from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.ops.reference_sample import WORD
 from flyweight.ops.rejection import list_distributions
-from flyweight.sampling.arrays import LogitsRow, OptionColumns
+from flyweight.sampling.arrays import LogitsRow, OptionColumns, columns
 from flyweight.sampling.options import SequenceOptions
 from flyweight.sampling_params import SamplingParams
 from flyweight.wire import F32, I32, Batch, SampleBatch, Sampled, Tensor
@@ -35,8 +37,8 @@ OWN_NUMBERS = 0x2545F4914F6CDD1D
 @dataclass(slots=True)
 class DraftRow:
     """One request while its draft grows, in the draft model's vocabulary: the newest token is at
-    `position`, `pending` are the newest ones that are not computed (none: the draft has ended), and
-    `fed` those that are, from the last known token on.  `drawn` are ids of the target's.
+    `position`, and `pending` are the newest ones that are not computed (none: the draft has ended).
+    `drawn` are ids of the target's, and `key` is that of the tokens up to `position`.
     """
 
     request: DraftRequest
@@ -46,7 +48,7 @@ class DraftRow:
     position: int
     drawn: list[int] = field(default_factory=list)
     probs: list[F32] = field(default_factory=list)
-    fed: list[int] = field(default_factory=list)
+    key: int = 0
     sure: float = 1.0
 
     def finish(self) -> Draft:
@@ -71,7 +73,6 @@ class DraftRow:
 
     def take(self, token: int, known: int) -> None:
         """Adds a drawn token, which the target knows as `known`; -1 ends the draft."""
-        self.fed.append(self.pending[-1])
         if known < 0:
             self.pending = []
             return
@@ -79,53 +80,54 @@ class DraftRow:
         self.pending, self.position = [token], self.position + 1
 
 
-class ModelDrafter:
-    """A `Drafter` with a model of its own and K/V `layers` in the target's blocks.  `ids` maps the
-    vocabularies where they differ.  With `probs`, drafts say what each token was drawn from, for
-    rejection sampling, and are drawn with random numbers of their own.
+class ModelDrafter(TextOnlyDrafter):
+    """A `Drafter` with a model of its own and K/V `layers` in the target's blocks, some of which
+    are `late`.  `ids` maps the vocabularies where they differ.  With `probs`, drafts say what each
+    token was drawn from, for rejection sampling, and are drawn with random numbers of their own.
     """
 
-    taps = ()
-
     def __init__(
-        self, model: Decoder, layers: Sequence[KVLayer], ids: IdMap | None = None, *,
-        probs: bool = False, hand_over: HandOver = WRITE_ON,
+        self, model: Decoder, layers: Sequence[KVLayer], late: LateTokens,
+        ids: IdMap | None = None, *, probs: bool = False, hand_over: HandOver = WRITE_ON,
     ) -> None:  # fmt: skip
         self.probs, self.hand_over = probs, hand_over
         self.model, self.ops, self.layers, self.ids = model, model.ops, layers, ids
-        self.block_size = layers[0].block_size
+        self.block_size, self.late = layers[0].block_size, late
         self._options: dict[Hashable, SequenceOptions] = {}
-        self._columns = OptionColumns()
-        self.ahead = AheadTokens()
+        self._columns, self._undrawn = OptionColumns(), columns(())
 
-    def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        """Computes K and V of those of the step's tokens that were not while it drafted; a token
-        that the draft model lacks counts as its first.
-        """
-        tokens = batch.tokens
-        if self.ids is not None:
-            tokens = np.maximum(self.ids.to_draft[tokens], 0)
-        late = self.ahead.take_late()
-        rest = self.ahead.take_rest(replace(batch, tokens=tokens, adapters=None))
-        for own in (late, rest):
-            if own is not None:
-                self.model.compute_hidden(own, self.layers, NO_ROWS)
+    def copy_slots(self, source: I32, target: I32) -> None:
+        self.late.copy(source, target)
+
+    def read(self, requests: Sequence[DraftRequest]) -> None:
+        """Computes what is known of prompts, as far as the budget allows."""
+        self._compute_late([(request, len(request.tokens)) for request in requests])
+
+    def catch_up(self, requests: Sequence[DraftRequest]) -> None:
+        """The same for requests that lack more than a draft computes along with its first token."""
+        behind = [(request, len(request.tokens) - 1) for request in requests]
+        few = self.late.few
+        self._compute_late([one for one in behind if self._count_late(*one) > few])
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """Every request's next tokens, one of each at a time."""
+        """Every request's next tokens, one of each at a time; what is late is computed with the
+        first.  None for requests that still lack too much.
+        """
         rows = [self._begin(request) for request in requests]
-        while growing := [row for row in rows if row.growing]:
+        growing = self._claim_ready([row for row in rows if row.growing])
+        while growing:
             drawn = self._draw(growing)
             tokens, known = drawn.tokens.tolist(), self._choose(growing, drawn).tolist()
             for row, *token in zip(growing, tokens, known, strict=True):
                 row.take(*token)
-        for row in rows:
-            self._note(row)
+            growing = [row for row in growing if row.growing]
+            for row in growing:
+                row.key = self.late.add(row.request, row.position, row.key, row.drawn[-1])
         return [row.finish() for row in rows]
 
     def forget(self, id: Hashable) -> None:
         self._options.pop(id, None)
-        self.ahead.forget(id)
+        self.late.forget(id)
 
     def _choose(self, rows: Sequence[DraftRow], drawn: Sampled) -> I32:
         """The target's ids of drawn tokens; -1 ends the draft."""
@@ -138,40 +140,74 @@ class ModelDrafter:
             options = make_draft_options(request.sampling, self.ids is None, own=self.probs)
             options = self._options[request.id] = self.hand_over.request_scores(options)
         last = len(request.tokens) - 1
-        used = -(-(last + request.limit) // self.block_size)
+        used = -(-(last + max(1, request.limit)) // self.block_size)
         blocks = np.array(request.blocks[:used], np.int32)
-        newest = self._translate(request.tokens[last])
-        row = DraftRow(request, options, blocks, [newest] if newest >= 0 else [], last)
-        late = self.ahead.late.get(request.id)
-        if late is not None and row.growing:
-            del self.ahead.late[request.id]
-            same = late.position == last - 1
-            if same and late.token == self._translate(request.tokens[last - 1]):
-                row.pending.insert(0, late.token)
-        return row
+        newest = request.tokens[last]
+        known = self.ids is None or self.ids.to_draft[newest] >= 0
+        return DraftRow(request, options, blocks, [newest] if known else [], last)
 
-    def _translate(self, token: int) -> int:
-        """The draft model's id of a token; -1 where it has none."""
-        return token if self.ids is None else int(self.ids.to_draft[token])
+    def _count_late(self, request: DraftRequest, stop: int) -> int:
+        """The tokens before `stop` that are not computed."""
+        return stop - self.late.find_first(request, stop)
 
-    def _note(self, row: DraftRow) -> None:
-        """Keeps what was computed of a request for the next step."""
-        if row.fed:
-            position, B = len(row.request.tokens) - 1, self.block_size
-            slot = int(row.blocks[position // B]) * B + position % B
-            self.ahead.fed[slot] = FedTokens(row.request.id, position, row.fed)
+    def _claim_ready(self, rows: Sequence[DraftRow]) -> list[DraftRow]:
+        """The rows whose late tokens are computed together with their newest: those with the
+        fewest.
+        """
+        left, ready = self.late.budget, list[DraftRow]()
+        for row in sorted(rows, key=lambda row: self._count_late(row.request, row.position)):
+            first = self.late.find_first(row.request, row.position)
+            if row.position - first > min(self.late.few, left - 1):
+                break
+            left -= row.position + 1 - first
+            self._claim(row, first, row.position + 1)
+            ready.append(row)
+        return ready
+
+    def _compute_late(self, wanted: Sequence[tuple[DraftRequest, int]]) -> None:
+        """Computes late tokens of requests, each before a position, as many as the budget allows:
+        of those with the fewest first.
+        """
+        left, rows = self.late.budget, list[DraftRow]()
+        for request, stop in sorted(wanted, key=lambda one: self._count_late(*one)):
+            first = self.late.find_first(request, stop)
+            count = min(stop - first, left)
+            if count:
+                row = self._begin(request)
+                self._claim(row, first, first + count)
+                rows.append(row)
+                left -= count
+        if rows:
+            self._compute(rows, self._undrawn)
+
+    def _claim(self, row: DraftRow, first: int, stop: int) -> None:
+        """These tokens are computed next; one that the draft model lacks counts as its first."""
+        row.key = self.late.claim(row.request, stop)
+        tokens = list(row.request.tokens[first:stop])
+        if self.ids is not None:
+            tokens = np.maximum(self.ids.to_draft[tokens], 0).tolist()
+        row.pending, row.position = tokens, stop - 1
+
+    def _compute(self, rows: Sequence[DraftRow], sampling: SampleBatch) -> Tensor:
+        """K and V of pending tokens, and the states of each row's last.  Where it fails, nothing
+        counts as computed.
+        """
+        try:
+            batch = make_batch(rows, self.block_size, sampling)
+            return self.model.compute_hidden(batch, self.layers, batch.rows)
+        except BaseException:
+            self.late.forget_all()
+            raise
 
     def _draw(self, rows: Sequence[DraftRow]) -> Sampled:
         """The token that follows each row's newest."""
         sampling = self._columns([row.make_logits_row() for row in rows])
-        batch = make_batch(rows, self.block_size, sampling)
-        hidden = self.model.compute_hidden(batch, self.layers, batch.rows)
-        logits = self.model.compute_logits(hidden)
+        logits = self.model.compute_logits(self._compute(rows, sampling))
         if self.probs:
-            drawn_from = list_distributions(self.ops.fetch(logits), batch.sampling)
+            drawn_from = list_distributions(self.ops.fetch(logits), sampling)
             for row, probs in zip(rows, drawn_from, strict=True):
                 row.probs.append(probs if self.ids is None else self.ids.spread(probs))
-        return self.ops.sample(logits, batch.sampling)
+        return self.ops.sample(logits, sampling)
 
 
 def make_draft_options(

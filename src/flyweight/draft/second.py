@@ -5,6 +5,7 @@ Invariant: the second model is loaded and fits the target.
 
 from flyweight.draft.drafter import Drafter
 from flyweight.draft.handover import WRITE_ON, HandOver
+from flyweight.draft.latetokens import LateTokens
 from flyweight.draft.methods import DrafterParts
 from flyweight.draft.model import ModelDrafter
 from flyweight.draft.textmodel import TextDrafter
@@ -24,7 +25,8 @@ def make_pair_drafter(
     assert second is not None, "a draft model that was not loaded"
     rejection = config.verifier == "rejection"
     if second.spellers is None:
-        own = second.model, second.layers, second.ids
+        late = LateTokens(limits.blocks, limits.block_size, limits.max_num_batched_tokens)
+        own = second.model, second.layers, late, second.ids
         return ModelDrafter(*own, probs=rejection, hand_over=hand_over)
     assert not rejection, "refused before the models were loaded"
     pool = BlockPool(limits.blocks, limits.block_size)

@@ -13,7 +13,6 @@ from sys import maxsize
 
 import numpy as np
 
-from flyweight.draft.ahead import NO_ROWS
 from flyweight.draft.drafter import Draft, DraftRequest, TextOnlyDrafter
 from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.model import make_draft_options
@@ -23,9 +22,10 @@ from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.sampling.arrays import LogitsRow, columns
 from flyweight.sampling.options import SequenceOptions
-from flyweight.wire import Batch, SampleBatch, Sampled, Tensor
+from flyweight.wire import I32, Batch, SampleBatch, Sampled, Tensor
 
 PIECES = 3  # pieces drawn for each draft token, at most
+NO_ROWS: I32 = np.zeros(0, np.int32)
 
 
 @dataclass(slots=True)

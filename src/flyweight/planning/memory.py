@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 from flyweight.config import Settings
+from flyweight.draft.latetokens import SLOT_BYTES
 from flyweight.errors import ConfigError
 from flyweight.model_memory import make_memory_plan
 from flyweight.plan.machine import Machine
@@ -93,7 +94,7 @@ class MemoryPlanner:
             needs = Needs.of(self.outline.spec, kinds, self.ops)
             if self.draft is not None:
                 second = Needs.of(self.draft.spec, self.draft.kinds, self.ops)
-                needs = replace(needs, draft=second)
+                needs = replace(needs, draft=replace(second, slot=SLOT_BYTES))
             self._needs[bits] = needs
         return self._needs[bits]
 
