@@ -255,7 +255,7 @@ class Quality:
             raise refuse(limit, f"cannot be checked: {why}", more)
         if found.kld_mean > limit.most:
             why = f"is below the mean KLD of {limit.model}, {found.kld_mean:.6g}"
-            raise refuse(limit, why, measure)
+            raise refuse(limit, why, find_near(found.kld_mean))
         if not limit.kv_type:
             return
         measure = f"{again} --kv-cache-types {limit.kv_type} measures it"
@@ -265,7 +265,7 @@ class Quality:
             raise refuse(limit, f"cannot be checked: {why}", measure)
         if kept.kld_mean > limit.most:
             why = f"is below the mean KLD of kv_cache_dtype = {limit.kv_type}, {kept.kld_mean:.6g}"
-            raise refuse(limit, why, measure)
+            raise refuse(limit, why, find_near(kept.kld_mean))
 
 
 UNKNOWN = Quality()  # of a model without a passport
@@ -276,5 +276,11 @@ def find_exactness(activations: str) -> int:
     return EXACTNESS.index(activations) if activations in EXACTNESS else -1
 
 
-def refuse(limit: QualityLimit, why: str, measure: str) -> ConfigError:
-    return ConfigError(why, "max_kld", value=limit.most, hint=measure)
+def find_near(kld: float) -> str:
+    """The least limit of three digits that a figure is within."""
+    step = 10.0 ** (math.floor(math.log10(kld)) - 2)
+    return f"nearest valid: {math.ceil(kld / step * (1 - 1e-12)) * step:.6g}"
+
+
+def refuse(limit: QualityLimit, why: str, hint: str) -> ConfigError:
+    return ConfigError(why, "max_kld", value=limit.most, hint=hint)

@@ -261,7 +261,8 @@ def merge_config(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
         given = found.get(name)
         default = None if name == "method" else getattr(usual, name)  # "rtn" is given, if it is
         if given not in (None, default, value):
-            raise ConfigError(f"contradicts {name} = {value} of the config", name, value=given)
+            raise ConfigError(f"contradicts {name} = {value} of the config; leave out one", name,
+                              value=given)  # fmt: skip
         found[name] = value
     return found
 

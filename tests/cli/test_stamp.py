@@ -126,8 +126,7 @@ def test_a_model_above_the_limit_is_not_loaded(command, process, model, start, m
     stamp(model, kld_mean=0.02)
     got = call(*words, "--max-kld", 0.01)
     assert got.code == 2 and got.err.splitlines()[-1] == (
-        f"error: max_kld = 0.01 is below the mean KLD of {model}, 0.02; "
-        f"flyweight eval stamp {model} --against FULL measures it"
+        f"error: max_kld = 0.01 is below the mean KLD of {model}, 0.02; nearest valid: 0.02"
     )
 
 

@@ -137,8 +137,7 @@ MEASURE = "flyweight eval stamp 'my model.gguf'"
         (
             Quality(make_passport(kld_mean=0.0712)),
             LIMIT,
-            "max_kld = 0.05 is below the mean KLD of my model.gguf, 0.0712; "
-            f"{MEASURE} --against FULL measures it",
+            "max_kld = 0.05 is below the mean KLD of my model.gguf, 0.0712; nearest valid: 0.0712",
         ),
         (
             Quality(make_passport(activations="bf16")),
@@ -155,7 +154,8 @@ MEASURE = "flyweight eval stamp 'my model.gguf'"
         (
             Quality(make_passport(kld_mean=0.0001)),
             QualityLimit(0.0005, "my model.gguf", "int8", "int8"),
-            "max_kld = 0.0005 is below the mean KLD of kv_cache_dtype = int8, 0.001; ",
+            "max_kld = 0.0005 is below the mean KLD of kv_cache_dtype = int8, 0.001; "
+            "nearest valid: 0.001",
         ),
     ],
 )

@@ -163,6 +163,15 @@ def test_bad_options_are_refused(
         prepare(full, words, **options)
 
 
+def test_groups_divide_the_columns_of_every_matrix(full: Path, words: CalibrationText) -> None:
+    """Of 64 and of 128 columns; the method's own size is 128."""
+    job = prepare(full, words, method="rtn", group_size=None).job
+    assert job.options.precision.group == 64
+    assert job.notes == ["group_size = 64, as 128 does not divide the columns of every matrix"]
+    with pytest.raises(ConfigError, match=r"128 does not divide the 64 columns .*valid: 64"):
+        prepare(full, words, method="rtn", group_size=128)
+
+
 def test_a_quantised_model_is_refused(quantise: Run, words: CalibrationText) -> None:
     out = quantise(method="rtn", format="gptq")
     with pytest.raises(ConfigError, match=r"is quantised already \(.*give the model it was made"):

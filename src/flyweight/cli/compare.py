@@ -167,11 +167,12 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
     first = f"TTFT {prompt}"
     head = ("", "size", "tok/s", "tok/s x16", first, "perplexity", "KLD", "top 1", "made")
     table = make_table("Quantisations (* no other is nearer and faster)", *head)
+    for column in table.columns:
+        column.no_wrap = True
     for row in rows:
-        if row.found is None:
-            table.add_row(f"  {row.name}", *[""] * 7, f"not made: {row.problem}")
-            continue
         found = row.found
+        if found is None:
+            continue
         table.add_row(
             f"{'*' if row.best else ' '} {row.name}",
             format_size(row.nbytes),
@@ -184,6 +185,9 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
             f"{row.made:.1f} s",
         )
     console.print(table)
+    for row in rows:
+        if row.found is None:
+            console.print(f"Not made: {row.name}: {row.problem}", markup=False)
     print_times(rows, console)
     table = make_table("K/V types (of the full model)", "", "bytes a token", "KLD", "top 1")
     for one in kinds:

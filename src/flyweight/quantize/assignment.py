@@ -7,6 +7,7 @@ kept in floats, and `kept` says why.  Reads no weights.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from flyweight.errors import ConfigError
 from flyweight.quantize.output.container import OutputTensor
@@ -124,6 +125,7 @@ class LayerChoice:
 
     layout: MatrixLayout
     precision: LayerPrecision
+    columns: int  # the largest number that divides the columns of every matrix
 
     def __call__(self, slot: SlotPlan, piece: TensorRows) -> tuple[Precision, str]:
         prefix, _, rest = slot.name.partition(".")
@@ -140,22 +142,30 @@ class LayerChoice:
         if piece.transposed or len(piece.shape) != 2:
             return KEEP, "is stored transposed or stacked"
         n, k = piece.shape
-        check_group(wanted.count_group(k), piece)
+        check_group(wanted.count_group(k), piece, self.columns)
         why = self.layout.check(wanted, (n, k))
         if why and wanted.bits not in (4, 8):
             raise ConfigError(why, "format", value=self.layout.name)
         return (KEEP, why) if why else (wanted, "")
 
 
-def check_group(group: int, piece: TensorRows) -> None:
-    """Raises `ConfigError` where groups do not divide a matrix's columns."""
+def find_common_columns(plan: WeightPlan) -> int:
+    """The largest number that divides the columns of every matrix."""
+    slots = (slot for slot in plan.slots if slot.kind == "linear")
+    return gcd(*(piece.shape[-1] for slot in slots for piece in list_rows(slot)))
+
+
+def check_group(group: int, piece: TensorRows, common: int) -> None:
+    """Raises `ConfigError` where groups do not divide a matrix's columns; the nearest size that is
+    valid divides the columns of all, `common`.
+    """
     columns = piece.shape[-1]
     if columns % group:
         raise ConfigError(
             f"does not divide the {columns} columns of {piece.module}",
             "group_size",
             value=group,
-            hint=f"nearest valid: {_find_divisor(columns, group)}",
+            hint=f"nearest valid: {_find_divisor(common if common >= 8 else columns, group)}",
         )
 
 

@@ -6,6 +6,7 @@ Invariant: nothing is written here and no weight is read, but for a choice under
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.cpu.calibration import CalibrationKernels
 from flyweight.plan.machine import read_machine
-from flyweight.quantize.assignment import Assigner, LayerChoice, list_quantised, make_uniform
+from flyweight.quantize.assignment import (
+    Assigner,
+    LayerChoice,
+    find_common_columns,
+    list_quantised,
+    make_uniform,
+)
 from flyweight.quantize.calibration import CalibrationText, Reading
 from flyweight.quantize.estimate import JobNeeds, estimate
 from flyweight.quantize.ggml.recipes import find_recipe
@@ -25,7 +32,7 @@ from flyweight.quantize.importance import ColumnImportance
 from flyweight.quantize.job import Backends, QuantizeJob, Report
 from flyweight.quantize.layer_types import LayerTypes
 from flyweight.quantize.mixed import ChoiceTools, MixedBudget, choose_mixed
-from flyweight.quantize.options import QuantizeOptions
+from flyweight.quantize.options import LEAST_GROUP, QuantizeOptions
 from flyweight.quantize.output.awq import AwqLayout
 from flyweight.quantize.output.bitsandbytes import BitsandbytesLayout
 from flyweight.quantize.output.compressed import CompressedLayout
@@ -78,12 +85,13 @@ def prepare_job(
             work,
         )
         return prepare_gguf(found, options, windows, tools)
+    options, notes = choose_group(found, options)
     layout = LAYOUTS[options.container](options)
     count = len(found.spec.layers)
     precision = make_uniform(count, options.precision)
     if options.layer_precision:
         precision = LayerPrecision.parse(options.layer_precision, count, options.precision)
-    choose = LayerChoice(layout, precision)
+    choose = LayerChoice(layout, precision, find_common_columns(found.published))
     assigner = Assigner(found.plan, found.published, found.checkpoint, layout, choose)
     assignment = assigner.assign(precision.layers)
     if not assignment.modules:
@@ -93,7 +101,22 @@ def prepare_job(
             value=layout.name,
         )
     job = QuantizeJob(found, options, FolderTarget(found, assignment, layout), windows)
+    job.notes += notes
     return PreparedJob(job, estimate(found, assignment, windows, options.needs))
+
+
+def choose_group(
+    found: ModelDescription, options: QuantizeOptions
+) -> tuple[QuantizeOptions, list[str]]:
+    """The options, with smaller groups than the method's where no size was asked for and its own
+    does not divide the columns of every matrix; and a note that says so.
+    """
+    usual, common = options.precision.group, find_common_columns(found.published)
+    group = gcd(usual, common & -common)  # a power of two, which other libraries read too
+    if options.group_size is not None or usual <= 0 or not common % usual or group < LEAST_GROUP:
+        return options, []
+    note = f"group_size = {group}, as {usual} does not divide the columns of every matrix"
+    return replace(options, group_size=group), [note]
 
 
 def prepare_gguf(

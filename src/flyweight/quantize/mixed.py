@@ -58,10 +58,11 @@ class MixedChoice:
 
     def describe(self) -> str:
         """In a line."""
+        gap = 100 * self.first.gap
+        near = f"at most {gap:.2g} % above the best sum" if gap >= 0.01 else "the best sum"
         return (
             f"mean KLD {self.divergence:.4g} on the calibration (the first choice, "
-            f"{self.first.cost:.4g} predicted, is at most {100 * self.first.gap:.2g} % above the "
-            "best sum)"
+            f"{self.first.cost:.4g} predicted, is {near})"
         )
 
 

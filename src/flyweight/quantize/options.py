@@ -252,6 +252,7 @@ def read_config(given: Mapping[str, Any]) -> dict[str, Any]:
                 f"has an unknown key or value{nearest(str(key), known)}",
                 "quant_config",
                 value={key: value},
+                allowed=f"keys {', '.join(sorted(known))}",
             )
     options = {name: value for name, (_, value) in found.items()}
     implied = next((method for key, method in TOOL_KEYS.items() if key in inner), None)
