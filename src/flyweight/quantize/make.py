@@ -108,7 +108,7 @@ def prepare_job(
 def choose_group(
     found: ModelDescription, options: QuantizeOptions
 ) -> tuple[QuantizeOptions, list[str]]:
-    """The options, with smaller groups than the method's where no size was asked for and its own
+    """The options, with smaller groups than the method's where no size is given and its own
     does not divide the columns of every matrix; and a note that says so.
     """
     usual, common = options.precision.group, find_common_columns(found.published)
