@@ -84,6 +84,7 @@ def measure_importance(
         seen = {s.name: InputStatistics(s.shape[1]) for s in slots if s.kind == "linear"}
         run.advance(i, record(ops, weights, partial(_take, seen)), weights)
         for slot, statistics in seen.items():
+            statistics.check(slot)
             for piece in rows.get(slot, ()):
                 _add(matrices, piece, statistics)
     report("done", len(layers), len(layers))

@@ -15,6 +15,12 @@ from flyweight import __version__
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
+from flyweight.quantize.finite import (
+    iterate_finite_rows,
+    read_finite_bias,
+    read_finite_matrix,
+    read_finite_vector,
+)
 from flyweight.quantize.folds import find_folds
 from flyweight.quantize.journal import MEASURED, MODEL, NAME, Journal, find_work
 from flyweight.quantize.layers import LayerRun
@@ -28,7 +34,7 @@ from flyweight.quantize.tensors import split_layers
 from flyweight.quantize.work import LayerWeights
 from flyweight.quantize.writing import Coded, TensorOutput
 from flyweight.spec import SlotPlan
-from flyweight.weights.load import iterate_rows, load_slots, read_bias, read_matrix, read_vector
+from flyweight.weights.load import load_slots
 from flyweight.wire import F32, I32
 
 Report = Callable[[str, int, int], None]  # what is done, how many steps of how many are
@@ -174,6 +180,8 @@ class QuantizeJob:
         self, output: TensorOutput, i: int, slots: Sequence[SlotPlan], inputs: Inputs
     ) -> None:
         layer = LayerWeights.read(self.found.checkpoint, slots)
+        for name, one in inputs.items():
+            one.check(name)
         layer.folds = find_folds(self.found.spec, i, self.found.plan)
         layer.precision = self.assignment.layers[i]
         self.method.prepare(layer, inputs)
@@ -190,17 +198,17 @@ class QuantizeJob:
         checkpoint = self.found.checkpoint
         for slot in slots:
             if slot.kind == "vector":
-                output.write_vectors({slot.name: read_vector(checkpoint, slot)}, {})
+                output.write_vectors({slot.name: read_finite_vector(checkpoint, slot)}, {})
                 continue
             inputs = self.importance.find(slot.name) if self.importance is not None else None
             ordered = any(piece.order for piece in self.assignment.rows[slot.name])
             parts = (
-                [(0, read_matrix(checkpoint, slot))]
+                [(0, read_finite_matrix(checkpoint, slot))]
                 if ordered
-                else read_ahead(iterate_rows(checkpoint, slot))
+                else read_ahead(iterate_finite_rows(checkpoint, slot))
             )
             output.write_matrix(slot.name, parts, partial(self._round, slot.name, inputs))
-            bias = read_bias(checkpoint, slot)
+            bias = read_finite_bias(checkpoint, slot)
             if bias is not None:
                 output.write_vectors({}, {slot.name: bias})
 

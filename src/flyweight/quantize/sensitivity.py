@@ -17,13 +17,14 @@ from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.quantize.estimate import ROWS, count_scored
+from flyweight.quantize.finite import read_finite_matrix
 from flyweight.quantize.ggml.encode import BlockEncoder
 from flyweight.quantize.layers import LayerRun
 from flyweight.quantize.statistics import InputStatistics
 from flyweight.quantize.tensors import TensorRows, split_layers
 from flyweight.spec import SlotPlan
 from flyweight.weights.formats import FORMATS
-from flyweight.weights.load import load_slots, read_bias, read_matrix
+from flyweight.weights.load import load_slots, read_bias
 from flyweight.wire import F32, I32
 
 
@@ -95,7 +96,7 @@ class SensitivityRun:
 
     def _round_slot(self, slot: str, types: Mapping[str, str]) -> F32:
         """The slot's matrix with its tensors' rows in their types; exact where there is none."""
-        rows = read_matrix(self.found.checkpoint, self._slots[slot])
+        rows = read_finite_matrix(self.found.checkpoint, self._slots[slot])
         for piece in self.rows[slot]:
             kind = types.get(piece.tensor)
             if kind is None:
@@ -123,6 +124,8 @@ class SensitivityRun:
             seen.setdefault(slot, InputStatistics(x.shape[1])).take(x)
 
         self._run.observe(i, self.ops, weights, take)
+        for slot, one in seen.items():
+            one.check(slot)
         self.importance |= {slot: one.compute_mean_square() for slot, one in seen.items()}
 
     def _predict(self, top: Mapping[str, Any]) -> Iterator[F32]:

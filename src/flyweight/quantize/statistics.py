@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flyweight.errors import ConfigError
 from flyweight.wire import F32
 
 SAMPLE = 1024  # rows that are kept
@@ -49,6 +50,11 @@ class InputStatistics:
         self.sums += size.sum(axis=0)
         np.maximum(self.most, size.max(axis=0, initial=0), out=self.most)
         self.count += len(x)
+
+    def check(self, slot: str) -> None:
+        """Raises `ConfigError` where inputs of the slot, or their squares, were not finite."""
+        if not (np.isfinite(self.sums).all() and np.isfinite(self.compute_mean_square()).all()):
+            raise ConfigError(f"gives inputs of {slot} that are not finite", "calibration")
 
     def compute_mean_square(self) -> F32:
         """Mean of x^2 by column [K]: an importance matrix."""

@@ -6,11 +6,15 @@ Invariant: the contents are those of slots (`spec.WeightPlan`), so methods need 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flyweight.quantize.finite import (
+    read_finite_bias,
+    read_finite_matrix,
+    read_finite_vector,
+)
 from flyweight.quantize.folds import Fold
 from flyweight.quantize.precision import KEEP, Precision
 from flyweight.spec import SlotPlan
 from flyweight.weights.checkpoint import Checkpoint
-from flyweight.weights.load import read_bias, read_matrix, read_vector
 from flyweight.wire import F32
 
 
@@ -28,10 +32,11 @@ class LayerWeights:
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, slots: Sequence[SlotPlan]) -> "LayerWeights":
+        """Raises `ConfigError`."""
         linear = [slot for slot in slots if slot.kind != "vector"]
-        biases = {slot.name: read_bias(checkpoint, slot) for slot in linear}
+        biases = {slot.name: read_finite_bias(checkpoint, slot) for slot in linear}
         return cls(
-            {slot.name: read_matrix(checkpoint, slot) for slot in linear},
+            {slot.name: read_finite_matrix(checkpoint, slot) for slot in linear},
             {name: bias for name, bias in biases.items() if bias is not None},
-            {s.name: read_vector(checkpoint, s) for s in slots if s.kind == "vector"},
+            {s.name: read_finite_vector(checkpoint, s) for s in slots if s.kind == "vector"},
         )
