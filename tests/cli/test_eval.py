@@ -1,8 +1,10 @@
 """`flyweight eval`: figures with what they were taken on, and refusals in one line."""
 
 import json
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tiny_model import tiny_folder, tiny_tensors
@@ -101,3 +103,37 @@ def test_the_default_text_is_wikitext(command, folder, data) -> None:
     assert data("text-wikitext2/wiki.test.raw").exists()
     shown = command("eval", "ppl", folder, "--context", 64, "--limit-tokens", 300)
     assert shown.code == 0 and "wiki.test.raw, SHA-256 173c87a53759e020" in shown.out, shown.err
+
+
+@pytest.fixture
+def broken(tmp_path) -> Path:
+    """The tiny model with NaN in one row of a matrix."""
+    tensors = tiny_tensors()
+    name = "model.layers.1.mlp.up_proj.weight"
+    kind, shape, raw = tensors[name]
+    values = np.frombuffer(raw, np.float32).reshape(shape).copy()
+    values[3] = np.nan
+    tensors[name] = kind, shape, values.tobytes()
+    return tiny_folder(tmp_path / "broken", None, tensors)
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("way", ["ppl", "kld", "against", "stamp"])
+def test_logits_that_are_not_finite(command, text, tmp_path, broken, way, activations) -> None:
+    sound = tiny_folder(tmp_path / "sound")
+    words = {
+        "ppl": ("ppl", broken),
+        "kld": ("kld", broken, "--against", sound),
+        "against": ("kld", sound, "--against", broken, "--save", tmp_path / "rows"),
+        "stamp": ("stamp", broken, "--against", sound),
+    }[way]
+    options = ("--text", text, "--context", 64, "--limit-tokens", 200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown = command("eval", *words, *options, "--activations", activations)
+    assert shown.code == 2 and shown.out == ""
+    assert shown.err.splitlines()[-1] == (
+        f"error: model = '{broken}' gives logits that are not finite; "
+        "flyweight check MODEL looks for broken weights"
+    )
+    assert not list(tmp_path.glob("rows*"))

@@ -14,7 +14,7 @@ import numpy as np
 from flyweight.driver.loop import Loop
 from flyweight.engine.hook import Hook, LogitsRead, RowMarks
 from flyweight.engine.step import Chunk
-from flyweight.errors import FlyweightError
+from flyweight.errors import ConfigError, FlyweightError
 from flyweight.eval.windows import Window
 from flyweight.types import Event, Request, SamplingParams
 from flyweight.wire import F32, F64
@@ -105,8 +105,21 @@ class WindowScores:
         return None
 
 
-def score_windows(loop: Loop, windows: Sequence[Window], report: Report) -> list[F64]:
-    """The log-probabilities of every window's new tokens.  Raises `EngineError`."""
+def check_finite(model: str, numbers: F32 | F64) -> None:
+    """Raises `ConfigError` where a model's numbers are not finite: its weights are broken, or too
+    large for the type of its activations.
+    """
+    if not np.isfinite(numbers).all():
+        raise ConfigError(
+            "gives logits that are not finite", "model", value=model,
+            hint="flyweight check MODEL looks for broken weights",
+        )  # fmt: skip
+
+
+def score_windows(loop: Loop, windows: Sequence[Window], report: Report, model: str) -> list[F64]:
+    """The log-probabilities of every window's new tokens; `model` names the model in a refusal.
+    Raises `EngineError`, and `ConfigError` where they are not finite.
+    """
     total, done = sum(window.new for window in windows), 0
     found: list[F64] = [np.zeros(0)] * len(windows)
 
@@ -118,6 +131,7 @@ def score_windows(loop: Loop, windows: Sequence[Window], report: Report) -> list
             if scores.finished:
                 assert len(scores.logprobs) == scores.window.new, "a token was not scored"
                 found[scores.number] = np.array(scores.logprobs)
+                check_finite(model, found[scores.number])
                 done += scores.window.new
         report(done, total)
 

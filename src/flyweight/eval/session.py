@@ -9,6 +9,7 @@ import gc
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -16,9 +17,9 @@ from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, SilentListener, describe, find
 from flyweight.driver.loop import Loop
-from flyweight.eval.scoring import LogitsHook, Report, Take, score_windows
+from flyweight.eval.scoring import LogitsHook, Report, Take, check_finite, score_windows
 from flyweight.eval.windows import EvalText, WindowPlan
-from flyweight.wire import F64
+from flyweight.wire import F32, F64
 
 MOST_WINDOWS = 8  # at once: enough to fill every step
 
@@ -75,10 +76,13 @@ class EvalSession:
         return sha256(repr(ids).encode()).hexdigest()[:16]
 
     def score(self, report: Report, take: Take | None = None) -> ScoredText:
-        """Loads the model and scores the windows; `take` is given the logits of scored tokens."""
+        """Loads the model and scores the windows; `take` is given the logits of scored tokens.
+        Raises `ConfigError` where they are not finite.
+        """
+        model = str(self.path)
         loaded = build(self.settings, self.notify)
         loop = Loop(loaded.engine, loaded.limits, loaded.moving)
-        hook = LogitsHook(self.windows, take) if take is not None else None
+        hook = None if take is None else LogitsHook(self.windows, partial(_check, model, take))
         if hook is not None:
             loaded.engine.add_hook(hook)
 
@@ -89,10 +93,16 @@ class EvalSession:
 
         began = time.monotonic()
         try:
-            logprobs = score_windows(loop, self.windows, check)
+            logprobs = score_windows(loop, self.windows, check, model)
         finally:
             loop.close()
         seconds = time.monotonic() - began
         del loaded, loop
         gc.collect()  # its parts name each other, and the next model needs the memory now
         return ScoredText(logprobs, seconds)
+
+
+def _check(model: str, take: Take, first: int, logits: F32) -> None:
+    """Gives `take` rows without NaN, each with a most likely token."""
+    check_finite(model, logits.max(axis=-1))
+    take(first, logits)
