@@ -210,3 +210,32 @@ def test_prompts_that_are_refused(tmp_path: Path, case: Any, words: str) -> None
 def test_a_file_without_prompts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"prompts = .* has 0 lines; allowed: 1 to 10000"):
         PromptFile.read(write_cases(tmp_path / "p.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (
+            {"messages": [{"role": "user", "content": "a"}], "tools": [TOOL]},
+            ": tools has no effect:",
+        ),
+        ({"messages": ["a"], "schema": {}}, ": messages"),
+        ({"prompt": "a bird " * 400, "schema": {}}, ": prompt has "),
+        ({"prompt": "a" * 300, "schema": {}}, "tokens; allowed: 1 to 255"),
+    ],
+)
+def test_prompts_are_rendered_before_anything_is_scored(
+    full: Path,
+    text: EvalText,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    case: Any,
+    words: str,
+) -> None:
+    """This model has no chat template, and a context of 256 tokens."""
+    monkeypatch.setattr(EvalSession, "score", None)
+    path = write_cases(tmp_path / "p.jsonl", CASES[1], case)
+    plan = PassportPlan(text, WINDOWS, EXACT, prompts=PromptFile.read(path))
+    with pytest.raises(ConfigError) as caught:
+        measure_passport(str(full), str(full), plan, MakingWords(), Silent())
+    assert str(caught.value).startswith(f"{path}: line 2: ") and words in str(caught.value)

@@ -17,8 +17,10 @@ from flyweight.llm import LLM
 from flyweight.outputs import RequestOutput
 from flyweight.params.structured import StructuredOutputs
 from flyweight.passport import ValidShare
-from flyweight.requests.prompts import Prompt
+from flyweight.requests.preparing import render_conversation
+from flyweight.requests.prompts import Prompt, encode_prompt
 from flyweight.sampling.schema_validation import make_validator
+from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.deltas import ParsedAnswer
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.text.tools.parser import AnswerFormat, AnswerParser
@@ -117,6 +119,12 @@ class PromptFile:
         for case in self.cases:
             case.make_validators()
 
+    def make_prompts(self, tokenizer: Tokenizer, longest: int) -> list[Prompt]:
+        """What a model of at most `longest` tokens is given.  Raises `ConfigError`, which names
+        the line.
+        """
+        return [make_prompt(tokenizer, case, longest) for case in self.cases]
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerShares:
@@ -129,14 +137,14 @@ class AnswerShares:
 def measure_answers(
     model: str, prompts: PromptFile, engine: Mapping[str, Any], tell: EvalListener
 ) -> AnswerShares:
-    """Answers every prompt with at most `MOST_TOKENS` tokens.  Raises `RequestError` for a prompt
+    """Answers every prompt with at most `MOST_TOKENS` tokens.  Raises `ConfigError` for a prompt
     that the model cannot have.
     """
     options: dict[str, Any] = {"max_num_seqs": TOGETHER, **engine}
     cases = prompts.cases
     valid: dict[bool, list[bool]] = {True: [], False: []}
     with LLM(model, notify=tell, **options) as llm:
-        texts = [make_prompt(llm, case) for case in cases]
+        texts = prompts.make_prompts(llm.tokenizer, llm.loaded.limits.max_model_len)
         for i in range(0, len(cases), TOGETHER):
             tell.round("answering prompts", i, len(cases))
             part = cases[i : i + TOGETHER]
@@ -157,11 +165,21 @@ def measure_answers(
     return AnswerShares(*shares)
 
 
-def make_prompt(llm: LLM, case: PromptCase) -> Prompt:
-    """What the model is given.  Raises `RequestError`."""
-    if case.prompt:
-        return case.prompt
-    return llm.conversation(case.messages, tools=case.tools or None)
+def make_prompt(tokenizer: Tokenizer, case: PromptCase, longest: int) -> Prompt:
+    """What the model is given.  Raises `ConfigError`."""
+    try:
+        if case.prompt:
+            ids = encode_prompt(tokenizer, case.prompt, longest)
+            made = {"prompt": case.prompt, "prompt_token_ids": ids}
+        else:
+            tools = case.tools or None
+            made = render_conversation(tokenizer, case.messages, tools=tools, longest=longest)
+    except RequestError as error:
+        raise ConfigError(f": {error}", case.where) from None
+    count, most = len(made["prompt_token_ids"]), longest - 1
+    if not 0 < count <= most:
+        raise ConfigError(f": the prompt has {count} tokens", case.where, allowed=f"1 to {most}")
+    return made
 
 
 def is_valid(llm: LLM, case: PromptCase, answer: RequestOutput) -> bool:

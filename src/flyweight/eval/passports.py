@@ -83,6 +83,8 @@ def measure_passport(
     )
     if plan.long_context:
         count_probe_tokens(candidate, full, plan)
+    if plan.prompts is not None:
+        plan.prompts.make_prompts(candidate.tokenizer, candidate.longest)
     found = compare_models(candidate, full, plan, tell, plan.logits)
     made = make_passport(candidate, full, found, plan, words)
     if plan.kv_types:
