@@ -67,7 +67,8 @@ class KVFigures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passport:
     """Divergences in nats a token, shares from 0 to 1, standard errors None where there was one
-    window.  `text` and `against` are names without folders, `bits` are those of a weight.
+    window.  `text` and `against` are names without folders, `bits` are those of a weight;
+    `method` is "" where it is not known.
     """
 
     fingerprint: str
@@ -90,6 +91,7 @@ class Passport:
     top1_agreement_error: float | None = figure(default=None)
     activations: str = ""
     method: str = ""
+    file_format: str = ""
     bits: float | None = figure(default=None)
     recipe: str = ""
     requantized_from: str = ""

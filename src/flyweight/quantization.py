@@ -218,11 +218,13 @@ def measure_quality(
     source = describe_making(job.found)
     made = describe(out)
     made.checkpoint.close()
+    files = describe_making(made)
     words = MakingWords(
         method=job.options.method,
-        bits=describe_making(made).bits,
+        file_format=files.file_format,
+        bits=files.bits,
         recipe=", ".join(sorted({str(p) for p in job.assignment.modules.values()})),
-        requantized_from=f"{source.method} ({source.recipe})"
+        requantized_from=f"{source.method or source.file_format} ({source.recipe})"
         if list_quantised(checkpoint, job.found.plan)
         else "",
         command=spell_command(prepared, out, evaluation),

@@ -1,6 +1,7 @@
 """`flyweight eval stamp`, what shows a passport, and `--max-kld`."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -69,6 +70,24 @@ def test_a_folder(command, words, tmp_path) -> None:
     got = command("run", folder, "a", "--max-kld", "0.01", "--max-tokens", 1)
     assert got.code == 2 and "the passport is of other weights" in got.err
     assert "of other weights" in command("inspect", folder).out
+
+
+def test_a_format_is_not_taken_for_the_method(command, words, tmp_path) -> None:
+    """GPTQ's format holds weights that were rounded to nearest; only their maker knows."""
+    full, out = tiny_folder(tmp_path / "full"), tmp_path / "out"
+    more = ("--method", "rtn", "--format", "gptq", "--group-size", 32, "--memory-limit", "8GiB")
+    assert command("quantize", full, out, *more, "--eval-tokens", 0).code == 0
+    shown = command("eval", "stamp", out, "--against", full, *words)
+    assert shown.code == 0, shown.err
+    found = json.loads((out / FILE).read_text())
+    assert "method" not in found and found["file_format"] == "gptq"
+    said = command("inspect", out).out
+    assert re.search(r"made as +\d+\.\d\d bits a weight", said), said
+    assert re.search(r"format +gptq", said), said
+    made = command("quantize", full, tmp_path / "made", *more, "--eval-tokens", 600)
+    assert made.code == 0, made.err
+    found = json.loads((tmp_path / "made" / FILE).read_text())
+    assert (found["method"], found["file_format"]) == ("rtn", "gptq")
 
 
 @pytest.mark.parametrize(

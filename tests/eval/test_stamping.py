@@ -64,7 +64,7 @@ def test_figures_are_those_of_the_divergence(
     rough: Path, full: Path, text: EvalText, tmp_path: Path
 ) -> None:
     plan = PassportPlan(text, WINDOWS, EXACT, kv_types=("int4", "f32"), long_context=96)
-    words = MakingWords("rtn", 4.5, "gates only", command="a command")
+    words = MakingWords("rtn", "safetensors", 4.5, "gates only", command="a command")
     made = measure_passport(str(rough), str(full), plan, words, Silent())
     candidate, exact = (EvalSession(str(p), text, WINDOWS, EXACT) for p in (rough, full))
     divergence.record(
@@ -80,6 +80,7 @@ def test_figures_are_those_of_the_divergence(
     assert (made.against, made.against_fingerprint) == ("exact", exact.fingerprint)
     assert (made.text, made.text_sha256) == ("cat.txt", text.digest)
     assert (made.method, made.bits, made.command) == ("rtn", 4.5, "a command")
+    assert made.file_format == "safetensors"
     assert made.kv_cache["int4"].kld_mean > 100 * made.kv_cache["f32"].kld_mean
     assert made.json_valid is None and made.tool_call_valid is None
 

@@ -63,6 +63,8 @@ def list_making(found: Passport) -> dict[str, str]:
     bits = "" if found.bits is None else f"{found.bits:.2f} bits a weight"
     made = ", ".join(part for part in (found.method, bits, found.recipe) if part)
     rows = {"made as": made} if made else {}
+    if found.file_format:
+        rows["format"] = found.file_format
     if found.requantized_from:
         rows["made from"] = found.requantized_from
     if found.activations:

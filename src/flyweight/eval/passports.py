@@ -37,9 +37,12 @@ LEAST = 64
 
 @dataclass(frozen=True, slots=True)
 class MakingWords:
-    """What a passport says of how a model was made, and of the command that measured it."""
+    """What a passport says of how a model was made, and of the command that measured it.  `method`
+    is "" where nothing says it: `file_format` does not tell, GPTQ's holds weights of any method.
+    """
 
     method: str = ""
+    file_format: str = ""
     bits: float | None = None
     recipe: str = ""
     requantized_from: str = ""
@@ -103,10 +106,13 @@ def measure_passport(
 
 
 def describe_making(found: ModelDescription) -> MakingWords:
-    """How a model's files are quantised: as its passport says, else as their tensors are."""
+    """How a model's files are quantised: as its passport says, else as their tensors are, by a
+    method that is not known.
+    """
     said = found.quality.passport
+    form = found.checkpoint.quantisation or found.checkpoint.format
     if said is not None and said.method:
-        return MakingWords(said.method, said.bits, said.recipe, said.requantized_from)
+        return MakingWords(said.method, form, said.bits, said.recipe, said.requantized_from)
     counts: Counter[str] = Counter()
     nbytes = 0
     for info in found.checkpoint.tensors.values():
@@ -115,8 +121,8 @@ def describe_making(found: ModelDescription) -> MakingWords:
             nbytes += FORMATS[info.kind].count_bytes(info.shape)
     known = counts.keys() <= FORMATS.keys()
     bits = round(8 * nbytes / counts.total(), 4) if known else None
-    method = found.checkpoint.quantisation or found.checkpoint.format
-    return MakingWords(method, bits, " ".join(kind for kind, _ in counts.most_common()))
+    recipe = " ".join(kind for kind, _ in counts.most_common())
+    return MakingWords(file_format=form, bits=bits, recipe=recipe)
 
 
 def make_passport(
@@ -149,6 +155,7 @@ def make_passport(
         top1_agreement_error=found.agreement.error,
         activations=candidate.settings.activations,
         method=words.method,
+        file_format=words.file_format,
         bits=words.bits,
         recipe=words.recipe,
         requantized_from=words.requantized_from,
