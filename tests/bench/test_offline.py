@@ -41,6 +41,15 @@ def test_an_outcome_has_vllms_keys() -> None:
     assert document["tokens_per_second"] == pytest.approx(80 / 0.25)
 
 
+def test_the_cost_of_tokens_at_the_measured_rate() -> None:
+    """20 tokens in 0.25 s at $0.72 an hour: $0.0002 a second, 80 tokens a second, $2.50."""
+    outcome = OfflineReport(OfflineRequests(2, 30, 10, 2), (served(0.2), served(0.3)), ())
+    assert outcome.compute_cost(0.72) == pytest.approx(2.5)
+    document = outcome.to_document(0.72)
+    assert document["cost_per_million_output_tokens"] == pytest.approx(2.5)
+    assert "cost_per_million_output_tokens" not in outcome.to_document()
+
+
 def test_answers_have_their_length_and_nothing_is_found_by_accident() -> None:
     serving = OfflineRun("stories", OfflineRequests(5, 40, 6, 2), RunListener())
     for round in (0, 1):

@@ -3,8 +3,15 @@
 import pytest
 from test_kernels_bench import Heard
 
+from flyweight.bench.facts import choose_model_prompt
 from flyweight.bench.ours import BenchEngineOptions, OwnEngine
-from flyweight.bench.workloads import Workload, WorkloadPlan, count_needs, parse_numbers
+from flyweight.bench.workloads import (
+    Workload,
+    WorkloadPlan,
+    choose_prompt,
+    count_needs,
+    parse_numbers,
+)
 from flyweight.errors import ConfigError
 
 
@@ -47,6 +54,22 @@ def test_lists_are_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_numbers("depth", text, 0, 9)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "context, depth, length",
+    [(512, 0, 510), (513, 0, 511), (514, 0, 512), (4096, 0, 512), (512, 256, 254), (512, 600, 512)],
+)
+def test_the_default_prompt_fits_the_context(context: int, depth: int, length: int) -> None:
+    assert choose_prompt(context, depth) == length
+    longest, _, _ = count_needs([Workload(prompt=length, depth=depth)], 32, 512)
+    assert longest <= context or depth >= context
+
+
+def test_the_default_prompt_of_a_model() -> None:
+    assert choose_model_prompt("stories", 0) == 510
+    assert choose_model_prompt("org/name", 0) == 512
+    assert choose_model_prompt(__file__, 0) == 512, "what is no model is refused when it is loaded"
 
 
 def test_prompts_are_random_and_the_same_again() -> None:

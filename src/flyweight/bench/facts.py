@@ -17,8 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyweight import __version__
-from flyweight.describe import ModelDescription
+from flyweight.bench.workloads import DEFAULT_PROMPT, choose_prompt
+from flyweight.describe import ModelDescription, find_here, read_spec
+from flyweight.errors import FlyweightError
+from flyweight.models.registry import find_family
 from flyweight.plan.machine import read_machine
+from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.formats import FORMATS
 
 
@@ -47,6 +51,21 @@ class ModelFacts:
             measure_size(path),
             params,
         )
+
+
+def choose_model_prompt(model: str, depth: int) -> int:
+    """The default prompt of a model.  One that is not here, or whose files are refused when they
+    are loaded, gets the usual length.
+    """
+    path = find_here(model)
+    if path is None:
+        return DEFAULT_PROMPT
+    try:
+        checkpoint = open_checkpoint(path)
+        context = read_spec(checkpoint, find_family(checkpoint.config)).context
+    except FlyweightError:
+        return DEFAULT_PROMPT
+    return choose_prompt(context, depth)
 
 
 def name_file(path: Path) -> str:

@@ -209,10 +209,18 @@ class OfflineReport:
             found[percent] = times[low] + (at - low) * (times[high] - times[low])
         return found
 
-    def to_document(self) -> dict[str, Any]:
-        """vLLM's keys of both commands, and ours."""
+    def compute_cost(self, hourly: float) -> float:
+        """Dollars of a million output tokens, on a machine of `hourly` dollars an hour."""
+        average = sum(self.seconds) / len(self.seconds)
+        return 1e6 * hourly / 3600 * average / sum(self.requests.answers)
+
+    def to_document(self, hourly: float | None = None) -> dict[str, Any]:
+        """vLLM's keys of both commands, and ours; with a price, the cost of tokens too."""
         seconds, requested = self.seconds, self.requests
         average = sum(seconds) / len(seconds)
+        cost = (
+            {} if hourly is None else {"cost_per_million_output_tokens": self.compute_cost(hourly)}
+        )
         return {
             "avg_latency": average,
             "stddev_latency": compute_deviation(seconds),
@@ -225,6 +233,7 @@ class OfflineReport:
             "tokens_per_second": requested.tokens / average,
             "rounds": [asdict(one) for one in self.ours],
             "vs": [asdict(one) for one in self.peers],
+            **cost,
         }
 
 

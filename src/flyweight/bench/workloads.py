@@ -14,6 +14,7 @@ from flyweight.errors import ConfigError
 
 BATCH_PROMPT = 32  # tokens of each sequence's own before a batch decodes, as in llama-batched-bench
 MOST_TOKENS, MOST_SEQS = 1 << 20, 1024
+DEFAULT_PROMPT = 512
 FIRST_ID = 300  # ids below are often bytes and marks
 
 
@@ -69,6 +70,14 @@ def make_ids(vocab: int, count: int, seed: int) -> list[int]:
     draw = random.Random(seed)
     low = FIRST_ID if vocab > 4 * FIRST_ID else 0
     return [draw.randrange(low, vocab) for _ in range(count)]
+
+
+def choose_prompt(context: int, depth: int) -> int:
+    """The default prompt after `depth` tokens: one that fits a model made for `context` tokens,
+    with the two that the engine adds.  Where none fits, the usual length, which is warned of.
+    """
+    room = context - depth - 2
+    return min(DEFAULT_PROMPT, room) if room > 0 else DEFAULT_PROMPT
 
 
 def parse_numbers(name: str, text: str, low: int, high: int) -> list[int]:

@@ -25,11 +25,15 @@ class TestOptions:
     """The tests, and how often each runs."""
 
     n_prompt: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "-p", "--n-prompt", metavar="N,N", help="Lengths of prompts to time; 0: none."
+            "-p",
+            "--n-prompt",
+            metavar="N,N",
+            help="Lengths of prompts to time; 0: none.  [default: 512, or what the model's "
+            "context leaves]",
         ),
-    ] = "512"
+    ] = None
     n_gen: Annotated[
         str,
         typer.Option("-n", "--n-gen", metavar="N,N", help="Numbers of tokens to decode; 0: none."),
@@ -56,16 +60,21 @@ class TestOptions:
         int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds of each test.")
     ] = 5
 
-    def list_tests(self) -> list[Workload]:
+    def list_tests(self, model: str) -> list[Workload]:
         """Raises `ConfigError`."""
+        from flyweight.bench.facts import choose_model_prompt
         from flyweight.bench.workloads import MOST_SEQS, MOST_TOKENS, WorkloadPlan, parse_numbers
 
         whole("repetitions", self.repetitions, 1, 1000)
         whole("batch_gen", self.batch_gen, 1, MOST_TOKENS)
+        depths = parse_numbers("n_depth", self.n_depth, 0, MOST_TOKENS) or [0]
+        given = self.n_prompt
+        if given is None:
+            given = str(choose_model_prompt(model, max(depths)))
         wanted = WorkloadPlan(
-            parse_numbers("n_prompt", self.n_prompt, 0, MOST_TOKENS),
+            parse_numbers("n_prompt", given, 0, MOST_TOKENS),
             parse_numbers("n_gen", self.n_gen, 0, MOST_TOKENS),
-            parse_numbers("n_depth", self.n_depth, 0, MOST_TOKENS) or [0],
+            depths,
             parse_numbers("batch", self.batch, 1, MOST_SEQS),
             self.batch_gen,
             parse_numbers("shared_prefix", self.shared_prefix, 1, MOST_TOKENS),
@@ -127,7 +136,7 @@ def kernels(
     out.check()
     requested = KernelRun(
         model,
-        tests.list_tests(),
+        tests.list_tests(model),
         BenchEngineOptions(**asdict(engine)),
         tests.repetitions,
         peers.list_peers(),

@@ -125,8 +125,8 @@ def throughput(
     print(f"Total num prompt tokens:  {workload.count * input_len}")
     print(f"Total num output tokens:  {answered}")
     if gpu_hourly is not None:
-        print(f"Cost of 1M output tokens: ${gpu_hourly / 3600 / rates[2] * 1e6:.3g}")
-    print_outcome(outcome, file)
+        print(f"Cost of 1M output tokens: ${outcome.compute_cost(gpu_hourly):.3g}")
+    print_outcome(outcome, file, gpu_hourly)
 
 
 def check_lengths(input_len: int, output_len: int) -> None:
@@ -169,7 +169,7 @@ def _measure(
             return measure(serving, *rounds)
 
 
-def print_outcome(outcome: OfflineReport, file: Path | None) -> None:
+def print_outcome(outcome: OfflineReport, file: Path | None, hourly: float | None = None) -> None:
     """Prints what was achieved, compared with the peers."""
     from flyweight.bench.report import DETERMINISTIC
     from flyweight.bench.rows import CACHED_BYTES
@@ -193,4 +193,4 @@ def print_outcome(outcome: OfflineReport, file: Path | None) -> None:
         )
     if file:
         with by.name_errors("output_json", file):
-            file.write_text(json.dumps(outcome.to_document()) + "\n", encoding="utf-8")
+            file.write_text(json.dumps(outcome.to_document(hourly)) + "\n", encoding="utf-8")
