@@ -35,7 +35,8 @@ def test_rates_are_measured_too(command, monkeypatch) -> None:
         (["--output-tokens", "1"], "nearest valid: 2"),
         (["--prompt-tokens", "510"], "nearest valid: 504"),
         (["llama-2-7b", "--validate"], "only its published dimensions"),
-        (["--itl", "1us"], "one request alone takes"),
+        (["--itl", "1us"], "itl = '1us' cannot be met: one request alone takes"),
+        (["--ttft", "0.001ms"], "ttft = '0.001ms' cannot be met: one request alone takes"),
     ],
 )
 def test_refusals_are_one_line(command, words, said) -> None:

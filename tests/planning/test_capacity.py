@@ -190,6 +190,13 @@ def test_targets_that_one_request_misses_are_refused() -> None:
     for targets, name in ((LatencyTargets(0.005, 1), "ttft"), (LatencyTargets(1, 0.005), "itl")):
         with pytest.raises(ConfigError, match=rf"{name} = '5ms'.*nearest valid: 11ms"):
             find_capacity(simulator, ArrivalLoad(16, 20), targets)
+    with pytest.raises(ConfigError, match="ttft = '5000us' cannot be met"):
+        find_capacity(simulator, ArrivalLoad(16, 20), LatencyTargets(0.005, 1, ("5000us", "1s")))
+
+
+def test_a_longer_time_between_tokens_than_to_the_first_is_no_contradiction() -> None:
+    simulator = QueueSimulator(make_server(8), constant)
+    assert find_capacity(simulator, ArrivalLoad(16, 20), LatencyTargets(0.2, 1.0)).rate > 0
 
 
 def test_points_and_users(found: Capacity) -> None:

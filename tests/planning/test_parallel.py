@@ -46,7 +46,6 @@ def test_a_step_that_reads_weights_alone(llama: ModelOutline) -> None:
     # four stages after each other: as slow as one GPU with all weights
     stages = compute_cost(Split(1, 4, 1), llama.spec, load, fast)
     assert stages.seconds == pytest.approx(0.138, rel=1e-3)
-    assert stages.bubble_seconds == pytest.approx(0.75 * stages.seconds)
 
 
 def test_all_reduces_of_a_step(llama: ModelOutline) -> None:

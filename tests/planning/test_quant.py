@@ -34,8 +34,18 @@ def test_a_model_of_70b_at_4_bits_fits_80_gb() -> None:
     assert rows["INT4"]["bytes"] == 35e9
     assert rows["INT4"]["bytes_with_20_percent"] == pytest.approx(42e9)
     token = 80 * 2 * 8 * 128 * 2  # layers, K and V, K/V heads, elements, bytes
-    assert rows["INT4"]["context"] == int(38e9 // token)
-    assert rows["FP16"]["context"] is None
+    assert rows["INT4"]["context"] == shaped.spec.context == 4096
+    assert rows["INT4"]["sequences"] == int(38e9 // token) // 4096 == 28
+    assert rows["FP16"]["context"] is rows["FP16"]["sequences"] is None
+
+
+def test_less_than_a_whole_context_may_be_left() -> None:
+    shaped = outline_model(Settings(model="llama-2-70b"), SilentListener())
+    token = 80 * 2 * 8 * 128 * 2
+    for left, expected in ((1000 * token + 1, (1000, 1)), (token - 1, (None, None))):
+        use = QuantUse(70e9, 42 * 10**9 + left, "f16", shaped)
+        row = report_levels(use, None, make_ops).tables[0].list_records()[3]
+        assert (row["context"], row["sequences"]) == expected
 
 
 @pytest.mark.parametrize(

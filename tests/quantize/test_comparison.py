@@ -117,7 +117,7 @@ def test_the_model_inside_is_quantised_already(
     assert main(["eval", "compare", "stories", *words]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Note: stories.gguf is quantised already (q8_0). Candidates are made")
-    assert "seed's x FP32" in shown and "not made" not in shown
+    assert "course x FP32" in shown and "not made" not in shown
     assert main(["bench", "quant", "stories", *words[:-1], "FP32", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["quantised_input"] == "q8_0"

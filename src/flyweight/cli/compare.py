@@ -204,7 +204,7 @@ def print_times(rows: Sequence[ComparedModel], console: Console) -> None:
     names = [row.name for row in rows if row.name in fp32 or row.name in bf16]
     if not names:
         return
-    head = ("", "x FP32", "seed's x FP32", "x BF16", "seed's x FP16")
+    head = ("", "x FP32", "course x FP32", "x BF16", "course x FP16")
     table = make_table("Decoding, one sequence, as a multiple", *head)
     for name in names:
         ours = [f"{times[name]:.2f}" if name in times else "" for times in (fp32, bf16)]

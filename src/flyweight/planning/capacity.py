@@ -26,10 +26,13 @@ KNEE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
 
 @dataclass(frozen=True, slots=True)
 class LatencyTargets:
-    """Seconds to the first token, and between tokens on average."""
+    """Seconds to the first token, and between tokens on average; `written` is how the user wrote
+    them, if one did.
+    """
 
     ttft: float
     itl: float
+    written: tuple[str, str] = ("", "")
 
     def measure_met(self, served: ServedTimes) -> float:
         """The share of requests that meet both."""
@@ -118,9 +121,9 @@ def find_capacity(
 
 def check_alone(alone: RatePoint, targets: LatencyTargets) -> None:
     """Raises `ConfigError` naming the target that nothing can meet here, and the nearest."""
-    for name, seen, wanted in (
-        ("ttft", alone.ttft, targets.ttft),
-        ("itl", alone.itl_p90, targets.itl),
+    for name, seen, wanted, written in (
+        ("ttft", alone.ttft, targets.ttft, targets.written[0]),
+        ("itl", alone.itl_p90, targets.itl, targets.written[1]),
     ):
         if seen > wanted:
             takes, value, near = (
@@ -129,7 +132,7 @@ def check_alone(alone: RatePoint, targets: LatencyTargets) -> None:
             raise ConfigError(
                 f"cannot be met: one request alone takes {takes}",
                 name,
-                value=value,
+                value=written or value,
                 hint=f"nearest valid: {near}",
             )
 

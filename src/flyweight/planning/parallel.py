@@ -61,10 +61,6 @@ class SplitCost:
     reduce: float
     weights: float  # bytes a GPU
 
-    @property
-    def bubble_seconds(self) -> float:
-        return self.split.bubble * self.seconds
-
 
 def list_splits(gpus: int, spec: ModelSpec, tokens: int) -> list[Split]:
     """Every way to use all GPUs: tp divides heads and what they store, pp has layers enough."""

@@ -50,30 +50,38 @@ def list_levels(use: QuantUse) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
     for name, bits, loss in SEED_LEVELS:
         size, whole = count_plain_bytes(use.params, bits), estimate_memory(use.params, bits)
-        rows.append((name, size, whole, 1 - size / full, loss, find_context(use, whole)))
+        rows.append((name, size, whole, 1 - size / full, loss, *find_context(use, whole)))
     columns = (
         Column("level", "level"),
         Column("bytes", "weights", write_gb),
         Column("bytes_with_20_percent", "with 20 %", write_gb),
         Column("saved", "saved", lambda share: f"{100 * share:.1f} %"),
-        Column("seed_loss", "loss, the course"),
-        Column("context", "context left", unknown="none"),
+        Column("seed_loss", "loss, course"),
+        Column("context", "context", unknown="none"),
+        Column("sequences", "sequences", unknown="none"),
     )
     shaped = use.shaped.name if use.shaped else ""
     notes = [
-        f"Context left: tokens of K/V that fit {write_gb(use.memory)} next to the third column"
+        f"Context: tokens of a sequence whose K/V fits {write_gb(use.memory)} next to the third "
+        "column, and how many such sequences do"
     ]
-    notes[0] += f", with the shapes of {shaped}." if shaped else "; not known without a MODEL."
+    notes[0] += (
+        f"; shapes and longest context of {shaped}." if shaped else "; not known without a MODEL."
+    )
     title = f"Sizes of {write_params(use.params)} parameters"
     return ReportTable("levels", title, columns, rows, notes)
 
 
-def find_context(use: QuantUse, taken: float) -> int | None:
-    """Tokens of K/V in what is left, up to the model's context; None where nothing is."""
+def find_context(use: QuantUse, taken: float) -> tuple[int | None, int | None]:
+    """Tokens of a sequence whose K/V fits what is left, up to the model's context, and how many
+    such sequences fit; None where no token does.
+    """
     if use.shaped is None or taken >= use.memory:
-        return None
-    token = count_model_bytes(use.shaped.spec, 1, find_type(use.kv_dtype))
-    return int((use.memory - taken) // token)
+        return None, None
+    spec = use.shaped.spec
+    tokens = int((use.memory - taken) // count_model_bytes(spec, 1, find_type(use.kv_dtype)))
+    length = min(tokens, spec.context)
+    return (length, tokens // length) if length else (None, None)
 
 
 def list_kinds(own: ModelOutline, ops: Packer) -> ReportTable:

@@ -62,7 +62,7 @@ def parse_number(text: str, name: str, low: float, high: float = inf) -> float:
     try:
         value = float(text)
     except ValueError:
-        near = f"nearest valid: {low:g}"
+        near = f"nearest valid: {_spell(low)}"
         raise ConfigError(
             "is not a number", name, value=text, allowed=_describe(low, high), hint=near
         ) from None
@@ -79,7 +79,7 @@ def parse_positive(text: str, name: str, near: float) -> float:
             name,
             value=text,
             allowed=POSITIVE,
-            hint=f"nearest valid: {near:g}",
+            hint=f"nearest valid: {_spell(near)}",
         ) from None
     return check_positive(value, name, near)
 
@@ -137,7 +137,7 @@ def check_positive(value: float, name: str, near: float) -> float:
         name,
         value=_unwiden(value),
         allowed=POSITIVE,
-        hint=f"nearest valid: {near:g}",
+        hint=f"nearest valid: {_spell(near)}",
     )
 
 

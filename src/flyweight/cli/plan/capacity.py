@@ -49,7 +49,11 @@ class CapacityOptions:
         whole("prompt_tokens", self.prompt_tokens, 1, MOST_TOKENS)
         whole("output_tokens", self.output_tokens, 2, MOST_TOKENS)
         whole("seed", self.seed, 0, 2**32)
-        targets = LatencyTargets(parse_seconds("ttft", self.ttft), parse_seconds("itl", self.itl))
+        targets = LatencyTargets(
+            parse_seconds("ttft", self.ttft),
+            parse_seconds("itl", self.itl),
+            (self.ttft, self.itl),
+        )
         load = ArrivalLoad(self.prompt_tokens, self.output_tokens, seed=self.seed)
         return CapacityQuestion(load, targets, parse_seconds("think_time", self.think_time))
 

@@ -8,11 +8,12 @@ from typing import Annotated
 from flyweight.cli.amounts import amount
 from flyweight.cli.parameters import expand
 from flyweight.cli.reports import PlotOutput
+from flyweight.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """The seed's GPU."""
+    """The GPU; defaults are the course's."""
 
     gpu_price: Annotated[
         float, amount("gpu_price", 2000, metavar="DOLLARS", help="Price of the GPU.")
@@ -31,7 +32,7 @@ class GpuOptions:
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """The seed's CPU."""
+    """The CPU; defaults are the course's."""
 
     cpu_price: Annotated[
         float, amount("cpu_price", 500, metavar="DOLLARS", help="Price of the CPU.")
@@ -70,8 +71,19 @@ def device(
     from flyweight.planning.workload_report import report_devices
 
     out.check()
+    check_idle("gpu", gpu.gpu_idle, gpu.gpu_watts)
+    check_idle("cpu", cpu.cpu_idle, cpu.cpu_watts)
     devices = [
         PricedDevice("GPU", gpu.gpu_price, gpu.gpu_watts, gpu.gpu_idle, gpu.gpu_latency),
         PricedDevice("CPU", cpu.cpu_price, cpu.cpu_watts, cpu.cpu_idle, cpu.cpu_latency),
     ]
     out.show(report_devices(devices, Bill(req_per_day, months, kwh_price, tokens)))
+
+
+def check_idle(device: str, idle: float, watts: float) -> None:
+    """Raises `ConfigError` where a device takes more power without work than at work."""
+    if idle > watts:
+        raise ConfigError(
+            f"{device}_idle = {idle:g} is more than {device}_watts = {watts:g}; "
+            f"nearest valid: {watts:g}"
+        )

@@ -26,7 +26,7 @@ def quant(
         str | None, typer.Option(metavar="N", help="Number of parameters: 7B, 500M.")
     ] = None,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory whose context left is printed.")
+        str, typer.Option(metavar="SIZE", help="Memory for weights and K/V.")
     ] = "80GB",
     engine: Annotated[Values, opt.select_settings("kv_cache_dtype", "revision", "offline")],
     out: PlotOutput,
