@@ -159,7 +159,8 @@ class Comparison:
     def run(self) -> tuple[list[ComparedModel], list[KVTypeCost]]:
         """All candidates in their order, and the types of K/V."""
         logits = self.folder / "logits"
-        full = self._open(self.model, {})
+        # codes of the input would otherwise be multiplied by codes of activations
+        full = self._open(self.model, {"activations": "f32"} if self.quantised else {})
         header = divergence.make_header(full, self.plan.text, self.plan.windows)
         divergence.record(full, header, logits, lambda done, total: None)
         rows: list[ComparedModel] = []

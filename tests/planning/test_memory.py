@@ -41,8 +41,9 @@ def test_parts_and_weights_add_up(planner: MemoryPlanner) -> None:
 def test_a_draft_model_is_a_part_of_the_plan(planner: MemoryPlanner) -> None:
     pair = replace(planner, draft=planner.outline, _needs={}, _needed={})
     alone, both = planner.plan(USE), pair.plan(USE)
-    assert both.draft_kv == alone.kv
-    assert both.need == alone.need + alone.weights + alone.rounding + alone.kv
+    keys = 8 * alone.blocks * 32  # of the tokens in blocks of 32, which tell what is computed
+    assert both.draft_kv == alone.kv + keys
+    assert both.need == alone.need + alone.weights + alone.rounding + alone.kv + keys
     assert pair.expect_peak(USE) == planner.expect_peak(USE) + both.draft + both.draft_kv
     report = report_memory(pair, USE, [Place("here", 1 << 33, 1 << 33)])
     parts = {row["part"]: row["bytes"] for row in get_rows(report, "parts")}

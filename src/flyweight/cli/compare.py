@@ -164,11 +164,10 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
     from flyweight.plan.memory import format_size
 
     console = make_console()
-    first = f"TTFT {prompt}"
-    head = ("", "size", "tok/s", "tok/s x16", first, "perplexity", "KLD", "top 1", "made")
-    table = make_table("Quantisations (* no other is nearer and faster)", *head)
-    for column in table.columns:
-        column.no_wrap = True
+    head = ("", "size", "tok/s", "of 16", "TTFT", "perpl.", "KLD", "top 1", "made")
+    title = f"Quantisations (* no other is nearer and faster); TTFT of {prompt} tokens"
+    table = make_table(title, *head)
+    table.padding, table.show_edge = (0, 1, 0, 0), False  # nine columns in 80 characters
     for row in rows:
         found = row.found
         if found is None:
@@ -179,12 +178,12 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
             f"{row.decode:.0f}",
             f"{row.batch:.0f}",
             f"{1000 * row.ttft:.0f} ms",
-            f"{found.perplexity.value:.3f}",
+            write_perplexity(found.perplexity.value),
             f"{found.mean.mean:.5f}",
-            f"{100 * found.agreement.mean:.1f} %",
+            f"{100 * found.agreement.mean:.1f}%",
             f"{row.made:.1f} s",
         )
-    console.print(table)
+    console.print(table, "", sep="\n")
     for row in rows:
         if row.found is None:
             console.print(f"Not made: {row.name}: {row.problem}", markup=False)
@@ -194,6 +193,11 @@ def print_tables(rows: Sequence[ComparedModel], kinds: Sequence[KVTypeCost], pro
         share = f"{100 * one.found.agreement.mean:.1f} %"
         table.add_row(one.kind, str(one.nbytes), f"{one.found.mean.mean:.5f}", share)
     console.print(table)
+
+
+def write_perplexity(value: float) -> str:
+    """23.09, 1823."""
+    return f"{value:.2f}" if value < 1000 else f"{value:.0f}"
 
 
 def print_times(rows: Sequence[ComparedModel], console: Console) -> None:
