@@ -1,6 +1,7 @@
 #include "stack.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace flyweight {
 namespace {
@@ -30,6 +31,13 @@ class StackRun {
   StackRun(Pool& pool, const Kernels& kernels, const StackArgs& args, const StackWidths& widths, const StackMemory& memory)
       : pool_(pool), kernels_(kernels), args_(args), memory_(memory), normed_(memory.arrays),
         wide_(normed_ + args.tokens * widths.normed), narrow_(wide_ + args.tokens * widths.wide) {}
+
+  // What the residual is once `args.out` is added to it, which is done later.
+  void tap(float* to) {
+    const int64_t size = args_.tokens * args_.hidden;
+    std::memcpy(to, args_.residual, static_cast<size_t>(size) * sizeof(float));
+    kernels_.elementwise->add(pool_, args_.out, to, size);
+  }
 
   void layer(const StackLayer& layer, const KVView& kv, const AttendPlan& plan, const float* pending) {
     const float* x = add_norm(layer.attn_norm, pending);
@@ -148,8 +156,10 @@ StackWidths widths_of(const StackLayers& layers, int64_t hidden) {
 void run_stack(Pool& pool, const Kernels& kernels, const StackLayers& layers, const StackArgs& args,
                const StackPlan& plan, const StackMemory& memory) {
   StackRun run(pool, kernels, args, widths_of(layers, args.hidden), memory);
-  for (size_t i = 0; i < layers.size(); ++i)
+  for (size_t i = 0; i < layers.size(); ++i) {
     run.layer(layers[i], args.kv[i], plan.attends[plan.attend_of[i]], i == 0 ? args.pending : args.out);
+    if (args.taps && args.taps[i]) run.tap(args.taps[i]);
+  }
 }
 
 }  // namespace flyweight

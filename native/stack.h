@@ -66,6 +66,7 @@ struct StackArgs {
   int64_t sequences, table_width;
   const int32_t *starts, *tables;  // [S+1], [S, table_width]
   StackCopies copies;
+  float* const* taps = nullptr;  // null, or one a layer: [T, hidden] for the residual after it, or null
 };
 
 // Who computes what of attention in this step, and the memory the step works in.

@@ -143,6 +143,7 @@ using Places = std::tuple<Ints, Ints, Ints, Table>;                      // slot
 using Ropes = std::vector<std::tuple<In<float, Mat>, In<float, Mat>>>;  // cos, sin
 using Copies = std::optional<std::tuple<Ints, Ints>>;                   // slots: from, to
 using Pending = std::optional<In<float, Mat>>;
+using Taps = std::vector<std::tuple<size_t, InOut<float, Mat>>>;  // a layer, what gets the residual after it
 
 bool same_layout(const KVView& a, const KVView& b) {
   return a.heads == b.heads && a.k_dim == b.k_dim && a.v_dim == b.v_dim && a.v_in_k == b.v_in_k;
@@ -189,9 +190,20 @@ StackCopies copies_of(const Copies& given) {
   return {from.data(), to.data(), extent(from, 0)};
 }
 
+// One a layer, null where it is not tapped; empty where none is.
+std::vector<float*> taps_of(const Taps& given, size_t layers, const InOut<float, Mat>& residual) {
+  std::vector<float*> taps(given.empty() ? 0 : layers);
+  for (const auto& [layer, rows] : given) {
+    require(layer < layers, "a layer is tapped that is not there");
+    require(same_shape(rows, residual), "a tap does not have the residual's shape");
+    taps[layer] = rows.data();
+  }
+  return taps;
+}
+
 Out<float> run_layers(Engine& engine, Panels& panels, Scratch& scratch, const Stack& stack, const Pending& pending,
                       InOut<float, Mat> residual, const StackKV& kv, const Places& places, const Ropes& rotations,
-                      const Copies& copies) {
+                      const Copies& copies, const Taps& tapped) {
   const auto& [slots, positions, starts, tables] = places;
   const int64_t tokens = extent(residual, 0), hidden = stack.hidden;
   require(extent(residual, 1) == hidden, "the residual does not have the rows of the layers");
@@ -199,12 +211,13 @@ Out<float> run_layers(Engine& engine, Panels& panels, Scratch& scratch, const St
   require(extent(slots, 0) == tokens && extent(positions, 0) == tokens, "one slot and position a token are needed");
   const std::vector<StackRope> ropes = ropes_of(rotations, tokens);
   require_layers(stack, kv.views, places, copies, ropes);
+  const std::vector<float*> taps = taps_of(tapped, stack.layers.size(), residual);
   Out<float> out = fresh<float>({residual.shape(0), residual.shape(1)});
   if (tokens == 0) return out;
   const StackArgs args{tokens, hidden, pending ? pending->data() : nullptr, residual.data(), out.data(),
                        kv.views.data(), ropes.data(), static_cast<int64_t>(ropes.size()), slots.data(),
                        positions.data(), extent(tables, 0), extent(tables, 1), starts.data(), tables.data(),
-                       copies_of(copies)};
+                       copies_of(copies), taps.empty() ? nullptr : taps.data()};
   const Computing computing;
   const StackPlan plan = plan_stack(stack.layers, args, engine.pool.threads());
   const std::lock_guard<std::mutex> panels_lock(panels.busy), scratch_lock(scratch.busy);
@@ -236,8 +249,9 @@ void bind_stack(nb::module_& m) {
       .def("__init__", &hold_kv, nb::arg("layers"));
   m.def("run_stack", &run_layers, nb::arg("pool"), nb::arg("panels"), nb::arg("scratch"), nb::arg("stack"),
         array("x").none(), array("residual"), nb::arg("kv"), array("places"), array("ropes"),
-        array("ancestors").none() = nb::none(),
-        "Layer after layer: adds to the residual, returns what is still to be added; x: what is before the first.");
+        array("ancestors").none() = nb::none(), array("taps") = Taps(),
+        "Layer after layer: adds to the residual, returns what is still to be added; x: what is before the first; taps: "
+        "layers, and arrays that get the residual after them, all added.");
   m.def("rotation", &rotation_of, nb::arg("pool"), array("positions"), array("frequencies"), nb::arg("scale"),
         "cos and sin [T, dim/2] of every position times every frequency, times scale.");
 }

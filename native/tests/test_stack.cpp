@@ -101,13 +101,18 @@ struct Step {
 
 struct Result {
   Floats out, residual, kv;
+  std::vector<Floats> taps;  // the residual after each layer
 };
 
-// The layers from `first` on, `count` a call.
-Result run(const Kernels& kernels, int threads, const StackLayers& layers, const Step& step, size_t count) {
+// The layers from `first` on, `count` a call, all tapped but where `tapped` is false.
+Result run(const Kernels& kernels, int threads, const StackLayers& layers, const Step& step, size_t count,
+           bool tapped = true) {
   const int64_t row = kKVHeads * kHead * kBlock * kBlocks, spare = kSpare / 4;
   const int64_t tokens = step.tokens();
-  Result result{Floats(static_cast<size_t>(tokens * kHidden)), step.residual, {}};
+  Result result{Floats(static_cast<size_t>(tokens * kHidden)), step.residual, {}, {}};
+  std::vector<float*> taps;
+  result.taps.assign(tapped ? layers.size() : 0, result.out);
+  for (Floats& tap : result.taps) taps.push_back(tap.data());
   std::mt19937 random(11);
   std::vector<Floats> memory;
   std::vector<KVView> views;
@@ -124,7 +129,8 @@ Result run(const Kernels& kernels, int threads, const StackLayers& layers, const
     const StackArgs args{tokens, kHidden, pending.data(), result.residual.data(), result.out.data(), views.data() + first,
                          ropes, 2, step.slots.data(), step.positions.data(),
                          static_cast<int64_t>(step.starts.size()) - 1, 2, step.starts.data(), step.tables.data(),
-                         {step.from.data(), step.to.data(), static_cast<int64_t>(step.from.size())}};
+                         {step.from.data(), step.to.data(), static_cast<int64_t>(step.from.size())},
+                         tapped ? taps.data() + first : nullptr};
     const StackPlan plan = plan_stack(part, args, threads);
     Floats arrays(static_cast<size_t>(tokens * widths_of(part, kHidden).all()));
     Floats attend(static_cast<size_t>(plan.attend_floats));
@@ -149,6 +155,16 @@ bool same(const Result& a, const Result& b) {
   return same_bits(a.out, b.out) && same_bits(a.residual, b.residual) && same_bits(a.kv, b.kv);
 }
 
+bool same_taps(const Result& a, const Result& b) {
+  return std::equal(a.taps.begin(), a.taps.end(), b.taps.begin(), b.taps.end(), same_bits<float>);
+}
+
+Floats sum(const Floats& a, const Floats& b) {
+  Floats c = a;
+  for (size_t i = 0; i < c.size(); ++i) c[i] += b[i];
+  return c;
+}
+
 }  // namespace
 
 int main() {
@@ -162,11 +178,15 @@ int main() {
   for (const float x : want.out) CHECK(std::isfinite(x), "a result that is not finite");
   CHECK(!same_bits(want.residual, step.residual), "the residual is added to");
   CHECK(same(run(scalar_twin(), 3, layers, step, 4), want), "three threads");
-  CHECK(same(run(scalar_twin(), 1, layers, step, 1), want), "layer by layer");
+  const Result stepped = run(scalar_twin(), 1, layers, step, 1);
+  CHECK(same(stepped, want) && same_taps(stepped, want), "layer by layer");
+  CHECK(same(run(scalar_twin(), 1, layers, step, 4, false), want), "without taps");
+  CHECK(same_bits(want.taps.back(), sum(want.residual, want.out)), "what the last tap has");
   CHECK(same(run(scalar_twin(), 1, layers, step, 2), want), "two at a time");
   each_target([&](const Kernels& kernels) {
     CHECK(same(run(kernels, 1, layers, step, 4), want), "on %s", kernels.isa);
-    CHECK(same(run(kernels, 3, layers, step, 2), want), "on %s, three threads", kernels.isa);
+    const Result pairs = run(kernels, 3, layers, step, 2);
+    CHECK(same(pairs, want) && same_taps(pairs, want), "on %s, three threads", kernels.isa);
     CHECK(same_branch(run(kernels, 2, layers, step.with_branch(), 4), want), "on %s, a branch", kernels.isa);
   });
   std::puts("stack: ok");

@@ -184,3 +184,18 @@ def test_memory_of_another_shape_is_refused() -> None:
         model.stack(residual, kv, step, [])
     with pytest.raises(ValueError, match="rows of the layers"):
         model.stack(residual[:, 1:].copy(), kv, step, rotation)
+
+
+def test_a_tap_has_a_layer_and_the_shape_of_the_residual() -> None:
+    model = decoder(MODELS / "qwen3", CpuOps(1))
+    step = batch([(np.array([1]), 0)], 16, np.zeros(1, np.int32))
+    rotation = [model.ops.rotation(step.positions, *rope) for rope in model.ropes]
+    residual, kv = np.zeros((1, model.spec.hidden), np.float32), memory(model, 16)
+    assert isinstance(model.stack, CpuStack)
+    ((_, native),) = model.stack.runs
+    assert native is not None
+    (held,) = model.stack._list_memories(tuple(kv))
+    assert held is not None
+    for tap in ((len(kv), residual.copy()), (0, np.zeros((2, model.spec.hidden), np.float32))):
+        with pytest.raises(ValueError, match="tap"):
+            model.stack._run_native(native, None, residual, held, step, rotation, dict([tap]))

@@ -86,18 +86,6 @@ def test_every_choice_of_layers_gives_the_same() -> None:
             assert same(found[-1][1][-1], plain) and same(found[0][0], prompt)
 
 
-def test_the_stack_is_cut_only_where_a_layer_is_tapped() -> None:
-    model = decoder(MODELS / "llama3", make("cpu"))
-    kv, other = (tuple(memory(model, BLOCK, 1)) for _ in range(2))
-    (whole,) = model._cut((), kv)
-    assert whole.stack is model.stack and whole.kv is kv
-    first, rest = model._cut((0,), kv)
-    assert (first.stop, rest.stop) == (1, len(model.layers))
-    assert (*first.kv, *rest.kv) == kv
-    assert model._cut((0,), kv)[0] is first
-    assert model._cut((0,), other)[0].kv[0] is other[0]
-
-
 def test_layers_whose_residual_is_normed_are_refused() -> None:
     model = decoder(MODELS / "opt-350m", make("reference"))
     (hidden, _), *_ = run(model, [-1])

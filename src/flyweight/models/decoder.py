@@ -6,8 +6,6 @@ with logits, H hidden, V vocabulary, D head size.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +14,6 @@ from flyweight.models import layer, norms
 from flyweight.models.linear import Parts
 from flyweight.models.rope import compute_inverse_frequencies
 from flyweight.ops.operands import KVLayer, Rotation
-from flyweight.ops.stack import Stack
 from flyweight.spec import ModelSpec
 from flyweight.wire import F32, I32, Batch, Tensor
 
@@ -37,14 +34,6 @@ class SingleProcess:
         return x
 
 
-class TappedRun(NamedTuple):
-    """Layers that are run as one, up to `stop`, and their K/V."""
-
-    stop: int
-    stack: Stack
-    kv: Sequence[KVLayer]
-
-
 class Decoder:
     """A loaded model that runs `length` tokens at most.  `forward` computes a batch's K/V and the
     logits of `batch.rows`; `hidden` and `logits` are its halves.
@@ -59,8 +48,6 @@ class Decoder:
         self.layers = [layer.make_layer(parts, i) for i in range(len(spec.layers))]
         self.stack = self.ops.stack(self.layers)
         self.ropes = make_ropes(spec, length)
-        # by the layers tapped, with the K/V that the runs are for
-        self._cuts: dict[tuple[int, ...], tuple[Sequence[KVLayer], Sequence[TappedRun]]] = {}
 
     def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> Tensor:
         """Hidden states of `rows` after the final norm: [R, H]; K and V of all T tokens are
@@ -89,44 +76,19 @@ class Decoder:
             return x, {-1: x}
         assert all(-1 <= tap <= last for tap in taps), f"taps {taps} of {last} layers"
         wanted = {tap % (last + 1) for tap in taps}
+        if self.spec.norm.post and wanted != {last}:
+            raise ConfigError(
+                f"{self.spec.family} norms its residual between layers; only its final hidden "
+                "state (-1) can be tapped"
+            )
         ops.begin(batch)
         residual = embed_tokens(self.parts, batch)  # [T, H]
         ropes = self._make_rotations(batch.positions)
-        found: dict[int, Tensor] = {}
-        x = None
-        for stop, stack, own in self._cut(tuple(sorted(wanted - {last})), kv):
-            x = stack(residual, own, batch, ropes)
-            if stop < last:
-                ops.add(x, residual)
-            if stop - 1 in wanted:
-                found[stop - 1] = ops.concat((residual,))  # a copy: the residual goes on
-        if last - 1 in wanted:
-            ops.add(x, found[last - 1])
+        x, found = self.stack.run_tapped(residual, kv, batch, ropes, [*wanted - {last}])
         normed = found[last] = self.final_norm.add(x, residual)
         x = normed if _wants_all(batch, rows) else ops.take(normed, rows)
         ops.end()
         return x, {tap: found[tap % (last + 1)] for tap in taps}
-
-    def _cut(self, taps: tuple[int, ...], kv: Sequence[KVLayer]) -> Sequence[TappedRun]:
-        """The stack in runs that end at the layers tapped; made once for each choice of them, and
-        each `kv`, which is an engine's one.
-        """
-        owner, runs = self._cuts.get(taps, (None, ()))
-        if owner is not kv:
-            if taps and self.spec.norm.post:
-                raise ConfigError(
-                    f"{self.spec.family} norms its residual between layers; only its final hidden "
-                    "state (-1) can be tapped"
-                )
-            last = len(self.layers)
-            ends = [0, *(tap + 1 for tap in taps if tap + 1 < last), last]
-            parts = [slice(a, b) for a, b in pairwise(ends)]
-            whole = len(parts) == 1
-            stacks = [self.stack] if whole else [self.ops.stack(self.layers[x]) for x in parts]
-            pairs = zip(parts, stacks, strict=True)
-            runs = [TappedRun(part.stop, stack, kv if whole else kv[part]) for part, stack in pairs]
-            self._cuts[taps] = kv, runs
-        return runs
 
     def _run(self, batch: Batch, kv: Sequence[KVLayer], rows: I32 | None) -> Tensor:
         """Embedding, layers and final norm, of all T tokens or of `rows` of them."""

@@ -109,12 +109,17 @@ class Layer(Protocol):
 
 class Stack(Protocol):
     """Layers to be run as one: writes K and V, adds to the residual [T,H] all but what it returns,
-    [T,H].  A model whose layers are tapped has a stack for each run of layers between taps.
+    [T,H].  `taps` are places of layers: `run_tapped` also gives the residual after each of them,
+    with all that is to be added, in memory of its own.
     """
 
     def __call__(
         self, residual: Tensor, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
     ) -> Tensor: ...
+    def run_tapped(
+        self, residual: Tensor, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation],
+        taps: Sequence[int],
+    ) -> tuple[Tensor, dict[int, Tensor]]: ...  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +133,34 @@ class SteppedStack:
     ) -> Tensor:
         return run(self.layers, None, residual, kv, batch, ropes)
 
+    def run_tapped(
+        self, residual: Tensor, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation],
+        taps: Sequence[int],
+    ) -> tuple[Tensor, dict[int, Tensor]]:  # fmt: skip
+        return run_tapped(self.layers, None, residual, kv, batch, ropes, taps)
+
 
 def run(
     layers: Sequence[Layer], x: Tensor | None, residual: Tensor, kv: Sequence[KVLayer],
     batch: Batch, ropes: Sequence[Rotation],
 ) -> Tensor:  # fmt: skip
     """One layer after the other; `x` is what a layer before has left to be added."""
-    for layer, own in zip(layers, kv, strict=True):
+    return run_tapped(layers, x, residual, kv, batch, ropes, ())[0]
+
+
+def run_tapped(
+    layers: Sequence[Layer], x: Tensor | None, residual: Tensor, kv: Sequence[KVLayer],
+    batch: Batch, ropes: Sequence[Rotation], taps: Sequence[int],
+) -> tuple[Tensor, dict[int, Tensor]]:  # fmt: skip
+    """`run`, and the residual after the layers at `taps`, [T,H] each."""
+    found = {}
+    for i, (layer, own) in enumerate(zip(layers, kv, strict=True)):
         x = layer.attn_norm(residual) if x is None else layer.attn_norm.add(x, residual)
         x = layer(x, residual, own, batch, ropes[-1 if layer.rope is None else layer.rope])
+        if i in taps:
+            found[i] = residual + x
     assert x is not None, "a stack without layers"
-    return x
+    return x, found
 
 
 class LowRankOps(Protocol):

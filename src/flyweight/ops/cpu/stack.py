@@ -6,9 +6,11 @@ adapter, run in the finer ops themselves. Every name of ops/base.py has an activ
 refused, with the nearest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
@@ -16,7 +18,7 @@ from flyweight.ops.base import GATED_ACTS, PLAIN_ACTS
 from flyweight.ops.cpu.attention import Attention
 from flyweight.ops.cpu.gemm import Gemm
 from flyweight.ops.operands import KVLayer, Rotation
-from flyweight.ops.stack import Layer, Recipe, run
+from flyweight.ops.stack import Layer, Recipe, run_tapped
 from flyweight.wire import F32, Batch
 
 GATED = {kind: _native.GatedAct[kind] for kind in GATED_ACTS}
@@ -60,17 +62,27 @@ class CpuStack:
     def __call__(
         self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation]
     ) -> F32:
+        return self.run_tapped(residual, kv, batch, ropes, ())[0]
+
+    def run_tapped(
+        self, residual: F32, kv: Sequence[KVLayer], batch: Batch, ropes: Sequence[Rotation],
+        taps: Sequence[int],
+    ) -> tuple[F32, dict[int, F32]]:  # fmt: skip
         if batch.adapters is not None and (batch.adapters >= 0).any():
-            out: F32 = run(self.layers, None, residual, kv, batch, ropes)
-            return out
+            return run_tapped(self.layers, None, residual, kv, batch, ropes, taps)
         x: F32 | None = None
+        found: dict[int, F32] = {}
         for (part, native), held in zip(self.runs, self._list_memories(tuple(kv)), strict=True):
+            own = [tap - part.start for tap in taps if part.start <= tap < part.stop]
             if native is None or held is None:
-                x = run(self.layers[part], x, residual, kv[part], batch, ropes)
+                layers = self.layers[part]
+                x, tapped = run_tapped(layers, x, residual, kv[part], batch, ropes, own)
             else:
-                x = self._run_native(native, x, residual, held, batch, ropes)
+                tapped = {tap: np.empty_like(residual) for tap in own}
+                x = self._run_native(native, x, residual, held, batch, ropes, tapped)
+            found |= {part.start + tap: rows for tap, rows in tapped.items()}
         assert x is not None, "a stack without layers"
-        return x
+        return x, found
 
     def _list_memories(self, kv: tuple[Any, ...]) -> list[_native.StackKV | None]:
         """What a run's native call takes for K/V, None where it makes none.  An engine's is one
@@ -86,13 +98,15 @@ class CpuStack:
 
     def _run_native(
         self, stack: _native.Stack, x: F32 | None, residual: F32, kv: _native.StackKV,
-        batch: Batch, ropes: Iterable[Rotation],
+        batch: Batch, ropes: Iterable[Rotation], taps: Mapping[int, F32],
     ) -> F32:  # fmt: skip
         where = batch.slots, batch.positions, batch.starts, batch.tables
         turns = [(rope.cos, rope.sin) for rope in ropes]
-        shared = () if batch.ancestors is None else (batch.ancestors,)
-        args = stack, x, residual, kv, where, turns, *shared
-        return _native.run_stack(self._pool, *self._memory, *args)
+        panels, scratch = self._memory
+        return _native.run_stack(
+            self._pool, panels, scratch, stack, x, residual, kv, where, turns, batch.ancestors,
+            [*taps.items()],
+        )  # fmt: skip
 
 
 def _prepare(recipes: Sequence[Recipe], modes: Sequence[int]) -> _native.Stack:
