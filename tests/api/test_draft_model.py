@@ -84,26 +84,6 @@ def test_answers_are_those_without_drafts(wanted, mix: dict[str, Any]) -> None:
         assert stats["preempted"] > 0
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["draft_model", "cascade"])
-@pytest.mark.parametrize("mix", MIXES, ids=str)
-def test_many_answers_are_those_without_drafts(mix: dict[str, Any], method: str) -> None:
-    """224 prompts with every kind of options, in one batch of changing members."""
-    words = ("and", "then the", "but", "because it", "so she", "while", "with")
-    prompts = [f"{prompt} {word}" for prompt in PROMPTS for word in words]
-    params = [
-        SamplingParams(max_tokens=32, seed=i, **OPTIONS[i % len(OPTIONS)])
-        for i in range(len(prompts))
-    ]
-    found = []
-    for config in (None, {**DRAFT, "method": method}):
-        llm = load("stories", config, **(mix if config else {}))
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        found.append([[o.token_ids for o in one.outputs] for one in outputs])
-    assert found[0] == found[1]
-    assert 1000 < llm.stats()["accepted"] < llm.stats()["proposed"]
-
-
 def test_a_model_that_drafts_for_itself_is_always_right() -> None:
     llm = load("stories", {**DRAFT, "model": "stories"})
     params = [
