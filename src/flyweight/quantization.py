@@ -140,7 +140,12 @@ def prepare_model(
     precision, whose progress `report` gets.
     """
     work = find_work(check_out(out))
-    if out.endswith(".gguf") and options.format is None:
+    if out.endswith(".gguf"):
+        if options.format not in (None, "gguf"):
+            raise ConfigError(
+                f"is a folder, but {out} is named as a file", "format", value=options.format,
+                hint="nearest valid: gguf, or a name without .gguf",
+            )  # fmt: skip
         options = replace(options, format="gguf")
     if options.container == "gguf" and calibration is not None:
         options = replace(options, weighed=True)

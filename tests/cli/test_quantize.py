@@ -119,6 +119,7 @@ UNUSED = [
     (("--target-size", "1MB", "--bits", 4), "out.gguf", "cannot be combined with target_size"),
     (("--alpha", 0.4), "out", "alpha = 0.4 is not used by method rtn; leave it out, or give"),
     (("--damping", 0.4), "out", "damping = 0.4 is not used by method rtn"),
+    (("--format", "gptq"), "out.gguf", "format = 'gptq' is a folder, but"),
     (("--calibration", "TEXT"), "out", "calibration is not used by method rtn; leave it out"),
 ]
 
