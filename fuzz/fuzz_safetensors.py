@@ -13,15 +13,17 @@ import numpy as np
 from filewriters import encode, safetensors_bytes, write_folder
 from flyweight.errors import CheckpointError
 from flyweight.models.registry import find_family
+from flyweight.passport import FILE
 from flyweight.weights.checkpoint import open_checkpoint
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 STRANGERS = ("pytorch_model.bin", "model.gguf", "config.json.bak")
-NAMES = (CONFIG, GENERATION, SINGLE, INDEX, *SHARDS, *STRANGERS)
+NAMES = (CONFIG, GENERATION, SINGLE, INDEX, *SHARDS, *STRANGERS, FILE)
 HEADER, PRESENT = 1, 2  # a header without its length, then data; which files there are
-PARTS = {0: SINGLE, 3: INDEX, 4: CONFIG, 5: GENERATION}
+PARTS = {0: SINGLE, 3: INDEX, 4: CONFIG, 5: GENERATION, 6: FILE}
+CODES = {name: code for code, name in PARTS.items()}
 MODEL = {
     "model_type": "llama",
     "hidden_size": 8,
@@ -36,7 +38,7 @@ MODEL = {
 
 
 class Target:
-    COVERED = ("weights/safetensors.py", "weights/folder.py", "weights/folder.py")
+    COVERED = ("weights/safetensors.py", "weights/folder.py")
 
     def __init__(self, folder: Path) -> None:
         """Keeps every file a folder may have, by name; the folder itself stays empty."""
@@ -47,7 +49,7 @@ class Target:
         for shards in (1, 2):
             write_folder(folder, MODEL, tensors, shards)
         (folder / GENERATION).write_text('{"eos_token_id": [1, 2]}')
-        for name in STRANGERS:
+        for name in (*STRANGERS, FILE):
             (folder / name).write_bytes(b"?")
         self.honest = {name: (folder / name).read_bytes() for name in NAMES}
         for name in NAMES:
@@ -71,7 +73,11 @@ class Target:
             b'"a_scales":{"dtype":"U8","shape":[1,1,1],"data_offsets":[16,17]}}'
         )
         yield bytes([HEADER]) + pair + b"\0" + bytes(17)
-        for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS)):
+        index = self.honest[INDEX]
+        for listed in (index.replace(b'"c"', b'"d"'), index.replace(b'"c"', b'"a"')):
+            yield bytes([CODES[INDEX]]) + listed
+        yield bytes([CODES[GENERATION]]) + b'{"eos_token_id": [true]}'
+        for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS), (SINGLE,)):
             mask = sum(1 << NAMES.index(name) for name in present)
             yield bytes([PRESENT]) + mask.to_bytes(2, "little")
 
@@ -109,6 +115,11 @@ def read(path: Path) -> bool:
         return False
     try:
         assert len(checkpoint.fingerprint) == 32
+        assert bool(checkpoint.schemes) == bool(checkpoint.joined)
+        assert checkpoint.format == "safetensors" and checkpoint.stamps
+        assert isinstance(checkpoint.quantisation, str)
+        assert 0 <= checkpoint.opened <= len(checkpoint.tensors) >= len(checkpoint.joined)
+        checkpoint.read_passport()
         for name, info in checkpoint.tensors.items():
             checkpoint.read(name, 0, info.shape[0] if info.shape else 1)
         find_family(checkpoint.config).read_spec(checkpoint.config)
