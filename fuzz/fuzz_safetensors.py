@@ -23,7 +23,6 @@ STRANGERS = ("pytorch_model.bin", "model.gguf", "config.json.bak")
 NAMES = (CONFIG, GENERATION, SINGLE, INDEX, *SHARDS, *STRANGERS, FILE)
 HEADER, PRESENT = 1, 2  # a header without its length, then data; which files there are
 PARTS = {0: SINGLE, 3: INDEX, 4: CONFIG, 5: GENERATION, 6: FILE}
-CODES = {name: code for code, name in PARTS.items()}
 MODEL = {
     "model_type": "llama",
     "hidden_size": 8,
@@ -73,11 +72,7 @@ class Target:
             b'"a_scales":{"dtype":"U8","shape":[1,1,1],"data_offsets":[16,17]}}'
         )
         yield bytes([HEADER]) + pair + b"\0" + bytes(17)
-        index = self.honest[INDEX]
-        for listed in (index.replace(b'"c"', b'"d"'), index.replace(b'"c"', b'"a"')):
-            yield bytes([CODES[INDEX]]) + listed
-        yield bytes([CODES[GENERATION]]) + b'{"eos_token_id": [true]}'
-        for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS), (SINGLE,)):
+        for present in ((CONFIG, SINGLE), (CONFIG, GENERATION, INDEX, *SHARDS)):
             mask = sum(1 << NAMES.index(name) for name in present)
             yield bytes([PRESENT]) + mask.to_bytes(2, "little")
 
