@@ -50,7 +50,8 @@ class Target:
         found = read(how, [text], cut)
         assert read(how, list(text), cut) == found
         if how.reasoning is None and not found.calls:
-            assert found.content == text
+            # what may have been the beginning of a call is left out where the answer was cut
+            assert found.content == text or (cut and text.startswith(found.content))
         return bool(found.calls)
 
 
