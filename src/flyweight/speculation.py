@@ -177,16 +177,27 @@ METHODS: Mapping[str, SpeculationMethod] = {
     )
 }  # fmt: skip
 ALIASES = {"deepseek_mtp": "mtp"}  # vLLM's other names
+BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle"}
 COMMON = ("method", "num_speculative_tokens", "adaptive", "verifier")
 VERIFIERS = ("coupled", "rejection")
+PARALLEL = "draft_tensor_parallel_size"
 # vLLM's keys that no method has here: known, so that they are refused by name, with the reason
 REASONS = {
-    "draft_tensor_parallel_size": "a draft model runs in the process of the model",
+    PARALLEL: "a draft model runs in the process of the model",
     "quantization": "the draft model's own files say how they are quantised",
     "max_model_len": "a draft model sees the context of the model",
     "disable_by_batch_size": "adaptive drafts end by themselves where a batch is too large to pay",
     "disable_padded_drafter_batch": "batches of drafts are never padded",
     "parallel_drafting": "a draft model writes one token after the other",
+    "tensor_parallel_size": "a draft model runs in the process of the model",
+    "draft_load_config": "a draft model is loaded as the model is",
+    "code_revision": "no code of a model's repository is run",
+    "enforce_eager": "it is the engine's option, for both models",
+    "kv_cache_dtype": "both models have K/V of the engine's type",
+    "attention_backend": "both models have the engine's backend",
+    "moe_backend": "both models have the engine's backend",
+    "rejection_sample_method": "the key verifier chooses how drafts are verified",
+    "draft_sample_method": "the key verifier chooses how drafts are drawn",
 }
 
 
@@ -267,6 +278,8 @@ def read_speculation(given: object) -> SpeculationConfig | None:
             "is not valid", SETTING, value=given, allowed=f"an object such as {EXAMPLE}"
         )
     found = {name: value for name, value in given.items() if value is not None}
+    if found.get(PARALLEL) == 1:  # one process, as it is here
+        del found[PARALLEL]
     _refuse_unknown(found)
     if "num_speculative_tokens" in found:
         tokens = found["num_speculative_tokens"]
@@ -319,7 +332,7 @@ def _find_method(given: dict[str, Any]) -> SpeculationMethod:
     if model in ("ngram", "[ngram]") and name in (None, "ngram"):  # vLLM's old name of the method
         name = given.pop("model").strip("[]")
     if name is None:
-        name = "ngram" if model is None else "draft_model"
+        name = "ngram" if model is None else BUNDLED_HEADS.get(str(model), "draft_model")
     path, built = f"{SETTING}.method", [row.name for row in METHODS.values() if row.module]
     row = METHODS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
     if row is None:

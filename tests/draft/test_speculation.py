@@ -68,6 +68,17 @@ def test_vllms_other_name_of_a_method_is_known() -> None:
     assert read_speculation(found.write()) == found
 
 
+def test_one_process_for_the_draft_is_what_there_is() -> None:
+    given = {"model": "a", "num_speculative_tokens": 3}
+    assert read_speculation({**given, "draft_tensor_parallel_size": 1}) == read_speculation(given)
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle"])
+def test_heads_inside_name_their_method(method: str) -> None:
+    found = read_speculation({"model": f"stories-{method}", "num_speculative_tokens": 3})
+    assert found is not None and found.method == method
+
+
 def test_nothing_given_means_off() -> None:
     assert read_speculation("") is None and Settings().speculation is None
     assert choose_engine({"speculative_config": None}).settings.draft_tokens == 0
@@ -108,6 +119,10 @@ REFUSED: list[tuple[object, str]] = [
         {"model": "a", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2},
         "speculative_config.draft_tensor_parallel_size = 2 does not apply to draft_model: a draft "
         "model runs in the process of the model; leave it out; allowed: method, ",
+    ),
+    (
+        {"model": "a", "num_speculative_tokens": 3, "enforce_eager": True},
+        "speculative_config.enforce_eager = True does not apply to draft_model: it is the engine's",
     ),
     (
         {"method": "mtp", "model": "a"},

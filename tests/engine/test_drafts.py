@@ -115,6 +115,22 @@ def test_a_failure_in_forget_ends_drafting_for_all(caplog: pytest.LogCaptureFixt
     assert said == ("drafting ends for all requests: RuntimeError: a tensor of the wrong shape")
 
 
+def test_a_failure_in_catch_up_ends_drafting_for_its_requests() -> None:
+    class Late(NgramDrafter):
+        asked = 0
+
+        def catch_up(self, requests: Sequence[DraftRequest]) -> None:
+            raise_error()
+
+        def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+            self.asked += len(requests)
+            return super().propose(requests)
+
+    drafter = Late(2, 1)
+    assert run(drafter)[0] == run(None)[0]
+    assert not drafter.asked
+
+
 def ask(engine: Engine, id: str) -> list[int]:
     """The tokens of a request that is alone."""
     engine.add(Request(id, (1, 2, 1, 2, 1), SamplingParams(), max_tokens=24, seed=1))

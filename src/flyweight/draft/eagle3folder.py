@@ -142,6 +142,10 @@ def read_taps(folder: HeadFolder, base: ModelSpec) -> tuple[int, ...]:
     said, first = folder.config.get(IDS), 1
     if not said and own.get(IDS):
         said, first = own[IDS], 0
+    if not said and len({2, layers // 2, layers - 3}) < 3:
+        raise CheckpointError(
+            f"{where}: {IDS} is missing; a model of {layers} layers has no usual ones"
+        )
     said = said or [2, layers // 2, layers - 3]
     last = layers - 1 + first
     whole = isinstance(said, list) and 0 < len(said) <= MOST_TAPS

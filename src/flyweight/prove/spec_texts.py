@@ -95,7 +95,7 @@ def make_repairs(folder: Path, limits: TextLimits, round: int) -> list[SpecPromp
 def make_edits(folder: Path, limits: TextLimits, round: int) -> list[SpecPrompt]:
     """Verse, and the same verse in which some words are newer ones."""
     lines = (folder / "prompts-sonnet/sonnet.txt").read_text().splitlines()
-    first = 14 * (round + 1) % (len(lines) - 28)
+    first = 28 * (round + 1) % (len(lines) - 28)  # no line of another round
     verse = "\n".join(lines[first : first + 28])
     newer = verse
     for old, new in (("thou", "you"), ("thee", "you"), ("thy", "your"), ("doth", "does")):
