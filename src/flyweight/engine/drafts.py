@@ -206,7 +206,7 @@ class Drafts:
                 requests.append(make_draft_request(seq, limit))
         drafts: list[OfferedDraft | None] = [None] * len(seqs)
         late = self.calls.catch_up(requests) if self.calls.catches_up else 0.0
-        if late:
+        if self.calls.catches_up and self.calls.ended:  # it may have failed for some
             kept = [i for i, one in enumerate(requests) if one.id not in self.calls.ended]
             places, requests = [places[i] for i in kept], [requests[i] for i in kept]
         for place, draft in zip(places, self.calls.propose(requests), strict=True):
