@@ -1,5 +1,6 @@
 """Every drafter that the model inside has, on more than 200 prompts with every kind of options: no
-token changes.  Of `eagle3` and `mtp`, which have no heads inside, tests/draft does the same.
+token changes.  `eagle3` and `mtp` have no heads inside: tests/draft has them on a tiny model, with
+fewer kinds of options.
 """
 
 from collections.abc import Sequence
