@@ -27,7 +27,7 @@ HEADS: dict[str, dict[str, Any]] = {
 MIXES: list[dict[str, Any]] = [
     {"max_num_seqs": 6},
     {"max_num_seqs": 1},
-    {"max_num_seqs": 16, "max_num_batched_tokens": 40, "blocks": 9, "block_size": 16},
+    {"max_num_seqs": 16, "max_num_batched_tokens": 40, "blocks": 7, "block_size": 16},
 ]
 
 
