@@ -12,6 +12,8 @@ class TreeDrafter:
     the rest of the order is random.
     """
 
+    taps = ()
+
     def __init__(
         self,
         find_right: Callable[[DraftRequest], Sequence[int]],
