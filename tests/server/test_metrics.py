@@ -176,6 +176,16 @@ def test_drafts_by_their_place(everything: Running) -> None:
     assert [page.value(name, position=str(place)) for place in range(4)] == stood
 
 
+def test_no_speedup_is_reported_where_drafts_are_not_adaptive(everything: Running) -> None:
+    body = {"prompt": "a b", "max_tokens": 40, "ignore_eos": True, "allowed_token_ids": [100]}
+    assert "draft_speedup" not in everything.post("/v1/completions", body).json["metrics"]
+    page = Page(everything)
+    assert page.value("vllm:spec_decode_num_accepted_tokens_total") > 0
+    assert "flyweight:spec_decode_speedup" not in page.families
+    assert page.value("flyweight:spec_decode_seconds_total") == 0
+    assert everything.get("/v1/engine/effective").json["speculation"]["speedup"] is None
+
+
 @pytest.mark.parametrize(
     ("limit", "found"), [("80%", 0.8), ("92.5%", 0.925), ("4GiB", None), (1 << 30, None)]
 )
