@@ -83,14 +83,16 @@ def tiny_folder(
     return path
 
 
-def tiny_adapter(path: Path, seed: int = 1) -> Path:
-    """Writes a LoRA adapter of the model's query projections."""
-    rng, hidden = np.random.default_rng(seed), CONFIG["hidden_size"]
+def tiny_adapter(
+    path: Path, seed: int = 1, config: Mapping[str, Any] = CONFIG, spread: float = 0.4
+) -> Path:
+    """Writes a LoRA adapter of the query projections of a model with this config."""
+    rng, hidden = np.random.default_rng(seed), config["hidden_size"]
     tensors = {}
-    for i in range(CONFIG["num_hidden_layers"]):
+    for i in range(config["num_hidden_layers"]):
         at = f"base_model.model.model.layers.{i}.self_attn.q_proj"
-        tensors[f"{at}.lora_A.weight"] = encode(rng.normal(0, 0.4, (3, hidden)), "f32")
-        tensors[f"{at}.lora_B.weight"] = encode(rng.normal(0, 0.4, (hidden, 3)), "f32")
+        tensors[f"{at}.lora_A.weight"] = encode(rng.normal(0, spread, (3, hidden)), "f32")
+        tensors[f"{at}.lora_B.weight"] = encode(rng.normal(0, spread, (hidden, 3)), "f32")
     path.mkdir()
     (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 6}))
     write_safetensors(path / "adapter_model.safetensors", tensors)
