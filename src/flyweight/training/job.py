@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,12 @@ from flyweight.validation.untrusted import read_bytes
 from flyweight.weights.load import read_matrix, read_vector
 from flyweight.wire import F32
 
+if TYPE_CHECKING:  # torch is imported only to train
+    import torch
+
+    from flyweight.training.corpus import Corpus
+    from flyweight.training.eagle import EagleShape
+
 METHODS = ("medusa", "eagle", "eagle3")
 SEPARATOR = "<|endoftext|>"
 MOST_TEXT = 1 << 30  # bytes
@@ -34,6 +40,9 @@ LEAST_TOKENS = 512
 LEAST_LAYERS = 3
 LEAST_EAGLE = 4  # tokens of a text: every pass has one to learn from
 Report = Callable[[str, int, int], None]
+Note = Callable[[float], None]  # takes the loss of a step
+Trained: TypeAlias = tuple[dict[str, F32], dict[str, Any]]  # tensors, and their config.json
+Tables: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"  # embedding, output, norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +212,7 @@ def _train(
     """The tensors, their config.json, and every step's loss."""
     import torch
 
-    from flyweight.training import eagle, eagle3
-    from flyweight.training.corpus import Corpus, to_arrays
-    from flyweight.training.medusa import train_medusa
+    from flyweight.training.corpus import Corpus
 
     losses: list[float] = []
 
@@ -214,40 +221,68 @@ def _train(
         report(f"training, loss {loss:.3f}", len(losses), options.steps)
 
     embedding, head, norm = (torch.from_numpy(matrix) for matrix in matrices)
-    taps, spec = list_taps(found, options), found.spec
-    corpus = Corpus.of(texts, head, taps)
-    sizes = {"hidden_size": spec.hidden, "vocab_size": spec.vocab}
+    corpus = Corpus.of(texts, head, list_taps(found, options))
     if options.method == "medusa":
-        trained = train_medusa(corpus, head, (options.heads, options.layers), options.steps, note)
-        config = {
-            "model_type": "medusa", "architectures": ["MedusaModel"], **sizes,
-            "num_heads": options.heads, "num_hidden_layers": options.layers,
-            "medusa_fc_bias": True, "truncated_vocab_size": spec.vocab,
-        }  # fmt: skip
-        return to_arrays(trained), config, losses
-    shape = make_shape(found, options)
-    scaled = embedding * spec.embed_scale  # as the model's own layers have it
-    known = shape, options.steps, note
+        return (*_train_medusa(corpus, head, found.spec, options, note), losses)
+    scaled = embedding * found.spec.embed_scale  # as the model's own layers have it
+    train = _train_eagle if options.method == "eagle" else _train_eagle3
+    return (*train(corpus, (scaled, head, norm), found, options, note), losses)
+
+
+def _train_medusa(
+    corpus: "Corpus", head: "torch.Tensor", spec: ModelSpec, options: HeadOptions, note: Note
+) -> Trained:
+    from flyweight.training.corpus import to_arrays
+    from flyweight.training.medusa import train_medusa
+
+    trained = train_medusa(corpus, head, (options.heads, options.layers), options.steps, note)
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"], **sizes,
+        "model_type": "medusa", "architectures": ["MedusaModel"],
+        "hidden_size": spec.hidden, "vocab_size": spec.vocab,
+        "num_heads": options.heads, "num_hidden_layers": options.layers,
+        "medusa_fc_bias": True, "truncated_vocab_size": spec.vocab,
+    }  # fmt: skip
+    return to_arrays(trained), config
+
+
+def _train_eagle(
+    corpus: "Corpus", tables: Tables, found: ModelDescription, options: HeadOptions, note: Note
+) -> Trained:
+    from flyweight.training import eagle
+    from flyweight.training.corpus import to_arrays
+
+    shape = make_shape(found, options)
+    trained = eagle.train_eagle(corpus, tables[:2], shape, options.steps, note)
+    return to_arrays(eagle.name_tensors(trained)), make_layer_config(found.spec, shape)
+
+
+def _train_eagle3(
+    corpus: "Corpus", tables: Tables, found: ModelDescription, options: HeadOptions, note: Note
+) -> Trained:
+    from flyweight.training import eagle3
+    from flyweight.training.corpus import to_arrays
+
+    shape, spec = make_shape(found, options), found.spec
+    config = make_layer_config(spec, shape)
+    config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": spec.vocab}
+    config["eagle_aux_hidden_state_layer_ids"] = [tap + 1 for tap in list_taps(found, options)]
+    trained = eagle3.train_eagle3(corpus, tables, shape, options.steps, note)
+    return to_arrays(eagle3.name_tensors(trained)), config
+
+
+def make_layer_config(spec: ModelSpec, shape: "EagleShape") -> dict[str, Any]:
+    """The config.json of EAGLE's layer."""
+    return {
+        "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"],
+        "hidden_size": spec.hidden, "vocab_size": spec.vocab,
         "num_hidden_layers": 1, "intermediate_size": shape.inner, "head_dim": shape.head,
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
         "rms_norm_eps": shape.eps, "rope_theta": shape.base, "hidden_act": "silu",
         "max_position_embeddings": spec.context, "bias": False,
     }  # fmt: skip
-    if options.method == "eagle":
-        return (
-            to_arrays(eagle.name_tensors(eagle.train_eagle(corpus, (scaled, head), *known))),
-            config,
-            losses,
-        )
-    config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": spec.vocab}
-    config["eagle_aux_hidden_state_layer_ids"] = [tap + 1 for tap in taps]
-    trained3 = eagle3.train_eagle3(corpus, (scaled, head, norm), *known)
-    return to_arrays(eagle3.name_tensors(trained3)), config, losses
 
 
-def make_shape(found: ModelDescription, options: HeadOptions) -> Any:
+def make_shape(found: ModelDescription, options: HeadOptions) -> "EagleShape":
     """EAGLE's layer: the model's last layer without its special parts."""
     from flyweight.training.eagle import EagleShape
 
