@@ -25,7 +25,7 @@ import flyweight
 from flyweight.bench.facts import Surroundings
 from flyweight.prove.figures import bootstrap, compute_ratios
 from flyweight.prove.spec_runs import AGAIN, OFF, SpecRun
-from flyweight.prove.spec_session import open_bench
+from flyweight.prove.spec_session import SpecEngine, open_bench
 from flyweight.prove.spec_texts import SpecPrompt, SpecWorkload, TextLimits
 from flyweight.speculation import read_speculation
 
@@ -144,11 +144,11 @@ def main() -> None:
                 config["model"] = str(copy_heads(config["model"], Path(folder, name)))
             made = read_speculation(config)
             assert made is not None
-            bench = open_bench(str(model), [made], {}, (64, given.tokens), False, None)
+            bench = open_bench(SpecEngine(str(model), {}, 64, given.tokens), {name: made})
             runs = bench.run(make_stories(), given.rounds)
             print(describe(f"off, for {name}", runs, OFF))
             print(describe("off again", runs, AGAIN))
-            print(describe(name, runs, made.method), flush=True)
+            print(describe(name, runs, name), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ a call that does nothing, and left out.
 """
 
 import argparse
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from statistics import mean, median
 from typing import Any
 
 from flyweight.config import find_data_folder
-from flyweight.prove.spec_session import choose_configs, open_bench
+from flyweight.prove.spec_drafters import choose_drafters
+from flyweight.prove.spec_session import SpecEngine, open_bench
 from flyweight.prove.spec_texts import list_workloads
 
 PARTS = ("end", "choose", "take")  # of the controller
@@ -76,8 +78,8 @@ def main() -> None:
     parser.add_argument("--method", default="ngram")
     given = parser.parse_args()
     config = {"method": given.method, "num_speculative_tokens": 10}
-    configs = choose_configs(str(config).replace("'", '"'), None)
-    bench = open_bench(given.model, configs, {}, (4000, 96), True, None)
+    drafters = choose_drafters(given.model, json.dumps(config), None)
+    bench = open_bench(SpecEngine(given.model, {}, 4000, 96, replayed=True), drafters)
     work = next(w for w in list_workloads(find_data_folder()) if w.name == given.workload)
     times = PartTimes()
     watch_drafts(bench.sides[-1].drafts, times)

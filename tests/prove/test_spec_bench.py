@@ -1,8 +1,9 @@
-"""`bench spec`: replayed answers, equal tokens on all sides, and the figures of the report."""
+"""`bench spec`: replayed answers, equal tokens on all sides, labels, and the report's figures."""
 
 import json
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from typer.testing import CliRunner
 from flyweight.cli.main import app
 from flyweight.engine.runner import Runner, Ticket
 from flyweight.errors import EngineError
+from flyweight.prove import spec_session
+from flyweight.prove.spec_drafters import choose_drafters
 from flyweight.prove.spec_report import average_parts, make_position_table, make_speed_table
 from flyweight.prove.spec_runs import AGAIN, OFF, PLAIN, SpecBench, SpecRun
-from flyweight.prove.spec_session import choose_configs, open_bench
+from flyweight.prove.spec_session import SpecEngine, measure_drafters, open_bench
 from flyweight.prove.spec_texts import SpecPrompt, SpecWorkload, list_workloads
+from flyweight.speculation import TREE, SpeculationConfig, read_speculation
 
 ALWAYS = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
 CYCLE = list(range(20, 29))
@@ -27,10 +31,16 @@ def make_cycles(limits, round):
 CYCLES = SpecWorkload("cycles", "tokens that repeat", make_cycles)
 
 
+def read(**keys: Any) -> SpeculationConfig:
+    made = read_speculation(keys)
+    assert made is not None
+    return made
+
+
 @pytest.fixture(scope="module")
 def bench():
-    engine = {"threads": 1, "max_model_len": 256}
-    made = open_bench("stories", choose_configs(ALWAYS, None), engine, (4000, 24), True, None)
+    engine = SpecEngine("stories", {"threads": 1, "max_model_len": 256}, 4000, 24, replayed=True)
+    made = open_bench(engine, choose_drafters("stories", ALWAYS, None))
     made.clock = map(float, count()).__next__  # a second between two looks at the clock
     return made
 
@@ -50,8 +60,8 @@ def test_replayed_answers_are_the_workloads_and_are_foreseen(bench: SpecBench) -
 def test_a_side_without_drafts_taps_no_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     heads = {"method": "medusa", "model": "stories-medusa", "num_speculative_tokens": 2}
     medusa = json.dumps({**heads, "adaptive": False})
-    engine = {"threads": 1, "max_model_len": 128}
-    made = open_bench("stories", choose_configs(medusa, None), engine, (100, 8), False, None)
+    engine = SpecEngine("stories", {"threads": 1, "max_model_len": 128}, 100, 8)
+    made = open_bench(engine, choose_drafters("stories", medusa, None))
     runner = made.loaded.engine.runner
     assert isinstance(runner, Runner) and runner.taps == (-1,)
     seen: dict[str, set[tuple[int, ...]]] = {}
@@ -74,13 +84,67 @@ def test_tokens_that_differ_are_refused(bench: SpecBench, monkeypatch) -> None:
 
     def wrong(self, side, work, prompts):
         run = find(self, side, work, prompts)
-        if side.name not in PLAIN:
+        if side.label not in PLAIN:
             object.__setattr__(run, "answers", ((1,), *run.answers[1:]))
         return run
 
     monkeypatch.setattr(SpecBench, "_run", wrong)
     with pytest.raises(EngineError, match="cycles: tokens with ngram differ"):
         bench.run(CYCLES, 2)
+
+
+def test_drafters_of_one_method_are_sides_of_their_own() -> None:
+    """Two share an engine; the third has fewer draft tokens, which are a setting of the engine."""
+    keys = {"method": "ngram", "adaptive": False}
+    drafters = {
+        "long": read(**keys, num_speculative_tokens=4),
+        "never": read(**keys, num_speculative_tokens=4, prompt_lookup_min=99, prompt_lookup_max=99),
+        "short": read(**keys, num_speculative_tokens=1),
+    }
+    engine = SpecEngine("stories", {"threads": 1, "max_model_len": 256}, 4000, 24, replayed=True)
+    found = measure_drafters(drafters, engine, [CYCLES], 2)["cycles"]
+    assert list(found) == [*PLAIN, "long", "never", "short"]
+    most = {label: max(n for run in found[label] for _, n in run.steps) for label in drafters}
+    assert most == {"long": 4, "never": 0, "short": 1}
+
+
+def test_only_the_first_engine_is_measured_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[list[str]] = []
+
+    def open(engine, drafters, listener, plain):
+        sides, number = [*plain, *drafters], len(opened)
+        opened.append(sides)
+        return SimpleNamespace(run=lambda work, rounds: {side: [number] for side in sides})
+
+    monkeypatch.setattr(spec_session, "open_bench", open)
+    drafters = choose_drafters("stories", None, None)
+    found = measure_drafters(drafters, SpecEngine("stories", {}, 4000, 24), [CYCLES], 2)
+    alone = ["draft_model", "cascade", "medusa", "medusa tree", "eagle", "eagle tree"]
+    assert opened == [[OFF, AGAIN, "ngram", "suffix"], *([OFF, label] for label in alone)]
+    numbers = {side: number for side, (number,) in found["cycles"].items()}
+    assert list(numbers) == [OFF, AGAIN, "ngram", "suffix", *alone]
+    assert list(numbers.values()) == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("most", range(1, 12))
+def test_no_drafter_of_the_model_inside_has_more_tokens_than_wanted(most: int) -> None:
+    drafters = choose_drafters("stories", None, most)
+    tokens = {label: one.num_speculative_tokens for label, one in drafters.items()}
+    assert tokens["ngram"] == most and max(tokens.values()) == most
+    assert (
+        tokens["medusa tree"] == min(most, 10) == drafters["medusa tree"].options[TREE].count("(")
+    )
+
+
+def test_a_drafter_that_is_given_is_labelled_by_method_and_tree() -> None:
+    def label(**keys: Any) -> list[str]:
+        given = json.dumps({"num_speculative_tokens": 2, **keys})
+        return list(choose_drafters("stories", given, None))
+
+    assert label(method="suffix") == ["suffix"]
+    assert label(model="stories-eagle", tree_width=1) == ["eagle"]
+    assert label(model="stories-eagle", tree_width=2) == ["eagle tree"]
+    assert label(model="stories-medusa", speculative_token_tree="[(0,), (1,)]") == ["medusa tree"]
 
 
 def test_the_texts_fit_the_model_and_differ_by_round(bench: SpecBench) -> None:
@@ -101,9 +165,25 @@ def test_the_report_has_acceptance_speed_up_and_decisions() -> None:
     assert without["speedup"] == 1.0 and without["accepted"] is None
     assert (drafted["accepted"], drafted["length"], drafted["speedup"]) == (0.5, 2.5, 2.0)
     assert (drafted["low"], drafted["high"]) == (2.0, 2.0)
-    (row,) = make_position_table(runs, 3).list_records()
+    drafters = {"ngram": read(method="ngram", num_speculative_tokens=3)}
+    (row,) = make_position_table(runs, drafters).list_records()
     assert [row[f"position_{i}"] for i in range(3)] == [1.0, 0.5, 0.0]
     assert average_parts([on]) == [0.0, None, None, 4.0, None, None, None, 2.0]
+
+
+def test_positions_that_a_tree_does_not_have_are_unknown() -> None:
+    """A tree of three tokens has two levels."""
+    paths = "[(0,), (1,), (0, 0)]"
+    heads = {"model": "stories-medusa", "num_speculative_tokens": 3}
+    drafters = {
+        "chain": read(**heads),
+        "tree": read(**heads, speculative_token_tree=paths),
+    }
+    one = SpecRun(4.0, 8, 2, 6, 3, (2, 1, 0), ((9, 2.0),), ((1,),), without=1.0)
+    runs = {"w": {label: [one] for label in drafters}}
+    rows = make_position_table(runs, drafters).list_records()
+    found = {row["drafter"]: [row[f"position_{i}"] for i in range(3)] for row in rows}
+    assert found == {"chain": [1.0, 0.5, 0.0], "tree": [1.0, 0.5, None]}
 
 
 def test_the_command_prints_one_document(tmp_path: Path) -> None:
@@ -114,7 +194,12 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     names = [row["drafter"] for row in document["tables"]["speed"]["rows"]]
-    assert names == [*PLAIN, "ngram", "suffix", "draft_model", "medusa", "eagle"]
+    labels = ["draft_model", "cascade", "medusa", "medusa tree", "eagle", "eagle tree"]
+    assert names == [*PLAIN, "ngram", "suffix", *labels]
+    assert list(document["plot"]["series"]) == [f"random, {label}" for label in names[2:]]
+    drafters = {row["drafter"]: row["config"] for row in document["tables"]["drafters"]["rows"]}
+    assert list(drafters) == names[2:]
+    assert json.loads(drafters["eagle tree"])["tree_width"] == 4
     assert (tmp_path / "plot.svg").read_text().startswith("<svg")
 
 

@@ -1,15 +1,18 @@
 """The report of `bench spec`: for each workload and drafter, acceptance, speed-up and decisions.
+Drafters are named by their labels; a table has what each label stands for.
 
 Invariant: a speed-up is the median of ratios of runs of the same round on the same engine, with its
 interval; a side that drafted nothing has no acceptance.  Measures nothing.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flyweight.planning.plots import LinePlot, Series
 from flyweight.planning.report import Column, Report, ReportTable, Value
 from flyweight.prove.figures import bootstrap, compute_ratios
+from flyweight.prove.spec_drafters import Drafters, count_places
 from flyweight.prove.spec_runs import OFF, PLAIN, SpecRun
 
 Runs = Mapping[str, Mapping[str, Sequence[SpecRun]]]  # by workload and side
@@ -21,7 +24,7 @@ class SpecSetting:
     """What was measured."""
 
     model: str
-    tokens: int  # draft tokens a step at most
+    drafters: Drafters
     answer: int
     rounds: int
     replayed: bool
@@ -36,8 +39,8 @@ def report_spec(runs: Runs, setting: SpecSetting) -> Report:
         else "Answers are what the model writes."
     )
     notes = [
-        f"{setting.model}; up to {setting.tokens} draft tokens a step, {setting.answer} tokens an "
-        f"answer, {setting.rounds} rounds in turns after one that is not counted.",
+        f"{setting.model}; {setting.answer} tokens an answer, {setting.rounds} rounds in turns "
+        "after one that is not counted.",
         source,
         "Speed-up: time a token after the first without drafts over with, the median of ratios of "
         "the same round, with its interval at 95 %.",
@@ -45,8 +48,9 @@ def report_spec(runs: Runs, setting: SpecSetting) -> Report:
     ]
     tables = [
         make_speed_table(runs),
-        make_position_table(runs, setting.tokens),
+        make_position_table(runs, setting.drafters),
         make_step_table(runs),
+        make_drafter_table(setting.drafters),
     ]
     return Report("Speculative decoding", tables, notes, make_plot(runs))
 
@@ -84,9 +88,12 @@ def make_speed_table(runs: Runs) -> ReportTable:
     return ReportTable("speed", "Speed-up", columns, rows, notes)
 
 
-def make_position_table(runs: Runs, tokens: int) -> ReportTable:
-    """Of all verified drafts, how many had their token there accepted."""
-    positions = range(tokens)
+def make_position_table(runs: Runs, drafters: Drafters) -> ReportTable:
+    """Of all verified drafts, how many had their token there accepted; None for a position that
+    drafts do not have.
+    """
+    lengths = {label: count_places(config) for label, config in drafters.items()}
+    positions = range(max(lengths.values()))
     columns = [Column("workload", "workload"), Column("drafter", "drafter")]
     columns += [
         Column(f"position_{i}", f"{i + 1}", lambda share: f"{share:.0%}") for i in positions
@@ -95,7 +102,10 @@ def make_position_table(runs: Runs, tokens: int) -> ReportTable:
     for work, side, found in list_drafting(runs):
         drafts = sum(run.drafts for run in found)
         shares: list[Value] = [
-            sum(run.places[i] for run in found if i < len(run.places)) / drafts for i in positions
+            sum(run.places[i] for run in found if i < len(run.places)) / drafts
+            if i < lengths[side]
+            else None
+            for i in positions
         ]
         rows.append([work, side, *shares])
     return ReportTable("positions", "Accepted, by position in the draft", columns, rows)
@@ -113,6 +123,13 @@ def make_step_table(runs: Runs) -> ReportTable:
                 rows.append([work, side, *average_parts(found)])
     notes = ("Draft tokens verified in a step for a sequence, by parts of the answer.",)
     return ReportTable("decisions", "Decisions over time", columns, rows, notes)
+
+
+def make_drafter_table(drafters: Drafters) -> ReportTable:
+    """What the labels stand for."""
+    columns = [Column("drafter", "drafter"), Column("config", "speculative_config")]
+    rows = [[label, json.dumps(config.write())] for label, config in drafters.items()]
+    return ReportTable("drafters", "Drafters", columns, rows)
 
 
 def list_drafting(runs: Runs) -> list[tuple[str, str, Sequence[SpecRun]]]:

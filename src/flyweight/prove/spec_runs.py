@@ -94,10 +94,12 @@ class SpecRun:
 
 
 class SpecSide:
-    """A drafter with its controller, or none; `taps` are the layers whose states it wants."""
+    """A drafter with its controller, or none; `taps` are the layers whose states it wants.  No two
+    sides of a comparison have the same label.
+    """
 
-    def __init__(self, name: str, drafter: Drafter | None, engine: Engine, adaptive: bool) -> None:
-        self.name = name
+    def __init__(self, label: str, drafter: Drafter | None, engine: Engine, adaptive: bool) -> None:
+        self.label = label
         self.drafts = Drafts(drafter, engine.scheduler, engine.metrics)
         if drafter is not None and adaptive:
             self.drafts.adapt()
@@ -121,17 +123,17 @@ class SpecBench:
 
     def run(self, work: SpecWorkload, rounds: int) -> dict[str, list[SpecRun]]:
         """By side, a run a round.  Raises `EngineError` where drafts changed a token."""
-        found: dict[str, list[SpecRun]] = {side.name: [] for side in self.sides}
+        found: dict[str, list[SpecRun]] = {side.label: [] for side in self.sides}
         for round in range(WARM_UP, rounds):
             prompts = work.make(self.limits, round)
             order = list(self.sides)
             random.Random(round + 1).shuffle(order)  # so that no side always follows the same one
-            runs = {side.name: self._run(side, work, prompts) for side in order}
-            for name, run in runs.items():
+            runs = {side.label: self._run(side, work, prompts) for side in order}
+            for label, run in runs.items():
                 if run.answers != runs[OFF].answers:
-                    raise EngineError(f"{work.name}: tokens with {name} differ from those without")
+                    raise EngineError(f"{work.name}: tokens with {label} differ from those without")
                 if round != WARM_UP:
-                    found[name].append(replace(run, without=runs[OFF].pace))
+                    found[label].append(replace(run, without=runs[OFF].pace))
         return found
 
     def _run(self, side: SpecSide, work: SpecWorkload, prompts: Sequence[SpecPrompt]) -> SpecRun:
@@ -143,7 +145,7 @@ class SpecBench:
         places = [*side.drafts.places]
         answers: dict[str, list[int]] = {}
         for i, prompt in enumerate(prompts):
-            request = self._make_request(i, prompt, work, side.name)
+            request = self._make_request(i, prompt, work, side.label)
             answers[request.id] = []
             engine.add(request)
         steps: list[tuple[int, float]] = []

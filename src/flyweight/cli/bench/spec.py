@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,36 +20,49 @@ if TYPE_CHECKING:  # commands import what computes when they run
 MOST_PROMPT, MOST_ANSWER, MOST_ROUNDS = 1 << 20, 4096, 1000
 
 
-@expand
-def spec(
-    *,
-    model: opt.Model = "stories",
+@dataclass(frozen=True, slots=True)
+class SpecOptions:
+    """The drafters, and the texts that they draft."""
+
     workload: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this workload; may be repeated.  [default: all]"),
-    ] = None,
+    ] = None
     speculative_config: Annotated[
         str | None,
         typer.Option(
             metavar="JSON",
             help="Only this drafter.  [default: every one that needs no files, or is inside]",
         ),
-    ] = None,
+    ] = None
     num_speculative_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Most draft tokens in a step.  [default: 10]")
-    ] = None,
-    input_len: Annotated[int, typer.Option(metavar="N", help="Most tokens of a prompt.")] = 4000,
-    output_len: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 96,
+    ] = None
+    input_len: Annotated[int, typer.Option(metavar="N", help="Most tokens of a prompt.")] = 4000
+    output_len: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 96
     rounds: Annotated[
         int, typer.Option("-r", "--repetitions", metavar="N", help="Rounds to measure.")
-    ] = 6,
+    ] = 6
     replay: Annotated[
         bool,
         typer.Option(
             "--replay",
             help="Answer with the workload's own text, as a model would that writes it.",
         ),
-    ] = False,
+    ] = False
+
+    def check(self) -> None:
+        """Raises `ConfigError` for a number that is out of range."""
+        whole("input_len", self.input_len, 16, MOST_PROMPT)
+        whole("output_len", self.output_len, 2, MOST_ANSWER)
+        whole("repetitions", self.rounds, 2, MOST_ROUNDS)
+
+
+@expand
+def spec(
+    *,
+    model: opt.Model = "stories",
+    given: SpecOptions,
     engine: by.MeasuredEngine,
     out: PlotOutput,
 ) -> None:
@@ -59,27 +72,21 @@ def spec(
     summarising and code repair are made of the data sets in FLYWEIGHT_DATA.
     """
     out.check()
-    whole("input_len", input_len, 16, MOST_PROMPT)
-    whole("output_len", output_len, 2, MOST_ANSWER)
-    whole("repetitions", rounds, 2, MOST_ROUNDS)
+    given.check()
     from flyweight.cli.bench.progress import show_measuring
+    from flyweight.prove.spec_drafters import choose_drafters
     from flyweight.prove.spec_report import SpecSetting, report_spec
-    from flyweight.prove.spec_session import choose_groups, measure_groups, open_bench
+    from flyweight.prove.spec_session import SpecEngine, measure_drafters
     from flyweight.prove.spec_texts import list_workloads
 
-    chosen = choose_workloads(list(list_workloads(find_data_folder())), workload)
-    groups = choose_groups(str(model), speculative_config, num_speculative_tokens)
-    lengths, options = (input_len, output_len), asdict(engine)
+    works = choose_workloads(list(list_workloads(find_data_folder())), given.workload)
+    drafters = choose_drafters(str(model), given.speculative_config, given.num_speculative_tokens)
+    shared = SpecEngine(str(model), asdict(engine), given.input_len, given.output_len, given.replay)
     with show_measuring() as listener:
-        runs = measure_groups(
-            groups,
-            lambda configs: open_bench(str(model), configs, options, lengths, replay, listener),
-            chosen,
-            rounds,
-        )
-    whats = {work.name: work.what for work in chosen}
-    most = max(config.num_speculative_tokens for configs in groups for config in configs)
-    out.show(report_spec(runs, SpecSetting(str(model), most, output_len, rounds, replay, whats)))
+        runs = measure_drafters(drafters, shared, works, given.rounds, listener)
+    whats = {work.name: work.what for work in works}
+    setting = SpecSetting(str(model), drafters, given.output_len, given.rounds, given.replay, whats)
+    out.show(report_spec(runs, setting))
 
 
 def choose_workloads(known: list[SpecWorkload], names: list[str] | None) -> list[SpecWorkload]:
