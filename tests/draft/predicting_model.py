@@ -15,6 +15,7 @@ from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
+from flyweight.ops.reference import ReferenceOps
 from flyweight.spec import Files
 from flyweight.weights.checkpoint import Checkpoint, open_checkpoint
 from flyweight.weights.load import load
@@ -119,6 +120,14 @@ def fit_join(model: Decoder, tensors: Tensors, prompts: Sequence[Sequence[int]])
         wanted.append(states[1:])
     found, *_ = np.linalg.lstsq(np.concatenate(inputs), np.concatenate(wanted), rcond=None)
     return found.T.astype(np.float32).copy()
+
+
+def fit_tensors(path: Path, prompts: Sequence[Sequence[int]]) -> Tensors:
+    """With an eh_proj that is often right after these prompts; a model is written to `path`."""
+    made = make_tensors()
+    model, checkpoint = load_model(write_model(path, made), ReferenceOps("f32"))
+    checkpoint.close()
+    return made | {f"{AT}eh_proj.weight": fit_join(model, made, prompts)}
 
 
 def rms(x: Any, weight: Any, eps: float = EPS) -> Any:

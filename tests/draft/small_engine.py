@@ -19,7 +19,7 @@ from flyweight.models.linear import Parts
 from flyweight.models.registry import find_family
 from flyweight.ops.base import Ops
 from flyweight.spec import Files
-from flyweight.types import Request, SamplingParams
+from flyweight.types import Request, RequestWords, SamplingParams
 from flyweight.wire import Batch
 
 CONFIG: Mapping[str, Any] = {
@@ -42,6 +42,24 @@ ROOMY = Limits(
     draft_tokens=3,
 )  # fmt: skip
 TIGHT = replace(ROOMY, blocks=22, max_chunk=5, max_num_batched_tokens=16)
+STOP = 7
+# Every option that decides on a token, those that drafters know nothing of included.
+OPTIONS: tuple[Mapping[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.0, "top_k": 5, "n": 2},
+    {"temperature": 0, "repetition_penalty": 1.2},
+    {"temperature": 0.7, "presence_penalty": 0.5, "min_tokens": 12},
+    {"temperature": 0.9, "min_p": 0.05},
+    {"temperature": 0, "frequency_penalty": 0.3, "repeat_last_n": 6},
+    {"temperature": 0.9, "typical_p": 0.8},
+    {"temperature": 1.0, "top_n_sigma": 1.5},
+    {"temperature": 0.8, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"temperature": 0.8, "dry_multiplier": 1.0, "dry_allowed_length": 1, "dry_base": 1.5},
+    {"temperature": 0, "logit_bias": {3: 1.5, 9: -2.0}},
+    {"temperature": 0.9, "allowed_token_ids": tuple(range(0, 40, 2))},
+    {"temperature": 0.8, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2},
+)
 
 
 def make_model(ops: Ops, seed: int = 0, spread: float = 0.3) -> Decoder:
@@ -100,6 +118,17 @@ def make_requests(prompts: Sequence[Sequence[int]], tokens: int = 24) -> list[Re
             max_tokens=tokens,
         )
         made.append(Request(f"r{i}", tuple(prompt), params, max_tokens=tokens, seed=i))
+    return made
+
+
+def make_varied_requests(prompts: Sequence[Sequence[int]], tokens: int = 24) -> list[Request]:
+    """With each of OPTIONS in turn; a third of them end at a stop id, a third have banned words."""
+    made = []
+    for i, prompt in enumerate(prompts):
+        params = SamplingParams(max_tokens=tokens, **OPTIONS[i % len(OPTIONS)])
+        words = RequestWords(bad=((3, 4), (5,)) if i % 3 == 2 else (), breakers=frozenset({6}))
+        stop = frozenset({STOP} if i % 3 == 1 else ())
+        made.append(Request(f"r{i}", tuple(prompt), params, stop, tokens, words=words, seed=i))
     return made
 
 

@@ -174,17 +174,6 @@ def test_no_token_changes(folder: Path, backend: str, limits: Any) -> None:
     assert bool(found.cached) == limits.prefix_caching
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("limits", [ROOMY, TIGHT, CHUNKED])
-def test_no_token_of_many_answers_changes(folder: Path, limits: Any) -> None:
-    model = make_model(CpuOps(2, None, "f32"))
-    requests = make_requests(make_prompts(208))
-    expected = drain(make_engine(model), requests)
-    engine = make_engine(model, limits, make_drafter(folder, model, limits))
-    assert drain(engine, requests) == expected
-    assert engine.metrics.proposed > engine.metrics.accepted > 50
-
-
 @pytest.mark.parametrize(
     ("change", "config", "message"),
     [

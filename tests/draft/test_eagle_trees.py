@@ -97,8 +97,8 @@ def list_paths(draft: Draft) -> set[Path_]:
     return set(paths)
 
 
-def make_drafter(path: Path, model: Decoder, limits: Any, rule: TreeRule) -> CheckedTrees:
-    """Of EAGLE-3 or EAGLE, by the folder's name."""
+def make_drafter(path: Path, model: Decoder, limits: Any, rule: TreeRule | None) -> CheckedTrees:
+    """Of EAGLE-3 or EAGLE, by the folder's name; without a rule, of chains."""
     room = replace(limits, blocks=limits.blocks + count_scratch(rule, limits.block_size))
     layer: Any
     if path.name == "eagle3":
