@@ -1,5 +1,5 @@
 """The report of `bench spec`: for each workload and drafter, acceptance, speed-up and decisions.
-Drafters are named by their labels; a table has what each label stands for.
+Drafters are named by their labels; a table lists the configuration of each.
 
 Invariant: a speed-up is the median of ratios of runs of the same round on the same engine, with its
 interval; a side that drafted nothing has no acceptance.  Measures nothing.
@@ -126,7 +126,7 @@ def make_step_table(runs: Runs) -> ReportTable:
 
 
 def make_drafter_table(drafters: Drafters) -> ReportTable:
-    """What the labels stand for."""
+    """The configuration of each label."""
     columns = [Column("drafter", "drafter"), Column("config", "speculative_config")]
     rows = [[label, json.dumps(config.write())] for label, config in drafters.items()]
     return ReportTable("drafters", "Drafters", columns, rows)
