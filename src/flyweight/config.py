@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
 from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
-from flyweight.speculation import EXAMPLE, MOST_DRAFTS, SpeculationConfig, read_speculation
+from flyweight.speculation import SpeculationConfig, read_speculation
+from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 

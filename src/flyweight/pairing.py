@@ -11,7 +11,8 @@ from flyweight.describe import LoadListener, ModelDescription, describe, find, f
 from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import LEAST_SHARE, IdMap, Token, is_same, map_ids
 from flyweight.errors import CheckpointError, ConfigError
-from flyweight.speculation import METHODS, REVISION, SETTING, SpeculationConfig
+from flyweight.speculation import SpeculationConfig
+from flyweight.speculation_methods import METHODS, REVISION, SETTING
 from flyweight.validation.untrusted import spell
 
 

@@ -10,7 +10,8 @@ from flyweight.config import Limits, Settings
 from flyweight.draft.methods import DrafterParts, make_drafter
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.errors import ConfigError
-from flyweight.speculation import METHODS, MOST_DRAFTS, read_speculation
+from flyweight.speculation import read_speculation
+from flyweight.speculation_methods import METHODS, MOST_DRAFTS
 
 LIMITS = Limits(64, 2, 64, 16, 8)
 GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [  # given, what it means

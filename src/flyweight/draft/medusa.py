@@ -24,7 +24,8 @@ from flyweight.errors import CheckpointError, ConfigError
 from flyweight.ops.base import Ops
 from flyweight.ops.operands import Weights
 from flyweight.spec import ModelSpec
-from flyweight.speculation import SETTING, TREE, SpeculationConfig, read_shape
+from flyweight.speculation import SpeculationConfig, read_shape
+from flyweight.speculation_methods import SETTING, TREE
 from flyweight.validation.token_tree import TokenTree, list_parents
 from flyweight.wire import F32, I32, Batch, Tensor
 

@@ -1,4 +1,4 @@
-"""Makes the drafter of a method, which the method's row in `speculation.METHODS` names.
+"""Makes the drafter of a method, which the method's row in `speculation_methods.METHODS` names.
 
 Invariant: a drafter's module has `make_drafter(config, parts)`, and is imported when it is wanted.
 One that reads files also has `open_source(config, base)`, which is called before anything is
@@ -17,7 +17,8 @@ from flyweight.draft.vocabulary import IdMap
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.spec import ModelSpec, StoredSlots
-from flyweight.speculation import METHODS, SpeculationConfig
+from flyweight.speculation import SpeculationConfig
+from flyweight.speculation_methods import METHODS
 from flyweight.weights.checkpoint import Checkpoint
 
 

@@ -23,7 +23,8 @@ from flyweight.models.norms import make_norm
 from flyweight.models.predictor import PredictorPlan, plan_predictor
 from flyweight.ops.operands import KVLayer
 from flyweight.spec import Files, StoredSlots
-from flyweight.speculation import SETTING, SpeculationConfig
+from flyweight.speculation import SpeculationConfig
+from flyweight.speculation_methods import SETTING
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import list_slot_kinds, load_slots
 from flyweight.wire import F32, Batch, Tensor

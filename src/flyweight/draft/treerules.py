@@ -17,7 +17,8 @@ from flyweight.draft.drafter import Draft
 from flyweight.draft.model import DraftRow
 from flyweight.draft.tree import ROOT
 from flyweight.errors import ConfigError
-from flyweight.speculation import SETTING, TREE, WIDTH, SpeculationConfig, read_shape
+from flyweight.speculation import SpeculationConfig, read_shape
+from flyweight.speculation_methods import SETTING, TREE, WIDTH
 from flyweight.validation.token_tree import TokenTree
 from flyweight.wire import F32, I32
 
