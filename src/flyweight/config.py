@@ -19,6 +19,7 @@ from flyweight.speculation import SpeculationConfig, read_speculation
 from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
+from flyweight.validation.untrusted import spell
 
 KEPT = "20GiB"  # of packed weights, all models together
 LEAST_MODEL_LEN = 512  # a shorter context is only chosen when requested
@@ -317,9 +318,9 @@ class Settings:
             )
         if self.speculative_config and not self.kv_cache:
             raise ConfigError(
-                "is not supported with kv_cache = False",
+                f"= {spell(self.speculative_config)} is not supported with kv_cache = False",
                 "speculative_config",
-                value=self.speculative_config,
+                code="bad_value",
                 hint="leave one of them out",
             )
         if self.blocks and self.kv_cache_memory_bytes:

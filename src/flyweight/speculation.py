@@ -54,11 +54,17 @@ class SpeculationConfig:
         same = "have the same distribution" if self.verifier == "rejection" else "are the same"
         return f"{fewer}answers {same} with and without"
 
+    @property
+    def depth(self) -> str:
+        """The most draft tokens of a step, in words."""
+        tokens = self.num_speculative_tokens
+        return f"{tokens} token{'s' * (tokens > 1)} a step"
+
     def describe(self) -> str:
         """In few words."""
         own = "".join(f", {name} = {spell(value)}" for name, value in self._given())
         most = "up to " if self.adaptive else ""
-        return f"{self.method}, {most}{self.num_speculative_tokens} tokens a step{own}"
+        return f"{self.method}, {most}{self.depth}{own}"
 
     def write(self) -> dict[str, Any]:
         """The mapping that it is read from."""
@@ -95,12 +101,17 @@ def read_shape(config: SpeculationConfig) -> TokenTree:
 def read_speculation(given: object) -> SpeculationConfig | None:
     """The configuration that a mapping, or the JSON text of an object, describes; None for an empty
     text.  A key that is null is as good as not given.  Raises `ConfigError`, which for broken JSON
-    points at the character.
+    points at the character, and spells values as JSON does.
     """
     if given == "":
         return None
-    if isinstance(given, str):
-        given = _parse_text(given)
+    try:
+        return _read_object(_parse_text(given) if isinstance(given, str) else given)
+    except ConfigError as error:
+        raise _spell_value(error) from None
+
+
+def _read_object(given: object) -> SpeculationConfig:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigError(
             "is not valid", SETTING, value=given, allowed=f"an object such as {EXAMPLE}"
@@ -125,6 +136,17 @@ def read_speculation(given: object) -> SpeculationConfig | None:
     check_choice(f"{SETTING}.verifier", verifier, VERIFIERS)
     options = _read_options(found, method)
     return SpeculationConfig(method.name, int(tokens), options, adaptive, verifier)
+
+
+def _spell_value(error: ConfigError) -> ConfigError:
+    """The same error, whose value is written as in JSON."""
+    if error.value is ... or isinstance(error.value, str):
+        return error
+    gap = "" if error.problem.startswith((":", ",", ";")) else " "
+    return ConfigError(
+        f"= {spell(error.value)}{gap}{error.problem}",
+        error.path, code=error.code, allowed=error.allowed, hint=error.hint,
+    )  # fmt: skip
 
 
 def _parse_text(text: str) -> dict[str, Any]:
@@ -192,12 +214,13 @@ def _read_options(given: Mapping[str, Any], method: SpeculationMethod) -> dict[s
             )
     options: dict[str, Any] = {}
     for name, key in own.items():
-        value = given.get(name, key.default)
-        if value is not None:
-            key.check(value)
-            options[name] = value
+        if name in given:
+            key.check(given[name])
+            options[name] = given[name]
+        elif key.default is not None:
+            options[name] = key.default
     method.settle(options)
     for name in own:
         if name not in options:
-            raise ConfigError("is missing", f"{SETTING}.{name}", allowed=own[name].help)
+            raise ConfigError("is missing", f"{SETTING}.{name}", allowed=own[name].allowed)
     return options

@@ -7,6 +7,7 @@ Standard library only.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from flyweight.errors import ConfigError
@@ -21,7 +22,8 @@ EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 @dataclass(frozen=True, slots=True)
 class SpeculationKey:
     """A key of a method: a whole number if `low` is whole, else a number, from `low` to `high`;
-    text where there is no `low`.  Without a `default` it must be given.
+    text where there is no `low`, of which `allowed` says what it may be.  Without a `default` it
+    must be given.
     """
 
     name: str
@@ -29,18 +31,19 @@ class SpeculationKey:
     low: float | None = None
     high: float = 0
     default: int | float | str | None = None
+    allowed: str = "text"
 
     def check(self, value: Any) -> None:
         """Raises `ConfigError`."""
         path = f"{SETTING}.{self.name}"
         if self.low is None:
             if not isinstance(value, str) or not value:
-                raise ConfigError("is not valid", path, value=value, allowed="text")
+                raise ConfigError("is not valid", path, value=value, allowed=self.allowed)
         elif isinstance(self.low, int):
             whole(path, value, self.low, int(self.high))
         else:
             allowed = f"{self.low:g} to {self.high:g}"
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
                 raise ConfigError("is not valid", path, value=value, allowed=allowed)
             if not self.low <= value <= self.high:
                 near = self.high if value > self.high else self.low
@@ -52,8 +55,8 @@ class SpeculationKey:
 class SpeculationMethod:
     """A method: `module` has its `make_drafter(config, parts)`, "" where it is not built yet.
     `tokens` is the default of num_speculative_tokens (0: it must be given); `settle` fills in
-    defaults that depend on other keys, and checks keys against each other.  The key `model` of one
-    with a `second` model names it.  One that `draws` says how likely each of its tokens was.
+    defaults that depend on other keys, and checks keys that depend on each other.  The key `model`
+    of one with a `second` model names it.  One that `draws` says how likely each of its tokens was.
     """
 
     name: str
@@ -75,31 +78,27 @@ def _settle_ngram(options: dict[str, Any]) -> None:
     whole(f"{SETTING}.{name}", options[name], 1, options["prompt_lookup_max"])
 
 
-def _settle_revision(options: dict[str, Any]) -> None:
-    """Without one a draft model is the newest of its name."""
-    options.setdefault(REVISION, "")
-
-
-def _settle_tree(options: dict[str, Any]) -> None:
-    """Without a tree drafts are chains."""
-    if options.setdefault(TREE, ""):
+def _check_tree(options: dict[str, Any]) -> None:
+    if options[TREE]:
         read_token_tree(options[TREE], f"{SETTING}.{TREE}", MOST_DRAFTS)
 
 
-def _settle_grown_tree(options: dict[str, Any]) -> None:
+def _check_grown_tree(options: dict[str, Any]) -> None:
     """A tree has one shape, or grows."""
-    if options.get(TREE) and WIDTH in options:
+    if options[TREE] and options[WIDTH]:
         hint = f"nearest valid: {WIDTH} or {TREE} alone"
         raise ConfigError(f"does not go with {TREE}", f"{SETTING}.{WIDTH}", hint=hint)
-    _settle_tree(options)
-    options.setdefault(WIDTH, "")
+    _check_tree(options)
 
 
 NGRAM_KEYS = (
     SpeculationKey("prompt_lookup_max", "Longest match, in tokens.", 1, 1024),
     SpeculationKey("prompt_lookup_min", "Shortest match, in tokens.", 1, 1024),
 )
-HEAD_KEYS = (SpeculationKey("model", "Folder of heads trained for the model."),)
+REVISION = "revision"
+REVISION_KEY = SpeculationKey(
+    REVISION, "Branch, tag or commit of the `model`, where that is a name on the Hub.", default=""
+)
 SUFFIX_KEYS = (
     SpeculationKey("suffix_decoding_max_tree_depth", "Longest match, in tokens.", 2, 256, 24),
     SpeculationKey(
@@ -108,18 +107,20 @@ SUFFIX_KEYS = (
     ),
     SpeculationKey(
         "suffix_decoding_max_spec_factor", "Most draft tokens for each token of the match.",
-        0.0, 64.0, 1.0,
+        0.01, 64.0, 1.0,
     ),
     SpeculationKey(
         "suffix_decoding_min_token_prob", "Least estimated probability of a draft's last token.",
         0.0, 1.0, 0.1,
     ),
 )  # fmt: skip
-REVISION = "revision"
 DRAFT_MODEL_KEYS = (
-    SpeculationKey("model", "The draft model: stories-draft, a file, a folder, a name on the Hub."),
-    SpeculationKey(REVISION, "Branch, tag or commit of a draft model on the Hub."),
-)
+    SpeculationKey(
+        "model", "The draft model.",
+        allowed="stories-draft, a .gguf file, a folder or a name on the Hub",
+    ),
+    REVISION_KEY,
+)  # fmt: skip
 CASCADE_KEYS = (
     *DRAFT_MODEL_KEYS,
     SpeculationKey(
@@ -128,13 +129,25 @@ CASCADE_KEYS = (
     ),
 )  # fmt: skip
 TREE = "speculative_token_tree"
-TREE_KEY = SpeculationKey(TREE, "Paths of a tree of draft tokens.")
+TREE_KEY = SpeculationKey(TREE, "Paths of a tree of draft tokens.", default="")
 WIDTH = "tree_width"
 GROWN_TREE_KEYS = (
     TREE_KEY,
-    SpeculationKey(WIDTH, "Likeliest paths of each level of a tree that go on; 1: a chain.", 1, 16),
+    SpeculationKey(
+        WIDTH, "Likeliest paths of each level of a tree that go on; 1: a chain.", 1, 16, ""
+    ),
 )
-EAGLE_KEYS = (*HEAD_KEYS, *GROWN_TREE_KEYS)
+BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle"}
+
+
+def _list_head_keys(method: str) -> tuple[SpeculationKey, ...]:
+    """The keys that say where the heads of a method are."""
+    inside = [name for name, of in BUNDLED_HEADS.items() if of == method]
+    allowed = ", ".join([*inside, "a folder of heads or a name on the Hub"])
+    help = "Heads trained for the model."
+    return SpeculationKey("model", help, allowed=allowed), REVISION_KEY
+
+
 # A method is one row.
 METHODS: Mapping[str, SpeculationMethod] = {
     one.name: one
@@ -149,33 +162,34 @@ METHODS: Mapping[str, SpeculationMethod] = {
         ),
         SpeculationMethod(
             "draft_model", "a small model drafts for a large one", DRAFT_MODEL_KEYS,
-            "flyweight.draft.second", settle=_settle_revision, second=True, draws=True,
+            "flyweight.draft.second", second=True, draws=True,
         ),
         SpeculationMethod(
-            "medusa", "heads that predict several tokens at once", (*HEAD_KEYS, TREE_KEY),
-            "flyweight.draft.medusa", settle=_settle_tree,
+            "medusa", "heads that predict several tokens at once",
+            (*_list_head_keys("medusa"), TREE_KEY), "flyweight.draft.medusa", settle=_check_tree,
         ),
         SpeculationMethod(
-            "eagle", "a layer that predicts from the model's hidden states", EAGLE_KEYS,
-            "flyweight.draft.eagle", settle=_settle_grown_tree, draws=True,
+            "eagle", "a layer that predicts from the model's hidden states",
+            (*_list_head_keys("eagle"), *GROWN_TREE_KEYS), "flyweight.draft.eagle",
+            settle=_check_grown_tree, draws=True,
         ),
         SpeculationMethod(
-            "eagle3", "the same, from the hidden states of several layers", EAGLE_KEYS,
-            "flyweight.draft.eagle3", settle=_settle_grown_tree, draws=True,
+            "eagle3", "the same, from the hidden states of several layers",
+            (*_list_head_keys("eagle3"), *GROWN_TREE_KEYS), "flyweight.draft.eagle3",
+            settle=_check_grown_tree, draws=True,
         ),
         SpeculationMethod(
             "mtp", "the prediction layer that the model's own files carry", GROWN_TREE_KEYS,
-            "flyweight.draft.mtp", 1, _settle_grown_tree, draws=True,
+            "flyweight.draft.mtp", 1, _check_grown_tree, draws=True,
         ),
         SpeculationMethod("mlp_speculator", "an MLP that predicts from hidden states"),
         SpeculationMethod(
             "cascade", "a small model writes while it is sure, and a large one refines",
-            CASCADE_KEYS, "flyweight.draft.cascade", 16, _settle_revision, second=True, draws=True,
+            CASCADE_KEYS, "flyweight.draft.cascade", tokens=16, second=True, draws=True,
         ),
     )
 }  # fmt: skip
 ALIASES = {"deepseek_mtp": "mtp"}  # vLLM's other names
-BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle"}
 COMMON = ("method", "num_speculative_tokens", "adaptive", "verifier")
 VERIFIERS = ("coupled", "rejection")
 PARALLEL = "draft_tensor_parallel_size"

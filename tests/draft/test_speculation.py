@@ -90,7 +90,7 @@ REFUSED: list[tuple[object, str]] = [
     ("{method: ngram}", "at character 2, '{ >>> method: ngram}'"),
     ('{"method": "ngram"', "at character 19, the end of"),
     ("ngram", 'allowed: an object such as {"method": "ngram", "num_speculative_tokens": 4}'),
-    ("[1]", "a JSON object was expected, found list"),
+    ("[1]", "a JSON object was expected, found an array"),
     ('{"method": "ngram", "method": "ngram"}', "the key 'method' appears twice"),
     ("[" * 100_000, "speculative_config: JSON nested too deeply"),
     ('{"num_speculative_tokens": ' + "9" * 5000 + "}", "speculative_config: not valid JSON"),
@@ -123,7 +123,7 @@ REFUSED: list[tuple[object, str]] = [
     ),
     (
         {"model": "a", "num_speculative_tokens": 3, "enforce_eager": True},
-        "speculative_config.enforce_eager = True does not apply to draft_model: it is the engine's",
+        "speculative_config.enforce_eager = true does not apply to draft_model: it is the engine's",
     ),
     (
         {"method": "mtp", "model": "a"},
@@ -134,7 +134,34 @@ REFUSED: list[tuple[object, str]] = [
         {"method": "cascade", "model": "a", "cascade_min_token_prob": 1.5},
         "cascade_min_token_prob = 1.5 is out of range; allowed: 0 to 1; nearest valid: 1",
     ),
-    ({"method": "cascade"}, "speculative_config.model is missing"),
+    (
+        {"method": "cascade"},
+        "speculative_config.model is missing; allowed: stories-draft, a .gguf file, a folder or a "
+        "name on the Hub",
+    ),
+    (
+        {"method": "medusa", "num_speculative_tokens": 2},
+        "model is missing; allowed: stories-medusa, a folder of heads or a name on the Hub",
+    ),
+    (
+        {"method": "eagle3", "num_speculative_tokens": 2, "model": 7},
+        "model = 7 is not valid; allowed: a folder of heads or a name on the Hub",
+    ),
+    ("null", "a JSON object was expected, found null"),
+    ("[null]", "a JSON object was expected, found an array"),
+    ([None, True], "speculative_config = [null, true] is not valid; allowed: an object"),
+    ('{"num_speculative_tokens": true}', "num_speculative_tokens = true is not valid"),
+    ('{"num_speculative_tokens": NaN}', "num_speculative_tokens = NaN is not valid"),
+    ('{"method": {"a": [null, false]}}', 'method = {"a": [null, false]} is not valid'),
+    ('{"method": "suffix", "suffix_decoding_min_token_prob": NaN}', "= NaN is not valid"),
+    (
+        '{"method": "suffix", "suffix_decoding_min_token_prob": Infinity}',
+        "min_token_prob = Infinity is out of range; allowed: 0 to 1; nearest valid: 1",
+    ),
+    (
+        {"method": "suffix", "suffix_decoding_max_spec_factor": 0},
+        "max_spec_factor = 0 is out of range; allowed: 0.01 to 64; nearest valid: 0.01",
+    ),
 ]
 
 
@@ -176,7 +203,7 @@ def test_the_keywords_of_prompt_lookup_are_short_for_it() -> None:
     assert choose_engine({"draft_tokens": 0}).settings.draft_tokens == 0
     for given, says in [
         ({"draft_tokens": 65}, "num_speculative_tokens = 65 is out of range"),
-        ({"draft_tokens": False}, "num_speculative_tokens = False is not valid"),
+        ({"draft_tokens": False}, "num_speculative_tokens = false is not valid"),
         ({"prompt_lookup_max": 3}, "prompt_lookup_max has no effect without draft_tokens"),
         ({"draft_tokens": 2, "speculative_config": {}}, "exclude each other"),
     ]:
@@ -191,5 +218,7 @@ def test_drafts_are_limited_where_they_do_not_pay_unless_that_is_switched_off() 
     fixed = read_speculation({**given, "adaptive": False})
     assert fixed is not None and read_speculation(fixed.write()) == fixed != found
     assert ("up to 3" in found.describe(), "up to 3" in fixed.describe()) == (True, False)
+    one = read_speculation({**given, "num_speculative_tokens": 1})
+    assert one is not None and "up to 1 token a step" in one.describe()
     with pytest.raises(ConfigError, match=r"adaptive = 1 is not valid; allowed: true or false"):
         read_speculation({**given, "adaptive": 1})

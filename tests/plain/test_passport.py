@@ -53,7 +53,7 @@ def test_what_a_later_version_adds_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"[]", "x: a JSON object was expected, found list"),
+        (b"[]", "x: a JSON object was expected, found an array"),
         (b"{", "x: not valid JSON"),
         (b"\xff{}", "x: not valid JSON"),
         (b'{"a":' * 3000 + b"1" + b"}" * 3000, "x: JSON nested too deeply"),

@@ -108,7 +108,7 @@ def test_metadata_that_is_no_text(tmp_path: Path, model: Path) -> None:
     raw += b"\0" * (-len(raw) % 32) + gguf.file.copy(gguf.data, gguf.file.size - gguf.data, "data")
     model.write_bytes(raw)
     found = describe(model)
-    assert "a JSON object was expected, found int" in found.quality.problem
+    assert "a JSON object was expected, found a number" in found.quality.problem
     assert stamp(model) == find_quality(model).passport
 
 

@@ -74,10 +74,10 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row("kv_cache", "on" if settings.kv_cache else "off", "K and V of computed tokens")
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
               "prompts with equal beginnings share K/V blocks")  # fmt: skip
-    drafts, most = settings.speculation, settings.draft_tokens
+    drafts = settings.speculation
     active, promise = "off", "answers are the same with and without"
     if drafts:
-        active, promise = f"{drafts.method}, {most} tokens a step", drafts.promise
+        active, promise = f"{drafts.method}, {drafts.depth}", drafts.promise
     if loaded.engine.metrics.drafting_ended:
         active, promise = "ended", "a failure ended drafting for all requests; the log names it"
     yield row("speculative_config", active, promise)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flyweight.errors import CheckpointError, nearest
-from flyweight.validation.untrusted import shown
+from flyweight.validation.untrusted import spell
 
 ACTS = {
     "silu": "silu",
@@ -31,7 +31,7 @@ def read_real(config: Config, key: str, default: float) -> float:
     value = default if value is None else value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value < LARGEST:
-        raise CheckpointError(f"config: {key} = {shown(value)}; it must be a number above 0")
+        raise CheckpointError(f"config: {key} = {spell(value)}; it must be a number above 0")
     return float(value)
 
 
@@ -42,7 +42,7 @@ def read_integer(
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        found = "is missing" if value is None else f"= {shown(value)}"
+        found = "is missing" if value is None else f"= {spell(value)}"
         raise CheckpointError(
             f"config: {key} {found}; it must be a whole number from {least} to {most}"
         )
@@ -55,7 +55,7 @@ def read_choice(config: Config, key: str, allowed: Mapping[str, str], default: s
     word = default if value is None else str(value)
     if word not in allowed:
         raise CheckpointError(
-            f"config: {key} = {shown(word)} is not supported; known: {', '.join(allowed)}"
+            f"config: {key} = {spell(word)} is not supported; known: {', '.join(allowed)}"
             f"{nearest(word[:80], allowed)}"
         )
     return allowed[word]
@@ -71,7 +71,7 @@ def read_flag(config: Config, key: str, default: bool = False) -> bool:
     value = config.get(key)
     value = default if value is None else value
     if value not in (True, False):
-        raise CheckpointError(f"config: {key} = {shown(value)}; allowed: true, false")
+        raise CheckpointError(f"config: {key} = {spell(value)}; allowed: true, false")
     return bool(value)
 
 
@@ -81,7 +81,7 @@ def refuse(config: Config, key: str, *usual: object) -> None:
     if value is not None and value not in usual:
         allowed = ", ".join(str(u).lower() for u in usual)
         raise CheckpointError(
-            f"config: {key} = {shown(value)} is not supported; allowed: {allowed}"
+            f"config: {key} = {spell(value)} is not supported; allowed: {allowed}"
         )
 
 
@@ -89,7 +89,7 @@ def find_text_config(config: Config) -> Config:
     """The text model's part of a config for text and images, or the config itself."""
     text = config.get("text_config", config)
     if not isinstance(text, dict):
-        raise CheckpointError(f"config: text_config = {shown(text)} is not an object")
+        raise CheckpointError(f"config: text_config = {spell(text)} is not an object")
     return text
 
 
@@ -97,7 +97,7 @@ def read_layer_switches(config: Config, key: str, usual: list[bool]) -> list[boo
     """True or false for every layer: a list of 1 and 0; where it is empty or missing, `usual`."""
     value = config.get(key) or usual
     if not isinstance(value, list) or len(value) != len(usual):
-        raise CheckpointError(f"config: {key} = {shown(value)}; a list of {len(usual)} is needed")
+        raise CheckpointError(f"config: {key} = {spell(value)}; a list of {len(usual)} is needed")
     return [bool(entry) for entry in value]
 
 
@@ -107,7 +107,7 @@ def read_layer_choices(config: Config, key: str, usual: list[str]) -> list[str]:
     words = usual if value is None else value
     allowed = ("full_attention", "sliding_attention")
     if not isinstance(words, list) or not all(word in allowed for word in words):
-        raise CheckpointError(f"config: {key} = {shown(words)}; allowed: {' or '.join(allowed)}")
+        raise CheckpointError(f"config: {key} = {spell(words)}; allowed: {' or '.join(allowed)}")
     if len(words) != len(usual):
         raise CheckpointError(f"config: {key} has {len(words)} entries for {len(usual)} layers")
     return words

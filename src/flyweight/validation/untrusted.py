@@ -59,8 +59,16 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:  # bad UTF-8, bad JSON, or an integer of thousands of digits
         raise CheckpointError(f"{where}: not valid JSON: {one_line(str(error))}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{where}: a JSON object was expected, found {type(value).__name__}")
+        raise CheckpointError(f"{where}: a JSON object was expected, found {_name_kind(value)}")
     return value
+
+
+def _name_kind(value: object) -> str:
+    """What JSON calls a value that is no object."""
+    if value is None or isinstance(value, bool):
+        return spell(value)
+    kinds = {list: "an array", str: "a string"}
+    return kinds.get(type(value), "a number")
 
 
 def read_token_id(metadata: Mapping[str, object], key: str, where: str = "") -> int | None:
@@ -82,10 +90,19 @@ def shown(value: object, most: int = 80) -> str:
     return brief(value, most)
 
 
-def spell(value: object) -> str:
-    """A value of JSON as an error may show it: as `shown`, but true, false and null."""
-    words = {True: "true", False: "false", None: "null"}
-    return words[value] if value is None or isinstance(value, bool) else shown(value)
+def spell(value: object, most: int = 80) -> str:
+    """A value of JSON as an error may show it: as JSON writes it, cut, but texts as `shown`."""
+    if isinstance(value, str):
+        return shown(value, most)
+    text = ""
+    try:
+        for part in json.JSONEncoder(ensure_ascii=False, default=repr).iterencode(value):
+            text += part
+            if len(text) > most:  # the rest may be long
+                break
+    except (TypeError, ValueError, RecursionError):  # no JSON: keys of another type, a cycle
+        return shown(value, most)
+    return printable(text[:most]) + "..." * (len(text) > most)
 
 
 def one_line(text: str, most: int = 200) -> str:
