@@ -101,7 +101,8 @@ def build(
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
     drafts = _open_drafts(settings, found)
-    needs = needs.add_heads(drafts.kinds, drafts.stored, ops) if drafts else needs
+    if drafts:
+        needs = needs.add_heads(drafts.kinds, drafts.stored, ops, drafts.name)
     second = find_draft(settings, found, tell)
     if second is not None:
         own = second.found

@@ -10,8 +10,9 @@ from flyweight.describe import LoadListener, count_allowed_bytes
 from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
+from flyweight.plan.fitting import plan_memory
 from flyweight.plan.machine import Machine, measure_anonymous
-from flyweight.plan.memory import MemoryPlan, Needs, Sizing, count_server_bytes, plan_memory
+from flyweight.plan.memory import MemoryPlan, Needs, Sizing, count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
@@ -58,15 +59,15 @@ def make_memory_plan(
 
 
 def find_context(needs: Needs) -> int:
-    """The longest context of a model, within the positions that its draft model has learned."""
+    """The longest context of a model, within the positions that what drafts has learned."""
     draft = needs.draft
     most = draft.spec.positions if draft is not None else 0
     return min(needs.spec.context, most) if most else needs.spec.context
 
 
 def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int:
-    """K/V blocks, of both models where there is a draft model, for kv_cache_memory_bytes; 0 where
-    they have no limit of their own.
+    """K/V blocks, of the model and of what drafts for it, for kv_cache_memory_bytes; 0 where they
+    have no limit of their own.
     """
     if not settings.kv_cache_memory_bytes:
         return 0

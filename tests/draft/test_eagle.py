@@ -237,7 +237,8 @@ def test_unused_matrices_are_in_no_plan(model: Decoder, tmp_path: Path, folder: 
 def test_the_plan_counts_what_is_stored(model: Decoder, folder: Path, dtype: str) -> None:
     """Its K/V is of the backend's own type, whatever the model's is."""
     ops, source = CpuOps(1, None, "f32"), open_folder(folder, model)
-    needs = Needs.of(model.spec, source.kinds, ops).add_heads(source.kinds, source.stored, ops)
+    own = source.kinds, source.stored, ops, source.name
+    needs = Needs.of(model.spec, source.kinds, ops).add_heads(*own)
     sizing = Sizing(96, 4, 48, 16, dtype, blocks=8)
     plan = make_smallest_plan(needs, sizing, (0, 1 << 40))
     layers = allocate_kv(source.spec, ops, replace(ROOMY, block_size=16, blocks=8), ops.kv_dtype)

@@ -231,7 +231,8 @@ def test_the_plan_counts_what_is_stored(loaded: Any, dtype: str) -> None:
         CpuOps(1, None, "f32"),
         open_layer(model, checkpoint),
     )
-    needs = Needs.of(model.spec, source.kinds, ops).add_heads(source.kinds, source.stored, ops)
+    own = source.kinds, source.stored, ops, source.name
+    needs = Needs.of(model.spec, source.kinds, ops).add_heads(*own)
     sizing = Sizing(96, 4, 48, 16, dtype, blocks=8)
     plan = make_smallest_plan(needs, sizing, (0, 1 << 40))
     limits = replace(ROOMY, block_size=16, blocks=8)

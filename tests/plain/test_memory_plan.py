@@ -16,6 +16,7 @@ from flyweight.kv.memory import allocate_kv
 from flyweight.models.registry import find_family
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
+from flyweight.plan.fitting import plan_memory
 from flyweight.plan.memory import (
     MIB,
     Needs,
@@ -23,11 +24,10 @@ from flyweight.plan.memory import (
     count_block_bytes,
     format_size,
     make_smallest_plan,
-    plan_memory,
     summarize,
 )
 from flyweight.plan.step import attend_bytes, sample_bytes
-from flyweight.spec import Files
+from flyweight.spec import Files, StoredSlots
 
 CONFIG = {
     "model_type": "qwen3",
@@ -210,18 +210,87 @@ def test_a_draft_model_is_counted_with_its_share_of_each_block() -> None:
     assert PAIR.add({"more": [((256, 256), "f32")]}, CpuOps(1)).draft is PAIR.draft
 
 
-def test_a_draft_model_that_does_not_fit_is_refused_with_what_does() -> None:
+def add_up(said: str) -> float:
+    """MiB of all parts that a refusal lists, before what is suggested."""
+    listed = said.split("; nearest")[0].split(": ", 1)[1]
+    listed = re.sub(r"(this model needs|and the model|together) [\d.]+ [GM]iB", "", listed)
+    sizes = re.findall(r"([\d.]+) ([GM])iB", listed)
+    return sum(float(size) * (1024 if unit == "G" else 1) for size, unit in sizes)
+
+
+HEADS = {f"head {i}": [((1024, 1024), "f16")] for i in range(40)}
+DRAFTING: dict[str, tuple[Needs, int]] = {  # with its own bytes beyond the model's
+    "draft model": (PAIR, plan_memory(PAIR, SIZING, (HELD, 64 << 30), 512).draft),
+    "EAGLE layer": (
+        NEEDS.add_heads(SMALL_KINDS, StoredSlots(SMALL, 4096), CpuOps(1), "EAGLE layer"),
+        plan_memory(PAIR, SIZING, (HELD, 64 << 30), 512).draft,
+    ),
+    "Medusa heads": (
+        NEEDS.add_heads(HEADS, None, CpuOps(1), "Medusa heads"),
+        Needs.of(SPEC, HEADS, CpuOps(1)).weights,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_a_drafter_that_does_not_fit_is_refused_with_what_does(name: str) -> None:
+    needs, own = DRAFTING[name]
     sizing = replace(SIZING, max_num_seqs=1)
     room = make_smallest_plan(NEEDS, sizing, (HELD, 64 << 30)).need + 16 * MIB
-    with pytest.raises(ConfigError, match="too small for the draft model: it needs") as refused:
-        plan_memory(PAIR, sizing, (HELD, room), 4096)
+    with pytest.raises(ConfigError, match=f"too small for the {name}: (it|they) need") as refused:
+        plan_memory(needs, sizing, (HELD, room), 4096)
     said = str(refused.value)
     assert said.endswith("or no speculative_config") and "\n" not in said
+    assert f"{format_size(own)} weights" in said and ("draft model" in said) == (needs is PAIR)
+    need = make_smallest_plan(needs, sizing, (HELD, room)).need
+    assert f"together {format_size(need)};" in said
+    assert abs(add_up(said) * MIB - need) < MIB
     way = re.search(r"memory_limit = (\d+)MiB", said)
     assert way is not None
-    plan_memory(PAIR, sizing, (HELD, int(way[1]) * MIB), 4096)
-    with pytest.raises(ConfigError, match="too small: this model needs"):
-        plan_memory(PAIR, sizing, (HELD, 300 * MIB), 4096)
+    plan_memory(needs, sizing, (HELD, int(way[1]) * MIB), 4096)
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_where_the_model_does_not_fit_either_the_drafter_is_a_part(name: str) -> None:
+    needs, own = DRAFTING[name]
+    sizing = replace(SIZING, max_num_seqs=1)
+    with pytest.raises(ConfigError, match="too small: this model needs") as refused:
+        plan_memory(needs, sizing, (HELD, 300 * MIB), 4096)
+    said = str(refused.value)
+    assert f"{format_size(own)} weights of the {name}" in said
+    assert ("K/V of the" in said) == (needs.draft is not None)
+    need = make_smallest_plan(needs, sizing, (HELD, 300 * MIB)).need
+    assert f"needs {format_size(need)} " in said and abs(add_up(said) * MIB - need) < MIB
+    way = re.search(r"memory_limit = (\d+)MiB, no speculative_config", said)
+    assert way is not None
+    plan_memory(NEEDS, sizing, (HELD, int(way[1]) * MIB), 4096)
+
+
+def test_a_suggested_draft_model_fits() -> None:
+    sizing, most = replace(SIZING, max_num_seqs=1), (HELD, 64 << 30)
+    assert PAIR.draft is not None
+    large = replace(PAIR, draft=replace(PAIR.draft, weights=600 * MIB))
+    room = make_smallest_plan(NEEDS, sizing, most).need + 300 * MIB
+    with pytest.raises(ConfigError) as refused:
+        plan_memory(large, sizing, (HELD, room), 4096)
+    way = re.search(r"a draft model of at most ([\d.]+) MiB, K/V included", str(refused.value))
+    assert way is not None and 290 < float(way[1]) < 300
+    found = make_smallest_plan(PAIR, sizing, most)
+    others = found.draft - PAIR.draft.weights + found.draft_kv
+    for size, fits in ((float(way[1]) - 1, True), (float(way[1]) + 5, False)):
+        own = replace(PAIR.draft, weights=int(size * MIB) - others)
+        plan = make_smallest_plan(replace(PAIR, draft=own), sizing, (HELD, room))
+        assert (plan.need <= room) == fits
+
+
+def test_fewer_draft_tokens_are_suggested_where_their_probabilities_are_kept() -> None:
+    sizing = replace(SIZING, draft_tokens=32, draft_probs=True)
+    room = make_smallest_plan(PAIR, replace(sizing, draft_tokens=9), (HELD, 64 << 30)).need
+    bounds = HELD, room + 5 * MIB
+    with pytest.raises(ConfigError) as refused:
+        plan_memory(PAIR, sizing, bounds, 4096)
+    assert "num_speculative_tokens = 9 or " in str(refused.value)
+    plan_memory(PAIR, replace(sizing, draft_tokens=9), bounds, 4096)
 
 
 @settings(deadline=None)

@@ -76,6 +76,10 @@ class Eagle3Source:
     scratch: int = 0
 
     @property
+    def name(self) -> str:
+        return "EAGLE-3 layer"
+
+    @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
         names = [*name_all(list_matrices(self)), *list_vectors(self), EMBED]
         return self.folder.list_kinds(names)

@@ -44,6 +44,10 @@ class EagleSource:
     scratch: int = 0
 
     @property
+    def name(self) -> str:
+        return "EAGLE layer"
+
+    @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
         return self.folder.list_kinds([*name_all(list_matrices(self.spec)), NORM])
 

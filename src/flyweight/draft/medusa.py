@@ -142,7 +142,7 @@ class MedusaSource:
 
     folder: HeadFolder
     names: Sequence[MedusaNames]
-    stored = None
+    name, stored = "Medusa heads", None
 
     @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:

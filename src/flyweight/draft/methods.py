@@ -35,8 +35,10 @@ class DraftBase:
 
 
 class DraftSource(Protocol):
-    """What a method reads, opened and checked for its base."""
+    """What a method reads, opened and checked for its base.  `name` is what people call it."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def kinds(self) -> Mapping[str, Sequence[tuple[tuple[int, ...], str]]]:
         """Shape and kind of each matrix, for the memory plan."""

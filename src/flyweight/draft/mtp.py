@@ -43,6 +43,10 @@ class PredictorSource:
     scratch: int
 
     @property
+    def name(self) -> str:
+        return "prediction layer"
+
+    @property
     def stored(self) -> StoredSlots:
         return describe_slots(self.plan.spec, self.scratch)
 

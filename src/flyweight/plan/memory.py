@@ -1,16 +1,14 @@
-"""The memory promise: what a model will need, worked out before a tensor is read, and what fits
-under a limit.
+"""The memory promise: what a model will need, worked out before a tensor is read.
 
 Invariant: `need` counts everything the process will hold at its worst moment: what it holds already
 (interpreter, libraries, tokenizer), weights as packed, K/V, a step's arrays, logits, the loader's
 buffers; of a server, its other processes too.  It allocates nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from flyweight.errors import ConfigError
 from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
 from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
 
@@ -40,6 +38,7 @@ class Packer(Protocol):
     def kv_dtype(self) -> str: ...
 
 
+DRAFT_MODEL = "draft model"
 SlotKinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]
 
 
@@ -75,9 +74,9 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes, part by part.  `blocks` K/V blocks of `block` bytes; `limit` is what was allowed.  A
-    draft model's weights are `draft` bytes, and its K/V `draft_block` a block and `draft_scratch`
-    besides.
+    """Bytes, part by part.  `blocks` K/V blocks of `block` bytes; `limit` is what was allowed.  The
+    weights of the `drafter` are `draft` bytes, and its K/V `draft_block` a block and
+    `draft_scratch` besides.
     """
 
     base: int
@@ -92,6 +91,7 @@ class MemoryPlan:
     draft: int = 0
     draft_block: int = 0
     draft_scratch: int = 0
+    drafter: str = DRAFT_MODEL
 
     @property
     def kv(self) -> int:
@@ -127,6 +127,7 @@ class MemoryPlan:
         what = (
             "on the GPU, and the reserve" if self.sizing.on_gpu else "Python, libraries, tokenizer"
         )
+        own = make_possessive(self.drafter)
         rows = [
             (f"held already ({what})", self.base),
             ("weights", self.weights),
@@ -137,8 +138,8 @@ class MemoryPlan:
             ("logits and sampling", self.logits),
         ]
         more = [
-            ("draft model's weights", self.draft),
-            ("draft model's K/V, in the same blocks", self.draft_kv),
+            (f"{own} weights", self.draft),
+            (f"{own} K/V, in the same blocks", self.draft_kv),
             ("grammars: the vocabulary, those in use", self.sizing.grammars),
             ("API server, and processes that try schemas", self.sizing.server),
             ("more while loading", LOAD_BUFFER - self.running),
@@ -151,6 +152,8 @@ class Needs:
     """What a model needs of memory before any setting is known: `weights` bytes once packed, and
     what its `draft` model needs.  Apart from K/V, a slot takes `slot` bytes; `own_kv` is of the
     backend's type, whatever is set; no sequence holds its `scratch` blocks and `waiting` bytes.
+    `drafter` names what drafts: heads that store nothing are among the weights, and the model is
+    `plain` without them.
     """
 
     spec: ModelSpec
@@ -163,6 +166,13 @@ class Needs:
     own_kv: bool = False
     scratch: int = 0
     waiting: int = 0
+    drafter: str = DRAFT_MODEL
+    plain: "Needs | None" = None
+
+    @property
+    def undrafted(self) -> "Needs":
+        """What the model needs where nothing drafts."""
+        return replace(self.plain or self, draft=None)
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
@@ -173,13 +183,15 @@ class Needs:
         made = Needs.of(self.spec, {**self.kinds, **more}, ops)
         return replace(made, draft=self.draft)
 
-    def add_heads(self, kinds: SlotKinds, stored: StoredSlots | None, ops: Packer) -> "Needs":
+    def add_heads(
+        self, kinds: SlotKinds, stored: StoredSlots | None, ops: Packer, drafter: str
+    ) -> "Needs":
         """The same with a drafter's matrices, and what it stores."""
         if stored is None:
-            return self.add(kinds, ops)
+            return replace(self.add(kinds, ops), drafter=drafter, plain=self)
         own = Needs.of(stored.spec, kinds, ops)
         own = replace(own, slot=stored.nbytes, own_kv=True, scratch=stored.scratch)
-        return replace(self, draft=replace(own, waiting=stored.waiting))
+        return replace(self, draft=replace(own, waiting=stored.waiting), drafter=drafter)
 
     def count_block(self, block_size: int, kv_dtype: str) -> tuple[int, int]:
         """Bytes of one block, and of all those that no sequence holds."""
@@ -214,50 +226,28 @@ def count_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     return block_size * sum(KV_TYPES[kv_dtype].count_bytes(x.kv) for x in spec.layers)
 
 
-def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: int) -> MemoryPlan:
-    """The plan under `bounds` = (bytes held now, bytes allowed).
-
-    The context is shortened as little as it must be, down to `least` tokens; blocks are as many as
-    can be used and fit.  Raises `ConfigError` naming the nearest settings that fit.
-    """
-
-    def plan_for(length: int) -> MemoryPlan:
-        return make_smallest_plan(needs, replace(sizing, max_model_len=length), bounds)
-
-    length = _find_longest(plan_for, min(least, sizing.max_model_len), sizing.max_model_len)
-    if length is None:
-        raise ConfigError(
-            _explain_refusal(needs, plan_for(min(least, sizing.max_model_len)), bounds)
-        )
-    plan = plan_for(length)
-    if not sizing.blocks:
-        useful = sizing.max_num_seqs * _count_blocks(length, sizing.block_size)
-        spare = (plan.limit - plan.need) // plan.block_cost
-        plan = replace(plan, blocks=max(plan.blocks, min(useful, plan.blocks + spare)))
-    return plan
-
-
 def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> MemoryPlan:
     """The plan with K/V for one sequence of full length, whether it fits or not.  The two models
     never compute at the same time.
     """
-    draft = needs.draft
+    draft, heads = needs.draft, needs.weights - needs.undrafted.weights
     worst = [_count_working_bytes(one, sizing) for one in (needs, draft) if one is not None]
     kept = sizing.block_size, sizing.kv_dtype
     draft_block, draft_scratch = draft.count_block(*kept) if draft else (0, 0)
     return MemoryPlan(
         base=bounds[0],
-        weights=needs.weights,
+        weights=needs.weights - heads,
         rounding=count_rounding_bytes(needs),
         block=needs.count_block(*kept)[0],
-        blocks=sizing.blocks or _count_blocks(sizing.max_model_len, sizing.block_size),
+        blocks=sizing.blocks or count_blocks(sizing.max_model_len, sizing.block_size),
         step=max(step for step, _ in worst) + (draft.waiting if draft else 0),
         logits=max(logits for _, logits in worst) + _count_probs(needs.spec.vocab, sizing),
         limit=bounds[1],
         sizing=sizing,
-        draft=0 if draft is None else draft.weights + count_rounding_bytes(draft),
+        draft=heads + (draft.weights + count_rounding_bytes(draft) if draft else 0),
         draft_block=draft_block,
         draft_scratch=draft_scratch,
+        drafter=needs.drafter,
     )
 
 
@@ -298,12 +288,16 @@ def format_size(n: int) -> str:
     return f"{n / (1 << 30):.2f} GiB" if n >= 1 << 30 else f"{size:.1f} {unit}"
 
 
+def make_possessive(name: str) -> str:
+    return f"{name}'" if name.endswith("s") else f"{name}'s"
+
+
 def summarize(plan: MemoryPlan) -> str:
     """One line: what this run may take."""
     parts = {
         "weights": plan.weights,
         "K/V": plan.kv,
-        "draft model": plan.draft + plan.draft_kv,
+        plan.drafter: plan.draft + plan.draft_kv,
         "grammars": plan.sizing.grammars,
     }
     described = ", ".join(
@@ -315,85 +309,5 @@ def summarize(plan: MemoryPlan) -> str:
     )
 
 
-def _count_blocks(tokens: int, block_size: int) -> int:
+def count_blocks(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) + 1  # one to spare: copy-on-write needs a target
-
-
-def _find_longest(plan_for: Callable[[int], MemoryPlan], low: int, high: int) -> int | None:
-    """The longest context from low to high whose plan fits, by bisection: need grows with it."""
-    if plan_for(high).need <= plan_for(high).limit:
-        return high
-    if low > high or plan_for(low).need > plan_for(low).limit:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if plan_for(middle).need <= plan_for(middle).limit:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) -> str:
-    """One line: what is needed, what is allowed, and the nearest settings that fit."""
-    alone = make_smallest_plan(replace(needs, draft=None), plan.sizing, bounds)
-    if needs.draft is not None and alone.need <= alone.limit:
-        return _explain_large_draft(needs, plan, alone)
-    ways = [f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB"]
-    ways += _suggest_smaller(needs, plan.sizing, (bounds[0], bounds[1] - MARGIN))
-    sizing = plan.sizing
-    grammars = f"{format_size(sizing.grammars)} for grammars, " if sizing.grammars else ""
-    grammars += f"{format_size(sizing.server)} for the API server, " if sizing.server else ""
-    return (
-        f"memory_limit of {format_size(plan.limit)} is too small: "
-        f"this model needs {format_size(plan.need)} "
-        f"({format_size(plan.weights)} weights, "
-        f"{format_size(plan.kv)} K/V for {sizing.max_model_len} tokens, "
-        f"{format_size(plan.step + plan.logits)} to compute with, "
-        f"{grammars}{format_size(plan.base)} held already); "
-        f"nearest settings that fit: {' or '.join(ways)}"
-    )
-
-
-def _explain_large_draft(needs: Needs, plan: MemoryPlan, alone: MemoryPlan) -> str:
-    """One line, where the model fits and its draft model does not."""
-    assert needs.draft is not None
-    bounds = plan.base, plan.limit - MARGIN
-    left = needs.draft.weights - max(0, plan.need - bounds[1])
-    ways = [f"a draft model of at most {format_size(left)} of weights"] if left > 0 else []
-    ways.append(f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB")
-    ways += _suggest_smaller(needs, plan.sizing, bounds)
-    return (
-        f"memory_limit of {format_size(plan.limit)} is too small for the draft model: it needs "
-        f"{format_size(plan.draft)} weights and {format_size(plan.draft_kv)} K/V for "
-        f"{plan.sizing.max_model_len} tokens, and the model itself {format_size(alone.need)}; "
-        f"nearest settings that fit: {', '.join(ways)} or no speculative_config"
-    )
-
-
-def _suggest_smaller(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> list[str]:
-    """Smaller settings that fit: a shorter context, and shorter steps with as long a context as
-    they leave room for.
-    """
-    if sizing.blocks:
-        return []
-    found: list[tuple[int, str]] = []
-    tokens, seqs = sizing.max_num_batched_tokens, sizing.max_num_seqs
-    for step in (tokens, 64, 1):
-        narrow = replace(
-            sizing,
-            max_num_batched_tokens=min(step, tokens),
-            max_num_seqs=min(step, seqs) if step == tokens else 1,
-        )
-        length = _find_longest(
-            lambda n, s=narrow: make_smallest_plan(needs, replace(s, max_model_len=n), bounds),  # type: ignore[misc]
-            min(MIN_CONTEXT, sizing.max_model_len),
-            sizing.max_model_len,
-        )
-        if length is None or any(length <= known for known, _ in found):
-            continue
-        words = [f"max_model_len = {length}"]
-        if step != tokens:
-            words.append(f"max_num_batched_tokens = {step}, max_num_seqs = 1")
-        found.append((length, ", ".join(words)))
-    return [words for _, words in found]

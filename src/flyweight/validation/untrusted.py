@@ -67,8 +67,9 @@ def _name_kind(value: object) -> str:
     """What JSON calls a value that is no object."""
     if value is None or isinstance(value, bool):
         return spell(value)
-    kinds = {list: "an array", str: "a string"}
-    return kinds.get(type(value), "a number")
+    if isinstance(value, list):
+        return "an array"
+    return "a string" if isinstance(value, str) else "a number"
 
 
 def read_token_id(metadata: Mapping[str, object], key: str, where: str = "") -> int | None:
