@@ -46,7 +46,7 @@ from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
-from flyweight.pairing import DraftDescription, find_draft, judge_draft_length
+from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
 from flyweight.passport import Quality
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import MemoryPlan, SlotKinds
@@ -100,7 +100,7 @@ def build(
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
-    drafts = _open_drafts(settings, found)
+    drafts = _open_drafts(settings, found, tell)
     if drafts:
         needs = needs.add_heads(drafts.kinds, drafts.stored, ops, drafts.name)
     second = find_draft(settings, found, tell)
@@ -187,11 +187,13 @@ def _list_adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) ->
     return {f"adapter {i}": adapter_kinds(a, found.published) for i, a in enumerate(adapters)}
 
 
-def _open_drafts(settings: Settings, found: ModelDescription) -> DraftSource | None:
+def _open_drafts(
+    settings: Settings, found: ModelDescription, tell: LoadListener
+) -> DraftSource | None:
     """What drafts are made with, checked before anything is loaded."""
-    checkpoint = found.checkpoint
+    checkpoint, config = found.checkpoint, find_heads(settings, tell)
     base = DraftBase(found.spec, checkpoint.fingerprint, settings.block_size, checkpoint)
-    return None if settings.speculation is None else open_source(settings.speculation, base)
+    return None if config is None else open_source(config, base)
 
 
 def _load_draft(

@@ -1,4 +1,5 @@
-"""Finds the draft model of a `speculative_config`, and judges whether it can draft for the target.
+"""Finds the draft model or the heads of a `speculative_config`, and judges whether a draft model
+can draft for the target.
 
 Invariant: reads headers and vocabularies, no weights; what is refused is refused before any is
 read.
@@ -7,13 +8,23 @@ read.
 from dataclasses import dataclass, replace
 
 from flyweight.config import Settings
-from flyweight.describe import LoadListener, ModelDescription, describe, find, find_here
+from flyweight.describe import INSIDE, LoadListener, ModelDescription, describe, find, find_here
+from flyweight.draft.headfolder import NAMES, read_head_method
 from flyweight.draft.spelling import Speller
 from flyweight.draft.vocabulary import LEAST_SHARE, IdMap, Token, is_same, map_ids
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.speculation import SpeculationConfig
-from flyweight.speculation_methods import METHODS, REVISION, SETTING
+from flyweight.speculation_methods import (
+    BUNDLED_HEADS,
+    DRAFT_INSIDE,
+    METHODS,
+    REVISION,
+    SETTING,
+)
 from flyweight.validation.untrusted import spell
+from flyweight.weights.hub.cache import find_snapshot
+from flyweight.weights.hub.heads import fetch_heads
+from flyweight.weights.hub.names import parse_hub_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ def find_draft(
     if config is None or not METHODS[config.method].second:
         return None
     _check_revision(config)
+    _check_name(str(config.options["model"]))
     own = replace(
         settings,
         model=str(config.options["model"]),
@@ -50,6 +62,7 @@ def find_draft(
     try:
         found = describe(find(own, tell))
     except CheckpointError as error:
+        _refuse_heads(own)
         raise CheckpointError(f"{SETTING}.model: {error}") from None
     ours, theirs = list_tokens(target), list_tokens(found)
     if is_same(ours, theirs) and len(theirs) >= len(ours):
@@ -69,10 +82,62 @@ def find_draft(
     return DraftDescription(found, spellers=spellers)
 
 
+def find_heads(settings: Settings, tell: LoadListener) -> SpeculationConfig | None:
+    """The configuration of drafts, with the folder of heads in place of a name on the Hub.  Raises
+    `ConfigError` or `CheckpointError`.
+    """
+    config = settings.speculation
+    if config is None or METHODS[config.method].second or "model" not in config.options:
+        return config
+    _check_revision(config)
+    model = str(config.options["model"])
+    name = None if _is_here(model) else parse_hub_name(model, config.options[REVISION] or None)
+    if name is None:  # opening it says what is wrong
+        return config
+    path = fetch_heads(name, NAMES, tell, offline=settings.offline)
+    return replace(config, options={**config.options, "model": str(path)})
+
+
+def _is_here(model: str) -> bool:
+    return find_here(model) is not None or model in BUNDLED_HEADS
+
+
+def _check_name(model: str) -> None:
+    """Raises `ConfigError` for what can be no draft model."""
+    if model in BUNDLED_HEADS:
+        raise _make_heads_error(model, BUNDLED_HEADS[model])
+    if _is_here(model) or parse_hub_name(model) is not None:
+        return
+    near = nearest(model, [*INSIDE, *BUNDLED_HEADS])
+    raise ConfigError(
+        "does not exist", f"{SETTING}.model", value=model,
+        allowed=f"{DRAFT_INSIDE}, a .gguf file, a folder, a name on the Hub, or heads: "
+        f"{', '.join(BUNDLED_HEADS)}{near}",
+    )  # fmt: skip
+
+
+def _refuse_heads(settings: Settings) -> None:
+    """Raises `ConfigError` where a model that cannot draft is a folder of heads."""
+    model = str(settings.model)
+    path, name = find_here(model), parse_hub_name(model, settings.revision)
+    if path is None and name is not None:
+        path = find_snapshot(name)
+    method = read_head_method(path) if path is not None and path.is_dir() else ""
+    if method in METHODS and not METHODS[method].second:
+        raise _make_heads_error(model, method)
+
+
+def _make_heads_error(model: str, method: str) -> ConfigError:
+    return ConfigError(
+        f"has heads for method {method}, and is no draft model", f"{SETTING}.model", value=model,
+        hint=f'nearest valid: "method": "{method}"',
+    )  # fmt: skip
+
+
 def _check_revision(config: SpeculationConfig) -> None:
-    """Raises `ConfigError` for a revision of a draft model that is not on the Hub."""
-    revision, model = config.options[REVISION], str(config.options["model"])
-    if revision and find_here(model) is not None:
+    """Raises `ConfigError` for a revision of what is not on the Hub."""
+    revision, model = config.options.get(REVISION), str(config.options["model"])
+    if revision and _is_here(model):
         raise ConfigError(
             f"is a branch, tag or commit of a model on the Hub, and {spell(model)} is here; leave "
             "it out",

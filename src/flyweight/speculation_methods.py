@@ -16,6 +16,8 @@ from flyweight.validation.token_tree import read_token_tree
 
 SETTING = "speculative_config"
 MOST_DRAFTS = 64  # draft tokens a step
+DRAFT_INSIDE = "stories-draft"  # the draft model in the package
+BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle"}
 EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 
 
@@ -117,7 +119,7 @@ SUFFIX_KEYS = (
 DRAFT_MODEL_KEYS = (
     SpeculationKey(
         "model", "The draft model.",
-        allowed="stories-draft, a .gguf file, a folder or a name on the Hub",
+        allowed=f"{DRAFT_INSIDE}, a .gguf file, a folder or a name on the Hub",
     ),
     REVISION_KEY,
 )  # fmt: skip
@@ -137,7 +139,6 @@ GROWN_TREE_KEYS = (
         WIDTH, "Likeliest paths of each level of a tree that go on; 1: a chain.", 1, 16, ""
     ),
 )
-BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle"}
 
 
 def _list_head_keys(method: str) -> tuple[SpeculationKey, ...]:

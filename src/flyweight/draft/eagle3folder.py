@@ -95,7 +95,8 @@ def open_source(config: SpeculationConfig, base: DraftBase) -> Eagle3Source:
     folder = HeadFolder(find_heads(config.options["model"]))
     try:
         folder.config = read_config(folder)
-        folder.check_base(base.spec, base.fingerprint)
+        folder.check_method("eagle3")
+        folder.check_base(base.spec, base.fingerprint, base.name)
         found = _read_source(folder, base.spec)
         return replace(found, rule=rule, scratch=count_scratch(rule, base.block_size))
     except (CheckpointError, ConfigError):

@@ -16,7 +16,7 @@ from flyweight.draft.methods import DraftBase
 from flyweight.draft.slotstates import describe_slots
 from flyweight.draft.treegrowth import count_scratch
 from flyweight.draft.treerules import TreeRule, make_rule
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.models.config import Config
 from flyweight.models.decoder import Decoder
 from flyweight.models.linear import Parts
@@ -61,10 +61,11 @@ def open_source(config: SpeculationConfig, base: DraftBase) -> EagleSource:
     rule = make_rule(config)
     folder = HeadFolder(find_heads(config.options["model"]))
     try:
-        folder.check_base(base.spec, base.fingerprint)
+        folder.check_method("eagle")
+        folder.check_base(base.spec, base.fingerprint, base.name)
         scratch = count_scratch(rule, base.block_size)
         return EagleSource(folder, read_layer(folder, base.spec), rule, scratch)
-    except CheckpointError:
+    except (CheckpointError, ConfigError):
         folder.close()
         raise
 

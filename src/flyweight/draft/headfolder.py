@@ -1,7 +1,8 @@
 """Draft heads on disk: a folder with config.json and one file of tensors, safetensors or PyTorch's.
 
-Invariant: opening reads headers only; heads made for another base model are refused by its shapes
-or its fingerprint before a tensor is read.  Does not know which tensors a method wants.
+Invariant: opening reads headers only; heads of another method, or made for another base model by
+its shapes or its fingerprint, are refused before a tensor is read.  Does not know which tensors a
+method wants.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -10,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from flyweight.draft.headmethod import find_head_method
 from flyweight.errors import CheckpointError, ConfigError, nearest
 from flyweight.ops.base import to_bf16_bits
 from flyweight.spec import ModelSpec
-from flyweight.validation.untrusted import read_json, shown
+from flyweight.speculation_methods import BUNDLED_HEADS, DRAFT_INSIDE, SETTING
+from flyweight.validation.untrusted import read_json, shown, spell
 from flyweight.weights.formats.values import to_f32
 from flyweight.weights.mapped import MappedFile
 from flyweight.weights.safetensors import read_safetensors
@@ -23,7 +26,8 @@ from flyweight.wire import F32, I64
 
 ASSETS = Path(__file__).parents[1] / "assets"
 CONFIG = "config.json"
-FINGERPRINT = "base_fingerprint"  # what `flyweight train-heads` writes about its base
+# what `flyweight train-heads` writes about its base
+FINGERPRINT, BASE = "base_fingerprint", "base_model"
 NAMES = (
     "model.safetensors",
     "medusa_lm_head.safetensors",
@@ -36,14 +40,31 @@ INTEGERS = {"i64": "<i8", "i32": "<i4"}
 
 def find_heads(name: str) -> Path:
     """A folder by its path, or bundled heads by their name.  Raises `ConfigError`."""
-    path = Path(name).expanduser()
+    path, key = Path(name).expanduser(), f"{SETTING}.model"
     if path.is_dir():
         return path
-    bundled = [x.name for x in ASSETS.iterdir() if x.is_dir() and (x / CONFIG).is_file()]
-    if name in bundled:
+    if name in BUNDLED_HEADS:
         return ASSETS / name
-    allowed = f"a folder of draft heads, or {', '.join(sorted(bundled))}{nearest(name, bundled)}"
-    raise ConfigError("does not exist", "speculative_config.model", value=name, allowed=allowed)
+    if path.is_file() or (ASSETS / f"{name}.gguf").is_file():
+        hint = 'nearest valid: "method": "draft_model"'
+        raise ConfigError("is a model, no folder of heads", key, value=name, hint=hint)
+    near = nearest(name, [*BUNDLED_HEADS, DRAFT_INSIDE])
+    inside = f"{', '.join(BUNDLED_HEADS)}; with method draft_model {DRAFT_INSIDE}{near}"
+    allowed = f"a folder of heads, a name on the Hub, {inside}"
+    raise ConfigError("does not exist", key, value=name, allowed=allowed)
+
+
+def read_head_method(path: Path) -> str:
+    """The method that the heads in a folder are for; "" where it has none, or nothing tells."""
+    try:
+        folder = HeadFolder(path)
+    except CheckpointError:  # tensors in other files, or none yet
+        try:
+            return find_head_method(read_json(path / CONFIG), {})
+        except CheckpointError:
+            return ""
+    folder.close()
+    return find_head_method(folder.config, folder.shapes)
 
 
 class HeadFolder:
@@ -141,20 +162,37 @@ class HeadFolder:
         if name_bias(name) in self.shapes:
             self.check_shape(name_bias(name), shape[:1])
 
-    def check_base(self, spec: ModelSpec, fingerprint: str) -> None:
-        """Raises `CheckpointError` for heads whose config names another base."""
+    def check_method(self, method: str) -> None:
+        """Raises `ConfigError` for heads of another method."""
+        found = find_head_method(self.config, self.shapes)
+        if found and found != method:
+            held = "a whole model" if found == "draft_model" else f"heads for method {found}"
+            raise ConfigError(
+                f"does not fit {self.path}, which holds {held}",
+                f"{SETTING}.method",
+                value=method,
+                hint=f'nearest valid: "method": "{found}"',
+            )
+
+    def check_base(self, spec: ModelSpec, fingerprint: str, name: str = "") -> None:
+        """Raises `CheckpointError` for heads whose config says another base than the model of this
+        `name`.
+        """
         for key, own in (("hidden_size", spec.hidden), ("vocab_size", spec.vocab)):
             said = self.config.get(key, own)
             if said != own:
                 raise CheckpointError(
-                    f"{self.path / CONFIG}: {key} = {shown(said)}, this model has {own}; "
+                    f"{self.path / CONFIG}: {key} = {spell(said)}, this model has {own}; "
                     "the heads were trained for another one"
                 )
         said = self.config.get(FINGERPRINT, fingerprint)
         if said != fingerprint:
+            base = f" {spell(self.config[BASE])}" if BASE in self.config else " another model"
             raise CheckpointError(
-                f"{self.path / CONFIG}: {FINGERPRINT} = {shown(said)}, this model's is "
-                f"{fingerprint}; train heads for it with `flyweight train-heads`"
+                f"{self.path / CONFIG}: the heads were trained for{base}, {FINGERPRINT} = "
+                f"{spell(said)}; this model{f' {shown(name)}' * bool(name)} has {fingerprint}; "
+                "train heads for it with `flyweight train-heads`, or, if it is a quantised copy of "
+                f"that base, remove {FINGERPRINT} from {CONFIG}"
             )
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.headfolder import HeadFolder, find_heads, name_bias
+from flyweight.draft.headmethod import MEDUSA_BLOCK
 from flyweight.draft.methods import DraftBase, DrafterParts
 from flyweight.draft.stepstates import StepStates
 from flyweight.draft.tree import is_chain
@@ -29,9 +30,6 @@ from flyweight.speculation_methods import SETTING, TREE
 from flyweight.validation.token_tree import TokenTree, list_parents
 from flyweight.wire import F32, I32, Batch, Tensor
 
-BLOCK = re.compile(
-    r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\.layers\.(\d+))\.weight"
-)
 HEAD = re.compile(r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)|lm_heads\.(\d+))\.weight")
 SHARED = "lm_head.weight"  # vLLM's, where all heads have one output matrix
 MAP = "token_map"
@@ -57,12 +55,15 @@ class MedusaHead:
 
 
 def open_medusa(
-    path: Path, spec: ModelSpec, fingerprint: str
+    path: Path, spec: ModelSpec, fingerprint: str, name: str = ""
 ) -> tuple[HeadFolder, list[MedusaNames]]:
-    """Opens heads and checks that they are for this model.  Raises `CheckpointError`."""
+    """Opens heads and checks that they are for this model.  Raises `CheckpointError` or
+    `ConfigError`.
+    """
     folder = HeadFolder(path)
     try:
-        folder.check_base(spec, fingerprint)
+        folder.check_method("medusa")
+        folder.check_base(spec, fingerprint, name)
         heads = _name_tensors(folder)
         width = (spec.hidden, spec.hidden)
         for head in heads:
@@ -74,7 +75,7 @@ def open_medusa(
         unused |= {name_bias(name) for name in unused} | {f"{name}_scale" for name in unused}
         folder.check_tensors(list_names(heads), unused, "Medusa heads'")
         return folder, heads
-    except CheckpointError:
+    except (CheckpointError, ConfigError):
         folder.close()
         raise
 
@@ -90,7 +91,7 @@ def _name_tensors(folder: HeadFolder) -> list[MedusaNames]:
     blocks: dict[int, dict[int, str]] = {}
     heads: dict[int, str] = {}
     for name in folder.shapes:
-        if found := BLOCK.fullmatch(name):
+        if found := MEDUSA_BLOCK.fullmatch(name):
             head, place = (int(x) for x in found.groups() if x is not None)
             blocks.setdefault(head, {})[place] = name
         elif found := HEAD.fullmatch(name):
@@ -152,7 +153,7 @@ class MedusaSource:
 def open_source(config: SpeculationConfig, base: DraftBase) -> MedusaSource:
     """Raises `ConfigError` or `CheckpointError`."""
     path = find_heads(config.options["model"])
-    folder, names = open_medusa(path, base.spec, base.fingerprint)
+    folder, names = open_medusa(path, base.spec, base.fingerprint, base.name)
     try:
         _check_places(config, path, len(names))
     except ConfigError:

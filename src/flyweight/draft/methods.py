@@ -20,6 +20,7 @@ from flyweight.spec import ModelSpec, StoredSlots
 from flyweight.speculation import SpeculationConfig
 from flyweight.speculation_methods import METHODS
 from flyweight.weights.checkpoint import Checkpoint
+from flyweight.weights.hub.names import name_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class DraftBase:
     fingerprint: str
     block_size: int = 16
     checkpoint: Checkpoint | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return name_checkpoint(self.checkpoint.path) if self.checkpoint else ""
 
 
 class DraftSource(Protocol):
