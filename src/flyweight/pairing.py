@@ -22,7 +22,7 @@ from flyweight.speculation_methods import (
     SETTING,
 )
 from flyweight.validation.untrusted import spell
-from flyweight.weights.hub.cache import find_snapshot
+from flyweight.weights.hub.cache import find_repo_folder, find_snapshot
 from flyweight.weights.hub.heads import fetch_heads
 from flyweight.weights.hub.names import parse_hub_name
 
@@ -120,8 +120,8 @@ def _refuse_heads(settings: Settings) -> None:
     """Raises `ConfigError` where a model that cannot draft is a folder of heads."""
     model = str(settings.model)
     path, name = find_here(model), parse_hub_name(model, settings.revision)
-    if path is None and name is not None:
-        path = find_snapshot(name)
+    if path is None and name is not None:  # the config was fetched, if nothing else
+        path = find_snapshot(name) or next(find_repo_folder(name.repo).glob("snapshots/*"), None)
     method = read_head_method(path) if path is not None and path.is_dir() else ""
     if method in METHODS and not METHODS[method].second:
         raise _make_heads_error(model, method)
