@@ -1,4 +1,4 @@
-"""Heads tell their method: another one is refused with it, as is a draft model that is heads."""
+"""Heads of another method are refused with their own, as is a draft model that is heads."""
 
 import json
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_a_whole_model_is_no_heads(tmp_path: Path) -> None:
         ({"architectures": None, "model_type": 3}, ""),
     ],
 )
-def test_a_config_tells_where_tensors_do_not(config: dict[str, Any], method: str) -> None:
+def test_a_config_names_the_method_where_tensors_do_not(config: dict[str, Any], method: str) -> None:
     assert find_head_method(config, {}) == method
     shapes = {"0.0.linear.weight": (32, 32)}
     assert find_head_method(config, shapes) == "medusa"

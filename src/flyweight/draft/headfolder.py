@@ -55,7 +55,7 @@ def find_heads(name: str) -> Path:
 
 
 def read_head_method(path: Path) -> str:
-    """The method that the heads in a folder are for; "" where it has none, or nothing tells."""
+    """The method that the heads in a folder are for; "" where that is not known."""
     try:
         folder = HeadFolder(path)
     except CheckpointError:  # tensors in other files, or none yet
