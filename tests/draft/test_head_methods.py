@@ -105,7 +105,9 @@ def test_a_whole_model_is_no_heads(tmp_path: Path) -> None:
         ({"architectures": None, "model_type": 3}, ""),
     ],
 )
-def test_a_config_names_the_method_where_tensors_do_not(config: dict[str, Any], method: str) -> None:
+def test_a_config_names_the_method_where_tensors_do_not(
+    config: dict[str, Any], method: str
+) -> None:
     assert find_head_method(config, {}) == method
     shapes = {"0.0.linear.weight": (32, 32)}
     assert find_head_method(config, shapes) == "medusa"

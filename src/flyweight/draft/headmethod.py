@@ -1,6 +1,7 @@
 """Which method draft heads are for: by their tensors, else by their config.
 
-Invariant: where tensors and config leave it open, no method is named.  Knows no files.  Standard library only.
+Invariant: where tensors and config leave it open, no method is named.  Knows no files.
+Standard library only.
 """
 
 import re
