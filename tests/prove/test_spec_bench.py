@@ -18,7 +18,8 @@ from flyweight.prove.spec_report import average_parts, make_position_table, make
 from flyweight.prove.spec_runs import AGAIN, OFF, PLAIN, SpecBench, SpecRun
 from flyweight.prove.spec_session import SpecEngine, measure_drafters, open_bench
 from flyweight.prove.spec_texts import SpecPrompt, SpecWorkload, list_workloads
-from flyweight.speculation import TREE, SpeculationConfig, read_speculation
+from flyweight.speculation import SpeculationConfig, read_speculation
+from flyweight.speculation_methods import TREE
 
 ALWAYS = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
 CYCLE = list(range(20, 29))

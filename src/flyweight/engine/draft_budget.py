@@ -6,14 +6,14 @@ whatever the text does.  Standard library only; measures nothing.
 
 from dataclasses import dataclass
 
-LOSS = 0.0075  # of the time, that drafts may lose
+LOSS = 0.006  # of the time, that drafts may lose
 CREDIT, MOST_CREDIT = 2.0, 6.0  # plain steps that may be lost at the start, and later at once
-LOOKS = 0.0075  # of the time, for looking whether drafts would be right
+LOOKS = 0.006  # of the time, for looking whether drafts would be right
 FIRST_LOOKS = 1.0  # plain steps that looks may take at the start
 MOST_LOOKS = 4.0  # that may be saved up
 LONGEST_WAIT = 256  # steps until the next look, if one took longer than that pays
 RAREST = 2  # looks in vain, each of which halves the share of the next
-READING = 0.005  # of the time, for reading texts that are looked at for the first time
+READING = 0.003  # of the time, for reading texts that are looked at for the first time
 FIRST_READING, MOST_READING = 2.0, 4.0  # plain steps that it may take at the start, and later
 LONGEST_UNREAD = 1024  # steps until the next text is read, if one took longer than that pays
 POSTPONED = 16  # steps until the next look, where no text may be looked at

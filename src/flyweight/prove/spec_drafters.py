@@ -8,17 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flyweight.errors import ConfigError
-from flyweight.speculation import (
-    EXAMPLE,
-    METHODS,
-    SETTING,
-    TREE,
-    VERIFIERS,
-    WIDTH,
-    SpeculationConfig,
-    read_shape,
-    read_speculation,
-)
+from flyweight.speculation import SpeculationConfig, read_shape, read_speculation
+from flyweight.speculation_methods import EXAMPLE, METHODS, SETTING, TREE, VERIFIERS, WIDTH
 
 TOKENS = 10  # most draft tokens in a step, where the user gives none
 COUNT = "num_speculative_tokens"
