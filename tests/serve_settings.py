@@ -8,6 +8,7 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.server.api_server import ApiServer
 from flyweight.server.lifecycle.start import serve
+from flyweight.server.model_options import ModelOptions
 from flyweight.server.observability.effective_config import SettingRequests
 from flyweight.server.settings import ServerSettings
 
@@ -28,6 +29,7 @@ if __name__ == "__main__":
     server = {k: tuple(v) if isinstance(v, list) else v for k, v in given["server"].items()}
     try:
         settings = Settings.of(**given["settings"])
-        sys.exit(serve(settings, ServerSettings.of(server), Quiet(), SettingRequests()))
+        models = [ModelOptions(settings)]
+        sys.exit(serve(models, ServerSettings.of(server), Quiet(), SettingRequests()))
     except ConfigError as error:
         sys.exit(f"error: {error}")

@@ -8,10 +8,15 @@ from flyweight.describe import choose_activations
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import Machine, read_machine
+from flyweight.resources import ProcessResources
 
 
-def choose_backend(settings: Settings, cores: int) -> Ops:
-    """The requested op table: native kernels, or the NumPy reference."""
+def choose_backend(
+    settings: Settings, cores: int, resources: ProcessResources | None = None
+) -> Ops:
+    """The requested op table: native kernels, or the NumPy reference.  Threads are shared with the
+    process's other engines.
+    """
     if settings.backend == "reference":
         from flyweight.ops.reference import ReferenceOps
 
@@ -20,7 +25,13 @@ def choose_backend(settings: Settings, cores: int) -> Ops:
         return _make_cuda(settings)
     from flyweight.ops.cpu import CpuOps
 
-    return CpuOps(settings.threads or cores, settings.isa, settings.activations)
+    threads, activations = settings.threads or cores, settings.activations
+    if resources is None:
+        return CpuOps(threads, settings.isa, activations)
+    key = threads, settings.isa
+    ops = CpuOps(threads, settings.isa, activations, resources.pools.get(key))
+    resources.pools[key] = ops.pool
+    return ops
 
 
 def _make_cuda(settings: Settings) -> Ops:

@@ -50,6 +50,7 @@ from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_dr
 from flyweight.passport import Quality
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import MemoryPlan, SlotKinds
+from flyweight.resources import EngineResources
 from flyweight.sampling.grammar import Compiler, GrammarVocabulary
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.text.tokenizer import Tokenizer
@@ -86,16 +87,20 @@ class LoadedModel:
 
 
 def build(
-    settings: Settings, notify: LoadListener | None = None, *, served: bool = False
+    settings: Settings,
+    notify: LoadListener | None = None,
+    *,
+    served: bool = False,
+    resources: EngineResources | None = None,
 ) -> LoadedModel:
     """Loads a model and wires its engine.  The memory plan of a `served` one counts grammars, which
-    any client may request, and the server's other processes.  Raises `ConfigError` or
-    `CheckpointError`.
+    any client may request, and the server's other processes.  With `resources`, other engines of
+    this process share its threads and memory.  Raises `ConfigError` or `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
     found = describe(find(settings, tell), settings.quantization)
     check_quality(settings, found.quality)
-    ops = choose_backend(settings, read_machine().cores)
+    ops = choose_backend(settings, read_machine().cores, resources.process if resources else None)
     here = read_place(ops)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
@@ -108,7 +113,7 @@ def build(
         own = second.found
         drafting = measure_needs(own.checkpoint, own.spec, own.plan, ops)
         needs = replace(needs, draft=replace(drafting, slot=SLOT_BYTES))
-    memory = make_memory_plan(settings, needs, here, served=served)
+    memory = make_memory_plan(settings, needs, here, served=served, resources=resources)
     judge_length(settings, found.spec, tell)
     if second is not None:
         judge_draft_length(second, memory.sizing.max_model_len, tell)

@@ -124,6 +124,10 @@ class ConfigError(FlyweightError):
     """A setting that is out of range, contradictory, or cannot fit this machine."""
 
 
+class MemoryShortage(ConfigError):
+    """What is wanted does not fit in the memory that is allowed."""
+
+
 class Refusals(ConfigError):
     """Several settings that cannot be; its text joins what is wrong with each."""
 

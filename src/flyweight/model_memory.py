@@ -4,15 +4,23 @@ Invariant: nothing is allocated, and no tensor is read.
 """
 
 import os
+from dataclasses import replace
 
 from flyweight.config import LEAST_MODEL_LEN, Limits, Settings
 from flyweight.describe import LoadListener, count_allowed_bytes
 from flyweight.engine.grammars import LIVE_BYTES
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, MemoryShortage
 from flyweight.ops.base import Ops
 from flyweight.plan.fitting import plan_memory
 from flyweight.plan.machine import Machine, measure_anonymous
-from flyweight.plan.memory import MemoryPlan, Needs, Sizing, count_server_bytes
+from flyweight.plan.memory import (
+    MemoryPlan,
+    Needs,
+    Sizing,
+    count_server_bytes,
+    make_smallest_plan,
+)
+from flyweight.resources import EngineResources
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
@@ -25,12 +33,19 @@ def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops
 
 
 def make_memory_plan(
-    settings: Settings, needs: Needs, here: Machine, *, served: bool = False
+    settings: Settings,
+    needs: Needs,
+    here: Machine,
+    *,
+    served: bool = False,
+    resources: EngineResources | None = None,
 ) -> MemoryPlan:
     """The memory plan at the requested context, or at the longest that fits, up to the model's; of
-    a `served` model with grammars and the processes of its server.
+    a `served` model with grammars and the processes of its server.  What the process's other
+    engines have reserved counts as held.
     """
-    held, vocab = here.held, needs.spec.vocab
+    vocab = needs.spec.vocab
+    held = here.held if resources is None or here.device else resources.ledger.held
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or find_context(needs)
     kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
@@ -49,13 +64,42 @@ def make_memory_plan(
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
         grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
-        server=count_server_bytes(vocab) if served else 0,
+        server=_count_server(vocab, resources) if served else 0,
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
         on_gpu=here.device,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
-    allowed = count_allowed_bytes(settings, here, held + others)
-    return plan_memory(needs, sizing, (held, allowed), least)
+    allowed = count_allowed_bytes(settings, here, here.held + others)
+    if resources is None:
+        return plan_memory(needs, sizing, (held, allowed), least)
+    plan = _plan_in_room(needs, sizing, (held, allowed), least, resources)
+    resources.ledger.reserve(resources.owner, plan.need - held)
+    return plan
+
+
+def _plan_in_room(
+    needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: int, resources: EngineResources
+) -> MemoryPlan:
+    """A plan within the engine's room; where that is too small and not fixed, a plan with K/V for
+    one sequence within all that is left.
+    """
+    held, allowed = bounds
+    room = min(allowed, held + resources.room) if resources.room else allowed
+    try:
+        return plan_memory(needs, sizing, (held, room), least)
+    except MemoryShortage:
+        if resources.fixed or room == allowed:
+            raise
+    plan = plan_memory(needs, sizing, bounds, least)
+    return make_smallest_plan(
+        needs, replace(sizing, max_model_len=plan.sizing.max_model_len), bounds
+    )
+
+
+def _count_server(vocab: int, resources: EngineResources | None) -> int:
+    """What a model takes in the server's other processes; the first also counts the API server."""
+    first = resources is None or not resources.ledger.reserved
+    return count_server_bytes(vocab, first=first)
 
 
 def find_context(needs: Needs) -> int:

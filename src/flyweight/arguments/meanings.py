@@ -35,19 +35,6 @@ POLICIES = ("priority", "fcfs")
 FORMATS = ("auto", "gguf", "safetensors", "pt")
 
 
-def apply_model(draft: DraftArguments) -> None:
-    models = list(dict.fromkeys(draft.models))
-    if "model" in draft.options:
-        models = list(dict.fromkeys([*models, draft.text("model")]))
-    if len(models) > 1:
-        raise ConfigError(
-            f"MODEL = {', '.join(m[:80] for m in models)}: {len(models)} models; allowed: one; "
-            "start a server for each, on a --port of its own"
-        )
-    if models:
-        draft.engine["model"] = models[0]
-
-
 def apply_utilization(draft: DraftArguments) -> None:
     draft.conflict("gpu-memory-utilization", "memory-limit")
     text = draft.text("gpu-memory-utilization")

@@ -31,6 +31,7 @@ from flyweight.cli import (
     plan,
     prompt,
     prove,
+    ps,
     quantize,
     run,
     serve,
@@ -67,6 +68,7 @@ app.command("models", cls=HelpCommand)(hub.models)
 app.command("rm", cls=HelpCommand)(hub.rm)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.WORDS)(serve.serve)
 app.command("stop", cls=HelpCommand)(stop.stop)
+app.command("ps", cls=HelpCommand)(ps.ps)
 app.command("tune", cls=HelpCommand)(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")

@@ -7,7 +7,7 @@ allocates nothing.
 from collections.abc import Callable
 from dataclasses import replace
 
-from flyweight.errors import ConfigError
+from flyweight.errors import MemoryShortage
 from flyweight.plan.memory import (
     DRAFT_MODEL,
     LOAD_BUFFER,
@@ -27,7 +27,7 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
     """The plan under `bounds` = (bytes held now, bytes allowed).
 
     The context is shortened as little as it must be, down to `least` tokens; blocks are as many as
-    can be used and fit.  Raises `ConfigError` naming the nearest settings that fit.
+    can be used and fit.  Raises `MemoryShortage` naming the nearest settings that fit.
     """
 
     def plan_for(length: int) -> MemoryPlan:
@@ -35,7 +35,7 @@ def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: in
 
     length = _find_longest(plan_for, min(least, sizing.max_model_len), sizing.max_model_len)
     if length is None:
-        raise ConfigError(
+        raise MemoryShortage(
             _explain_refusal(needs, plan_for(min(least, sizing.max_model_len)), bounds)
         )
     plan = plan_for(length)

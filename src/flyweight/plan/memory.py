@@ -210,9 +210,11 @@ def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
     return total
 
 
-def count_server_bytes(vocab: int) -> int:
-    """What the other processes of a server take, for a vocabulary of so many tokens."""
-    return API_SERVER + API_SERVER_TOKEN * vocab + VALIDATORS
+def count_server_bytes(vocab: int, *, first: bool = True) -> int:
+    """What the other processes of a server take, for a vocabulary of so many tokens; without the
+    API server itself, for a model that is not the `first`.
+    """
+    return (API_SERVER if first else 0) + API_SERVER_TOKEN * vocab + VALIDATORS
 
 
 def count_rounding_bytes(needs: Needs) -> int:

@@ -19,6 +19,7 @@ from flyweight.config import Settings
 from flyweight.describe import SilentListener
 from flyweight.errors import FlyweightError
 from flyweight.server.lifecycle.start import serve
+from flyweight.server.model_options import ModelOptions
 from flyweight.server.settings import ServerSettings
 
 if TYPE_CHECKING:  # heavy modules are imported while the engine starts
@@ -46,7 +47,8 @@ def main() -> int:
     Thread(target=end_with_stdin, daemon=True).start()
     try:
         settings = Settings(**json.loads(sys.argv[1]))
-        return serve(settings, ServerSettings(port=0), PortPrinter(), SettingRequests())
+        models = [ModelOptions(settings)]
+        return serve(models, ServerSettings(port=0), PortPrinter(), SettingRequests())
     except FlyweightError as error:
         print(error, file=sys.stderr)
         return 2

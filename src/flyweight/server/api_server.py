@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from flyweight.errors import nearest
+from flyweight.errors import ConfigError
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import MetricsPage
@@ -22,41 +23,49 @@ from flyweight.server.served_model import ServedModel, count_sequences
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.request_log import get_record
-from flyweight.validation.untrusted import shown
 
 T = TypeVar("T")
 WRITERS = 2  # threads that write long replies
 
 
 class ApiServer:
-    """There is one per process; `models` is not empty, the default is the first."""
+    """There is one per process."""
 
-    def __init__(
-        self, settings: ServerSettings, models: Sequence[ServedModel], log: ServerLog
-    ) -> None:
-        self.settings, self.models, self.log = settings, tuple(models), log
+    def __init__(self, settings: ServerSettings, directory: ModelDirectory, log: ServerLog) -> None:
+        self.settings, self.directory, self.log = settings, directory, log
         self.queue = AdmissionQueue(settings)
         self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.http = HttpCounts()
-        first = self.models[0]
-        self.metrics = MetricsPage(
-            first.counts, first.client, first.names[0], self.queue.refused, self.http
-        )
+        self.metrics = MetricsPage(directory, self.queue.refused, self.http)
         self.document: asyncio.Future[bytes] | None = None  # OpenAPI, once it was requested
         self._writers = ThreadPoolExecutor(WRITERS, "writer")
 
-    def find(self, name: str | None = None) -> ServedModel:
-        """The model that a request names, or the default.  Raises `HttpError`."""
-        for model in self.models:
-            if name is None or model.serves(name):
-                return model
-        known = [name for model in self.models for name in model.all_names]
-        near = nearest((name or "")[:200], known)
-        words = f"model = {shown(name)} is not served{near}; served: {', '.join(known)}"
-        raise HttpError(404, words, "model", code="model_not_found")
+    async def open(self, request: Request, name: str | None = None) -> ServedModel:
+        """The model that a request names, or the default; loaded first if it is not.  It stays
+        loaded until `release`.  Raises `HttpError`.
+        """
+        entry = self.directory.find(name)
+        try:
+            model = await self.directory.open(entry)
+        except ConfigError as error:
+            words = f"model = {entry.name} cannot be loaded: {error}"
+            raise HttpError(503, words, "model", code="model_not_loaded") from None
+        model.hold()
+        request.scope.setdefault("models", []).append(model)
+        return model
+
+    def release(self, request: Request) -> None:
+        """A request's handler has ended; what it began goes on."""
+        for model in request.scope.pop("models", ()):
+            model.release()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is an engine process."""
+        return self.directory.host.connected
 
     def serves(self, name: str) -> bool:
-        return any(model.serves(name) for model in self.models)
+        return any(entry.serves(name) for entry in self.directory.entries)
 
     async def write_in_thread(self, work: Callable[[], T]) -> T:
         """Writes a long reply outside the event loop."""

@@ -63,6 +63,8 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
             if known.code == "internal_error":
                 print_failure(f"{entry.path} {get_record(request.scope).id}", error)
             return add_headers(request, reply(entry.errors(known), known.status, known.headers))
+        finally:
+            server.release(request)
 
     return endpoint
 

@@ -1,27 +1,19 @@
-"""The engine process as the API server sees it: a pipe, and a stream per running request.
+"""One engine as the API server sees it: loading, and a stream per running request.
 
 Invariant: every stream ends with its last event or one error; a stream that is left is aborted;
-when the engine process ends, all streams end at once, and another process is started.  Runs on one
-event loop; knows no HTTP.
+when the engine process ends, all streams end at once.  Runs on one event loop; knows no HTTP, and
+no process (`EngineHost`).
 """
 
 import asyncio
-import socket
-import subprocess
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import msgspec
-
-from flyweight.errors import ConfigError, EngineError, FlyweightError
+from flyweight.errors import ConfigError, EngineError, MemoryShortage
 from flyweight.server import pipe
-from flyweight.server.engine_process import EngineProcess, wait_or_kill
+from flyweight.server.engine_host import EngineHost
 from flyweight.types import EventCollector
-
-SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
-SETTLED = 60.0  # seconds after which a process counts as having lived
-TRIES = 5  # processes in a row that did not
 
 
 class EngineDown(EngineError):
@@ -61,89 +53,110 @@ class EngineStream:
 
 
 class EngineClient:
-    """Starts the engine process, and another one if it dies.  `begin` is the first message to it.
-    `on_step` gets each step before its events are passed on, `on_event` gets the name and facts of
-    what happens to the process, `on_loading` the progress of loading; `on_failure` is called if
-    processes die as soon as they are started.  A process that is silent for twice `patience`
-    seconds with work to do is killed.
+    """The engine that `begin` describes, on a process of `host`.  `on_step` gets each step before
+    its events are passed on, `on_loading` the progress of loading.  A process whose engine is
+    silent for twice `patience` seconds with work to do is killed.  `wanted`: it is loaded, or will
+    be again once the process has restarted; `lost` counts the streams that the last end of the
+    process ended.
     """
 
     def __init__(
         self,
+        host: EngineHost,
         begin: pipe.EngineSetup,
-        on_step: Callable[[pipe.StepReport], None],
-        on_failure: Callable[[str], None],
+        on_step: Callable[[pipe.StepReport], None] = lambda message: None,
         patience: float = 60.0,
     ) -> None:
-        self.begin, self.on_step, self.on_failure = begin, on_step, on_failure
-        self.patience = patience
+        self.host, self.begin, self.on_step, self.patience = host, begin, on_step, patience
+        self.number = host.add(self)
         self.on_loading: Callable[[pipe.LoadingProgress], None] = lambda message: None
         self.facts: dict[str, Any] = {}
         self.streams: dict[str, EngineStream] = {}
         self.gauges: pipe.Gauges | None = None
         self.spoke = time.monotonic()  # when the engine last said something
-        self.ready = False
-        self.restarts = 0
-        self.on_event: Callable[..., None] = lambda name, **facts: None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: asyncio.WriteTransport | None = None
+        self.ready = self.wanted = False
+        self.lost = 0
+        self._failure: ConfigError | None = None
         self._built: asyncio.Future[None] | None = None
+        self._dropped: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._questions = 0
         self._pinged = False
         self._watching: asyncio.TimerHandle | None = None
-        self._closing = False
-        self._again: asyncio.Task[None] | None = None
 
-    def spawn(self) -> socket.socket:
-        """Starts a process; there need not be an event loop yet."""
-        return self.adopt(EngineProcess.spawn())
+    # --- loading ---
 
-    def adopt(self, engine: EngineProcess) -> socket.socket:
-        """Sends the first message to a process, and returns the pipe to it."""
-        self._process = engine.process
-        engine.line.sendall(pipe.encode_frame(self.begin))
-        engine.line.setblocking(False)
-        return engine.line
+    def begin_loading(self) -> pipe.EngineSetup:
+        """From now on the engine is wanted; the message that describes it."""
+        self.wanted, self._failure = True, None
+        return self.begin
 
-    async def connect(self, ours: socket.socket) -> None:
-        """Waits until the process is ready.  Raises `ConfigError` if it cannot be."""
-        loop = asyncio.get_running_loop()
-        built = self._built = loop.create_future()
+    @property
+    def loading(self) -> bool:
+        """Whether someone waits for it to be loaded."""
+        return self._built is not None and not self._built.done()
+
+    async def load(self) -> None:
+        """Loads the engine.  Raises `ConfigError` if it cannot be loaded."""
+        if not self.host.connected:
+            raise EngineDown("the engine is restarting; retry later")
+        self.host.send(self.number, self.begin_loading())
         try:
-            transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
-            self._line = cast(asyncio.WriteTransport, transport)  # uvloop has classes of its own
+            await self.wait_until_ready()
+        except ConfigError:
+            self.wanted = False
+            raise
+
+    async def wait_until_ready(self) -> None:
+        """Raises `ConfigError` if the engine cannot be loaded."""
+        if self._failure is not None:
+            raise self._failure
+        if self.ready:
+            return
+        built = self._built = asyncio.get_running_loop().create_future()
+        try:
             await built
         finally:
             if not built.cancel() and not built.cancelled():
                 built.exception()  # marks the error as retrieved
 
+    async def unload(self) -> None:
+        """Drops the engine; its streams end with an error."""
+        self.ready = self.wanted = False
+        self._end_streams(EngineDown("the model was unloaded"))
+        dropped = self._dropped = asyncio.get_running_loop().create_future()
+        self.host.send(self.number, pipe.Unload())
+        if self.host.connected:
+            await dropped
+
+    # --- requests ---
+
     def submit(self, collector: EventCollector, news: asyncio.Event) -> EngineStream:
         """Starts a request.  Raises `EngineDown`."""
-        if not self.ready or self._line is None:
+        if not self.ready:
             raise EngineDown("the engine is restarting; retry later")
         stream = EngineStream(collector, news)
         self._expect()
         self.streams[collector.request.id] = stream
-        self._line.write(pipe.encode_frame(pipe.Submit.of(collector.request)))
+        self.host.send(self.number, pipe.Submit.of(collector.request))
         return stream
 
     def leave(self, stream: EngineStream) -> None:
         """Aborts a request that has no reader any more."""
         id = stream.collector.request.id
-        if self.streams.pop(id, None) is not None and self._line is not None:
-            self._line.write(pipe.encode_frame(pipe.Abort(id)))
+        if self.streams.pop(id, None) is not None:
+            self.host.send(self.number, pipe.Abort(id))
 
     async def query(self, topic: pipe.Topic) -> dict[str, Any]:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
-        if not self.ready or self._line is None:
+        if not self.ready:
             raise EngineDown("the engine is restarting; retry later")
         self._expect()
         self._questions += 1
         number = self._questions
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
-        self._line.write(pipe.encode_frame(pipe.EngineQuestion(number, topic)))
+        self.host.send(self.number, pipe.EngineQuestion(number, topic))
         try:
             return await future
         finally:
@@ -157,10 +170,10 @@ class EngineClient:
 
     def ping(self) -> None:
         """Makes the engine answer, so that its silence means something."""
-        if not self._busy and self._line is not None:
+        if not self._busy and self.ready:
             self._expect()
             self._pinged = True
-            self._line.write(pipe.encode_frame(pipe.EngineQuestion(0, "ping")))
+            self.host.send(self.number, pipe.EngineQuestion(0, "ping"))
 
     @property
     def _busy(self) -> bool:
@@ -179,19 +192,9 @@ class EngineClient:
         self._watching = None
         left = 2 * self.patience - self.measure_silence()
         if left <= 0:
-            self.kill()
+            self.host.kill()
         elif self._busy:
             self._watching = asyncio.get_running_loop().call_later(left, self._watch)
-
-    async def close(self) -> None:
-        """Ends the process by closing its pipe."""
-        self._closing = True
-        if self._again is not None:
-            self._again.cancel()
-        if self._line is not None:
-            self._line.abort()
-        if self._process is not None:
-            await asyncio.to_thread(wait_or_kill, self._process)
 
     # --- messages of the engine ---
 
@@ -215,39 +218,43 @@ class EngineClient:
         elif isinstance(message, pipe.LoadingProgress):
             self.on_loading(message)
         elif isinstance(message, pipe.Failed):
-            self._settle(ConfigError(message.message))
+            kind = MemoryShortage if message.short else ConfigError
+            self._settle(kind(message.message))
+        elif isinstance(message, pipe.Unloaded) and self._dropped is not None:
+            self._dropped.set_result(None)
+            self._dropped = None
 
     def handle_lost(self) -> None:
-        """Ends all streams with an error, as the process has gone."""
-        self.ready, self._line, self._pinged = False, None, False
+        """The process has gone: ends all streams, and all waiting, with an error."""
+        self.ready, self._pinged = False, False
         self.gauges = None  # another process computes nothing yet
+        self.lost = len(self.streams)
         error = EngineDown("the engine ended while it computed this request; it is restarting")
-        streams, self.streams = list(self.streams.values()), {}
-        for stream in streams:
-            stream.end(error)
+        self._end_streams(error)
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(error)
-        if self._settle(ConfigError("the engine ended before it was ready")):
-            return
-        if not self._closing:
-            self.on_event("engine_ended", requests=len(streams))
-            self._again = asyncio.get_running_loop().create_task(self._restart())
+        if self._dropped is not None:
+            self._dropped.set_result(None)
+            self._dropped = None
+        self.begin.fault = ""  # was meant for the first process
+        self._settle(ConfigError("the engine ended before it was ready"))
 
-    def _settle(self, error: FlyweightError | None) -> bool:
-        """Resolves the wait for the process to be ready; whether there was one."""
+    def _end_streams(self, error: EngineDown) -> None:
+        streams, self.streams = list(self.streams.values()), {}
+        for stream in streams:
+            stream.end(error)
+
+    def _settle(self, error: ConfigError | None) -> None:
+        """Ends the wait for the engine to be ready."""
+        if not self.ready:
+            self._failure = error
         if self._built is None or self._built.done():
-            return False
+            return
         if error is None:
             self._built.set_result(None)
         else:
             self._built.set_exception(error)
-        return True
-
-    def kill(self) -> None:
-        """Kills a process that sends invalid messages."""
-        if self._process is not None:
-            self._process.kill()
 
     def _take_step(self, message: pipe.StepReport) -> None:
         self.gauges = message.gauges
@@ -271,32 +278,12 @@ class EngineClient:
             return
         if stopped:
             stream.stopped.add(news.index)
-            if self._line is not None:
-                self._line.write(pipe.encode_frame(pipe.Abort(news.id, news.index, stopped=True)))
+            self.host.send(self.number, pipe.Abort(news.id, news.index, stopped=True))
         if stream.collector.finished:
             del self.streams[news.id]
             stream.over = True
         stream.news.set()
         stream.on_tokens(len(news.tokens))
-
-    async def _restart(self) -> None:
-        wait, tries = SOONEST, 0
-        while tries < TRIES:
-            if self._process is not None:
-                await asyncio.to_thread(wait_or_kill, self._process)
-            await asyncio.sleep(wait)
-            self.restarts += 1
-            self.begin.fault = ""  # was meant for the first process
-            born = time.monotonic()
-            try:
-                await self.connect(self.spawn())
-                self.on_event("engine_ready", restarts=self.restarts)
-                return
-            except (FlyweightError, OSError) as error:
-                tries = 0 if time.monotonic() - born > SETTLED else tries + 1
-                wait = min(LATEST, 2 * wait)
-                reason = str(error)
-        self.on_failure(f"the engine could not be restarted: {reason}")
 
 
 def _shows_progress(message: Any) -> bool:
@@ -306,23 +293,3 @@ def _shows_progress(message: Any) -> bool:
     if isinstance(message, pipe.StepReport):
         return bool(message.gauges.tokens or message.news or message.started)
     return isinstance(message, pipe.RequestRefused)
-
-
-class _Line(asyncio.Protocol):
-    """The API server's side of the pipe."""
-
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
-        self._frames = pipe.PipeFrames(pipe.ToFront)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            messages = self._frames.push(data)
-        except (msgspec.DecodeError, ValueError):
-            self._client.kill()
-            return
-        for message in messages:
-            self._client.take(message)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._client.handle_lost()

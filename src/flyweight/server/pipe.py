@@ -1,7 +1,7 @@
 """The messages between the API server and the engine process, and their framing.
 
-Invariant: numbers, text and bytes in msgpack, each frame after its length in four bytes.  An
-invalid message ends the pipe.
+Invariant: numbers, text and bytes in msgpack, each frame after its length in four bytes and its
+engine's number in two.  An invalid message ends the pipe.
 """
 
 import struct
@@ -31,7 +31,7 @@ from flyweight.types import (
 )
 
 Topic = Literal["ping", "steps", "kv", "reset"]
-LENGTH = struct.Struct("<I")
+HEADER = struct.Struct("<IH")  # bytes of the message, number of the engine
 LONGEST = 1 << 30  # bytes of a frame
 PLAIN = SamplingParams()
 FORM, CIRCLES = "structured_outputs", "repetition_detection"
@@ -39,12 +39,17 @@ LOCAL = ("logits_processors",)  # functions; they stay in their process
 
 
 class EngineSetup(msgspec.Struct, array_like=True, tag=0):
-    """To the engine, once: the `Settings` to build it with, and how to run it."""
+    """To build an engine: its `Settings`, and how to run it.  It may hold `room` bytes (see
+    `EngineResources`), and gets step time in proportion to its `weight`.
+    """
 
     settings: dict[str, Any]
     target_step_time: float
     max_prefill_delay: float = inf
     fault: str = ""
+    room: int = 0
+    fixed: bool = False
+    weight: float = 1.0
 
 
 class Submit(msgspec.Struct, array_like=True, tag=1):
@@ -137,6 +142,10 @@ class EngineQuestion(msgspec.Struct, array_like=True, tag=3):
     topic: Topic
 
 
+class Unload(msgspec.Struct, array_like=True, tag=4):
+    """Drops an engine that has no requests; answered by `Unloaded`."""
+
+
 class Ready(msgspec.Struct, array_like=True, tag=0):
     """The engine is built; `facts` describe it."""
 
@@ -144,9 +153,12 @@ class Ready(msgspec.Struct, array_like=True, tag=0):
 
 
 class Failed(msgspec.Struct, array_like=True, tag=1):
-    """The engine cannot be built: the message for the user."""
+    """The engine cannot be built: the message for the user; `short` of memory, it might be once
+    another engine is unloaded.
+    """
 
     message: str
+    short: bool = False
 
 
 class StepEvents(msgspec.Struct, array_like=True, tag=2):
@@ -272,15 +284,20 @@ class LoadingProgress(msgspec.Struct, array_like=True, tag=6):
     total: int = 0
 
 
-ToEngine = EngineSetup | Submit | Abort | EngineQuestion
-ToFront = Ready | Failed | StepReport | RequestRefused | EngineAnswer | LoadingProgress
+class Unloaded(msgspec.Struct, array_like=True, tag=7):
+    """The engine is gone, and its memory given back."""
+
+
+ToEngine = EngineSetup | Submit | Abort | EngineQuestion | Unload
+ToFront = Ready | Failed | StepReport | RequestRefused | EngineAnswer | LoadingProgress | Unloaded
 
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_frame(message: ToEngine | ToFront) -> bytes:
+def encode_frame(message: ToEngine | ToFront, engine: int = 0) -> bytes:
+    """A message to or from that engine."""
     body = _encoder.encode(message)
-    return LENGTH.pack(len(body)) + body
+    return HEADER.pack(len(body), engine) + body
 
 
 class PipeFrames:
@@ -290,19 +307,22 @@ class PipeFrames:
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._held = bytearray()
 
-    def push(self, data: bytes) -> list[Any]:
-        """The messages that are complete now.  Raises `msgspec.DecodeError` or `ValueError`."""
+    def push(self, data: bytes) -> list[tuple[int, Any]]:
+        """The messages that are complete now, each with its engine's number.  Raises
+        `msgspec.DecodeError` or `ValueError`.
+        """
         self._held += data
-        found: list[Any] = []
+        found: list[tuple[int, Any]] = []
         at = 0
-        while len(self._held) - at >= LENGTH.size:
-            (size,) = LENGTH.unpack_from(self._held, at)
+        while len(self._held) - at >= HEADER.size:
+            size, engine = HEADER.unpack_from(self._held, at)
             if size > LONGEST:
                 raise ValueError(f"a frame of {size} bytes")
-            end = at + LENGTH.size + size
+            end = at + HEADER.size + size
             if len(self._held) < end:
                 break
-            found.append(self._decoder.decode(memoryview(self._held)[at + LENGTH.size : end]))
+            with memoryview(self._held)[at + HEADER.size : end] as body:
+                found.append((engine, self._decoder.decode(body)))
             at = end
         del self._held[:at]
         return found

@@ -151,12 +151,14 @@ class ServedModel:
         aliases: Collection[str],
         effective: EffectiveConfiguration,
         log: ServerLog,
+        counts: ServerCounters | None = None,
     ) -> None:
         self.settings, self.client, self.preparer = settings, client, preparer
         self.defaults, self.names, self.aliases = defaults, tuple(names), frozenset(aliases)
         self.effective, self.log = effective, log
         self.chat_format = ChatFormat.of(settings, preparer.tokenizer)
-        self.counts = ServerCounters(preparer.facts.max_model_len)
+        self.counts = counts or ServerCounters(preparer.facts.max_model_len)
+        self.users, self.used = 0, time.monotonic()  # requests that use it; when one ended last
         self.observer = StepObserver(self.counts, lambda: client.streams, log)
         self.created = self.now()
         self.validator = ConstraintValidator(
@@ -165,6 +167,15 @@ class ServedModel:
             most=max(LEAST_VALIDATED, settings.max_queued_requests // 4),
         )
         self._readers = ThreadPoolExecutor(READERS, "reader")
+
+    def hold(self) -> None:
+        """A request uses the model from now on."""
+        self.users += 1
+
+    def release(self) -> None:
+        """It uses it no more."""
+        self.users -= 1
+        self.used = time.monotonic()
 
     def now(self) -> int:
         """Seconds since 1970: OpenAI's `created`."""

@@ -47,4 +47,4 @@ def main(words: list[str]) -> int:
         from flyweight.cli.serve.detach import detach
 
         return detach(words, choice.server.log_file, choice.as_json)
-    return run(choice.settings, choice.server, Banner(choice), choice.requests)
+    return run(choice.models, choice.server, Banner(choice), choice.requests)

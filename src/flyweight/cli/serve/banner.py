@@ -187,7 +187,7 @@ class Banner:
     # --- once it is ready ---
 
     def ready(self, server: ApiServer, port: int) -> None:
-        model = server.find()
+        model = server.directory.loaded[0]
         effective = model.effective
         summary, facts = effective.summary, effective.facts
         self.say(
@@ -203,6 +203,9 @@ class Banner:
         columns = shutil.get_terminal_size().columns
         for line in draw_table(rows, lines, columns) if at_terminal else write_table(rows, lines):
             self.say(line)
+        others = [entry.name for entry in server.directory.entries if entry.model is None]
+        if others:
+            self.say(printable(f"loaded when a request names them: {', '.join(others)}"))
         url = self.choice.server.url(port)
         seconds = measure_age(os.getpid())
         self.say(f"ready after {seconds:.2f} s on {url}")

@@ -7,7 +7,7 @@ or is refused; all refusals are reported at once.
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flyweight.arguments import compat
@@ -18,12 +18,13 @@ from flyweight.arguments.draft import (
     SettingRequests,
     write_option,
 )
-from flyweight.arguments.meanings import apply_model
 from flyweight.arguments.options import Value, format_value, name_fields
+from flyweight.cli.serve.models import NamedModel, check_models, read_models_file, read_word
 from flyweight.cli.serve.options import MEANINGS, OPTIONS, SUPPORTS, apply_environment_key
 from flyweight.cli.serve.words import ParsedOptions
 from flyweight.config import Settings
-from flyweight.errors import Refusals
+from flyweight.errors import ConfigError, Refusals
+from flyweight.server.model_options import ModelOptions
 from flyweight.server.settings import ServerSettings
 
 ELSEWHERE = {  # options that have no row in the effective configuration, and where they are shown
@@ -31,14 +32,15 @@ ELSEWHERE = {  # options that have no row in the effective configuration, and wh
     "config": "its options have their rows",
     "detach": "the command prints its result",
     "json": "the output is its effect",
+    "models-file": "/v1/models lists its models",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ServeChoice:
-    """What is to be served, and how."""
+    """What is to be served, and how; the first of the models is the default."""
 
-    settings: Settings
+    models: tuple[ModelOptions, ...]
     server: ServerSettings
     requests: SettingRequests
     detach: bool = False
@@ -49,20 +51,44 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
     """Raises `ConfigError`."""
     draft = DraftArguments(parsed.options, parsed.models, refusals=list(parsed.refusals))
     apply_environment_key(draft)
-    draft.attempt(partial(apply_model, draft))
+    models = list_models(draft)
     draft.apply(compat.select_supports(SUPPORTS, draft.options), find_setter)
     names = name_fields(OPTIONS)
     server = draft.make(lambda given: ServerSettings(**given), draft.server, names)
     if server is not None:  # the memory plan counts them
         draft.engine["max_logprobs"] = server.max_logprobs
-    engine = draft.make(lambda given: Settings.of(**given), draft.engine, names)
+    first = models[0] if models else NamedModel("")
+    alone = {**draft.engine, **({"model": first.model} if first.model else {}), **first.own}
+    engine = draft.make(lambda given: Settings.of(**given), alone, names)
     if engine is None or server is None or draft.refusals:
         raise Refusals(draft.refusals)
     on = parsed.options
     given = {name: write_option(name, value) for name, value in on.items()}
     plain = tuple(list_plain(given, engine, server))
     requests = SettingRequests(given, tuple(draft.notes), plain)
-    return ServeChoice(engine, server, requests, on.get("detach") is True, on.get("json") is True)
+    made = (ModelOptions(engine, (first.name,) if first.name else (), **first.more),
+            *(one.make(draft.engine) for one in models[1:]))  # fmt: skip
+    return ServeChoice(made, server, requests, on.get("detach") is True, on.get("json") is True)
+
+
+def list_models(draft: DraftArguments) -> list[NamedModel]:
+    """The models that words and options name, each once; refusals go into the draft."""
+    found: list[NamedModel] = []
+
+    def read() -> None:
+        words = [*draft.models, *([draft.text("model")] if "model" in draft.options else [])]
+        found.extend(map(read_word, dict.fromkeys(words)))
+        if "models-file" in draft.options:
+            path = Path(draft.text("models-file")).expanduser()
+            found.extend(read_models_file(path, OPTIONS))
+        check_models(found)
+        if len(found) > 1 and "served-model-name" in draft.options:
+            raise ConfigError(
+                f"--served-model-name names one model of {len(found)}; allowed: NAME=MODEL for each"
+            )
+
+    draft.attempt(read)
+    return found
 
 
 def find_setter(name: str, _: Value) -> Meaning | None:

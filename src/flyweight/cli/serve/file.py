@@ -61,8 +61,8 @@ def read_options(path: Path, known: Mapping[str, Flag], refusals: list[str]) -> 
     return options
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file."""
+def load_yaml(path: Path, option: str = "--config") -> dict[str, Any]:
+    """The keys and values of the YAML file that an option names."""
     import yaml
 
     text = read_bytes(path, CONFIG_BYTES)
@@ -71,9 +71,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""
-        raise ConfigError(f"--config {path}{line}: not YAML") from None
+        raise ConfigError(f"{option} {path}{line}: not YAML") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"--config {path}: options and their values were expected")
+        raise ConfigError(f"{option} {path}: options and their values were expected")
     return {str(key): value for key, value in found.items()}
 
 

@@ -37,6 +37,10 @@ FLAGS = (  # options that no field declares
         group="Process",
     ),
     Flag(
+        "models-file", "text", "YAML file of models: names, and for each a model and its settings.",
+        metavar="FILE", group="Model",
+    ),
+    Flag(
         "detach", "switch", "Return when the server is ready; `flyweight stop` ends it.",
         group="Process",
     ),

@@ -200,7 +200,7 @@ def make_command(names: Collection[str] | None = None) -> Any:
         models: Annotated[
             list[str] | None,
             typer.Argument(
-                metavar="[MODEL]",
+                metavar="[[NAME=]MODEL ...]",
                 help="A .gguf file, a folder, or a name on the Hub.  [default: stories]",
                 show_default=False,
             ),
@@ -208,9 +208,10 @@ def make_command(names: Collection[str] | None = None) -> Any:
         *,
         options: Annotated[Values, OptionTable(rows)],
     ) -> Values:
-        """Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp.
+        """Serve models over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp.
 
-        Without MODEL it serves the bundled story model.
+        Without MODEL it serves the bundled story model.  Of several models the first is loaded at
+        once, the others when a request names them.
         """
         return {"models": models, **options}
 

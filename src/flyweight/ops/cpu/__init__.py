@@ -1,4 +1,4 @@
-"""The CPU backend: `ops.base.Ops` over the native kernels, one pool of threads per `CpuOps`.
+"""The CPU backend: `ops.base.Ops` over the native kernels, with one pool of threads.
 
 Invariant: an output row depends on that row's inputs alone, bit for bit, whatever the threads and
 the company.  Behind it: gemm (weights), attention (KV memory), stack (layers), sample.  Knows no
@@ -31,9 +31,17 @@ def available_isas() -> tuple[str, ...]:
 
 
 class CpuOps:
-    """The op table on `threads` threads, the caller's among them; `isa` None takes the best."""
+    """The op table on `threads` threads, the caller's among them; `isa` None takes the best.  A
+    `pool` is that of another table with the same two.
+    """
 
-    def __init__(self, threads: int, isa: str | None = None, activations: str = "int8") -> None:
+    def __init__(
+        self,
+        threads: int,
+        isa: str | None = None,
+        activations: str = "int8",
+        pool: _native.Pool | None = None,
+    ) -> None:
         known = available_isas()
         if isa is not None and isa not in known:
             raise ConfigError(
@@ -57,7 +65,7 @@ class CpuOps:
                 hint=f"nearest valid: {near}",
             )
         try:
-            self._pool = _native.Pool(threads, isa or "")
+            self._pool = pool or _native.Pool(threads, isa or "")
         except RuntimeError as refused:
             raise ConfigError(
                 f"; the system grants fewer ({refused})",
@@ -81,6 +89,10 @@ class CpuOps:
     @property
     def isa(self) -> str:
         return self._pool.isa
+
+    @property
+    def pool(self) -> _native.Pool:
+        return self._pool
 
     @property
     def threads(self) -> int:

@@ -50,6 +50,7 @@ class RequestGroup:
         waiting = max(0.0, model.settings.queue_timeout - gone)
         self._waiting = loop.call_later(waiting, self._leave_queue_late)
         groups.add(self)
+        model.hold()
         try:
             for one in prompts:
                 self._submit(one)
@@ -68,6 +69,7 @@ class RequestGroup:
             return
         self._closed = True
         self.groups.discard(self)
+        self.model.release()
         self._late.cancel()
         self._waiting.cancel()
         for stream in self._streams:

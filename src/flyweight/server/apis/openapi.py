@@ -203,7 +203,7 @@ def make_openapi_handler(tables: Callable[[], ApiTables]) -> Handler:
 
 
 def _encode_document(tables: ApiTables, server: ApiServer) -> bytes:
-    facts = server.find().client.facts
+    facts = server.directory.first.client.facts
     return encode(make_document(tables, facts["vocab"], facts["width"], server.settings))
 
 

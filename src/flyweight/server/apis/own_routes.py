@@ -27,7 +27,8 @@ from flyweight.server.apis.sampling_fields import (
     make_sampling_params,
 )
 from flyweight.server.apis.usage import report_usage
-from flyweight.server.served_model import ServedModel
+from flyweight.server.engine_client import EngineClient
+from flyweight.server.model_entry import ModelEntry
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event, reply
 
@@ -37,16 +38,17 @@ OTHER_FIELDS = {  # fields that are no sampling options
 
 
 async def get_health(server: ApiServer, request: Request) -> Response:
-    """200 if the engine runs and, while it has work, makes progress."""
-    model = server.find()
-    if not model.client.ready:
+    """200 if the engine process runs and, while it has work, makes progress."""
+    clients = [entry.client for entry in server.directory.entries if entry.client.wanted]
+    if not all(client.ready or client.loading for client in clients) or not server.connected:
         raise HttpError(503, "the engine is restarting; retry later", code="engine_down")
-    model.client.ping()
-    silent = model.client.measure_silence()
-    if silent > server.settings.engine_timeout:
-        raise HttpError(
-            503, f"the engine made no progress for {silent:.0f} s", code="engine_unresponsive"
-        )
+    for client in clients:
+        client.ping()
+        silent = client.measure_silence()
+        if silent > server.settings.engine_timeout:
+            raise HttpError(
+                503, f"the engine made no progress for {silent:.0f} s", code="engine_unresponsive"
+            )
     return reply({"status": "ok"})
 
 
@@ -63,14 +65,32 @@ async def get_load(server: ApiServer, request: Request) -> Response:
 
 
 async def list_models(server: ApiServer, request: Request) -> Response:
-    cards = [make_card(model, name) for model in server.models for name in model.all_names]
+    cards = [make_card(entry, name) for entry in server.directory.entries for name in entry.names]
     return reply({"object": "list", "data": cards})
 
 
 async def get_model(server: ApiServer, request: Request) -> Response:
     name = request.path_params["model"]
-    found = server.find(name)
-    return reply(make_card(found, found.names[0] if name in found.aliases else name))
+    found = server.directory.find(name)
+    return reply(make_card(found, name if name in found.names else found.name))
+
+
+class ModelBody(Fields):
+    """A model to be loaded or unloaded."""
+
+    model: str
+
+
+async def load_model(server: ApiServer, request: Request, body: ModelBody) -> Response:
+    """Returns once the model is loaded; at once if it is."""
+    await server.open(request, body.model)
+    return reply(make_card(server.directory.find(body.model), body.model))
+
+
+async def unload_model(server: ApiServer, request: Request, body: ModelBody) -> Response:
+    entry = server.directory.find(body.model)
+    await server.directory.unload(entry)
+    return reply(make_card(entry, body.model))
 
 
 async def get_version(server: ApiServer, request: Request) -> Response:
@@ -78,17 +98,18 @@ async def get_version(server: ApiServer, request: Request) -> Response:
 
 
 async def get_server_info(server: ApiServer, request: Request) -> Response:
-    return reply({"version": __version__, "engine": server.find().client.facts})
+    facts = find_client(server, request).facts
+    return reply({"version": __version__, "engine": facts})
 
 
 async def get_effective(server: ApiServer, request: Request) -> Response:
     """Each feature: what was requested, what is in effect, why, and what it has done so far."""
-    model = server.find()
+    model = await server.open(request, request.query_params.get("model"))
     return reply(model.effective.document(model.counts))
 
 
 async def reset_prefix_cache(server: ApiServer, request: Request) -> Response:
-    return reply(await server.find().client.query("reset"))
+    return reply(await find_client(server, request).query("reset"))
 
 
 async def get_metrics(server: ApiServer, request: Request) -> Response:
@@ -101,32 +122,41 @@ async def get_metrics(server: ApiServer, request: Request) -> Response:
 
 
 async def get_steps(server: ApiServer, request: Request) -> Response:
-    return reply(await server.find().client.query("steps"))
+    return reply(await find_client(server, request).query("steps"))
 
 
 async def get_kv(server: ApiServer, request: Request) -> Response:
-    return reply(await server.find().client.query("kv"))
+    return reply(await find_client(server, request).query("kv"))
 
 
-def find_parent(model: ServedModel, name: str) -> str:
+def find_client(server: ApiServer, request: Request) -> EngineClient:
+    """The engine that the query's `model` names, or the default; it is not loaded for this."""
+    return server.directory.find(request.query_params.get("model")).client
+
+
+def find_parent(entry: ModelEntry, name: str) -> str:
     """The name of an adapter's base model; "" for the model itself."""
-    adapter = name in model.preparer.facts.adapters
-    return model.settings.parents.get(name, model.names[0]) if adapter else ""
+    adapter = name in entry.options.settings.adapters
+    return entry.parents.get(name, entry.name) if adapter else ""
 
 
-def make_card(model: ServedModel, name: str) -> dict[str, Any]:
-    """A model as OpenAI lists it, with vLLM's fields; an adapter has no passport."""
-    passport = model.effective.summary.quality.passport
+def make_card(entry: ModelEntry, name: str) -> dict[str, Any]:
+    """A model as OpenAI lists it, with vLLM's fields; an adapter has no passport.  What is not
+    known before it is loaded is null.
+    """
+    model, own = entry.model, entry.own
+    passport = model.effective.summary.quality.passport if model is not None else None
     return {
         "id": name,
         "object": "model",
-        "created": model.created,
+        "created": entry.created,
         "owned_by": "flyweight",
-        "root": model.names[0],
-        "parent": find_parent(model, name) or None,
-        "max_model_len": model.max_model_len,
+        "root": own[0],
+        "parent": find_parent(entry, name) or None,
+        "max_model_len": entry.client.facts.get("max_model_len"),
         "permission": [],
-        "quality": passport.summarize() if passport is not None and name in model.names else None,
+        "quality": passport.summarize() if passport is not None and name in own else None,
+        "state": entry.state,
     }
 
 
@@ -146,7 +176,7 @@ class GenerateBody(Fields):
 
 
 async def generate(server: ApiServer, request: Request, body: GenerateBody) -> Response:
-    model = server.find()
+    model = await server.open(request)
     every = body.model_dump(exclude=OTHER_FIELDS, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
     params = make_sampling_params({**every, **model.defaults, **given})

@@ -260,9 +260,10 @@ class ModelCard(TypedDict):
     owned_by: str
     root: str
     parent: str | None
-    max_model_len: int
+    max_model_len: int | None
     permission: list[Object]
     quality: QualityReply | None
+    state: Literal["loaded", "loading", "unloaded"]
 
 
 class ModelsReply(TypedDict):

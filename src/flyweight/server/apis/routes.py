@@ -30,6 +30,10 @@ OPENAI = (
           embeddings.EmbeddingBody, replies.EmbeddingReply),
     ApiRoute("GET", "/v1/models", own_routes.list_models, "The models that are served",
           reply=replies.ModelsReply),
+    ApiRoute("POST", "/v1/models/load", own_routes.load_model, "Load a model",
+          own_routes.ModelBody, replies.ModelCard),
+    ApiRoute("POST", "/v1/models/unload", own_routes.unload_model, "Unload a model",
+          own_routes.ModelBody, replies.ModelCard),
     ApiRoute("GET", "/v1/models/{model:path}", own_routes.get_model, "One of the models",
           reply=replies.ModelCard),
 )

@@ -101,7 +101,7 @@ class DetokenizeBody(Fields):
 
 
 async def tokenize(server: ApiServer, request: Request, body: TokenizeBody) -> Response:
-    model = server.find(body.model)
+    model = await server.open(request, body.model)
     return await model.run_in_thread(lambda: reply(make_tokenize_reply(model, request, body)))
 
 
@@ -121,7 +121,7 @@ def make_tokenize_reply(model: ServedModel, request: Request, body: TokenizeBody
 
 
 async def detokenize(server: ApiServer, request: Request, body: DetokenizeBody) -> Response:
-    model = server.find(body.model)
+    model = await server.open(request, body.model)
     check_id_range("tokens", body.tokens, model.preparer.facts.vocab)
     return await model.run_in_thread(lambda: reply(make_detokenize_reply(model, body.tokens)))
 
@@ -135,13 +135,13 @@ def make_detokenize_reply(model: ServedModel, ids: list[int]) -> dict[str, Any]:
 
 async def apply_template(server: ApiServer, request: Request, body: ChatBody) -> Response:
     """llama-server's: the prompt that the template makes of a conversation."""
-    prompt = await _render(server.find(body.model), request, body)
+    prompt = await _render(await server.open(request, body.model), request, body)
     return reply({"prompt": prompt["prompt"]})
 
 
 async def count_chat_tokens(server: ApiServer, request: Request, body: ChatBody) -> Response:
     """The tokens of a conversation, as the model's template writes it."""
-    return _reply_count(await _render(server.find(body.model), request, body))
+    return _reply_count(await _render(await server.open(request, body.model), request, body))
 
 
 async def count_response_tokens(
@@ -150,7 +150,8 @@ async def count_response_tokens(
     """The tokens of a prompt of /v1/responses."""
     with field_names(NAMES):
         chat_body = make_chat_body(body.to_chat())
-        return _reply_count(await _render(server.find(body.model), request, chat_body, NAMES))
+        model = await server.open(request, body.model)
+        return _reply_count(await _render(model, request, chat_body, NAMES))
 
 
 async def _render(
@@ -178,7 +179,7 @@ def _spell_token(model: ServedModel, token: int) -> str | list[int]:
 
 async def get_props(server: ApiServer, request: Request) -> Response:
     """The defaults of /completion, the context, and the chat template."""
-    model = server.find()
+    model = await server.open(request)
     settings = make_settings(make_sampling_params({**DEFAULTS, **model.defaults}))
     context = model.max_model_len
     return reply(
@@ -198,7 +199,7 @@ async def get_props(server: ApiServer, request: Request) -> Response:
 
 async def get_tokenizer_info(server: ApiServer, request: Request) -> Response:
     """The vocabulary as in a tokenizer_config.json."""
-    model = server.find()
+    model = await server.open(request)
     return reply(
         {
             "tokenizer_class": type(model.tokenizer.codec).__name__,

@@ -10,16 +10,17 @@ import gc
 import os
 import socket
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flyweight.arguments.draft import SettingRequests
-from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
 from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.running import find_listener, list_running, read_command
+from flyweight.server.model_options import ModelOptions
 from flyweight.server.observability.log import LogFile
 from flyweight.server.settings import ServerSettings
 
@@ -103,10 +104,13 @@ def open_log_file(server: ServerSettings) -> LogFile | None:
 
 
 def serve(
-    settings: Settings, server: ServerSettings, show: "ShowsLoading", requests: SettingRequests
+    models: Sequence[ModelOptions],
+    server: ServerSettings,
+    show: "ShowsLoading",
+    requests: SettingRequests,
 ) -> int:
-    """Serves until a signal ends it, and returns the exit code.  `requests` go into the effective
-    configuration.
+    """Serves models until a signal ends it, and returns the exit code; the first is the default.
+    `requests` go into the effective configuration.
     """
     check_memory()
     log = open_log_file(server)
@@ -116,7 +120,7 @@ def serve(
     try:
         from flyweight.server.lifecycle.lifecycle import LaunchOptions, run_server
 
-        return run_server(LaunchOptions(settings, server, show, requests, log), sock, engine)
+        return run_server(LaunchOptions(tuple(models), server, show, requests, log), sock, engine)
     finally:
         engine.end()
         if server.uds:

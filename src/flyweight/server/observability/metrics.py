@@ -6,6 +6,7 @@ changes nothing.  Knows names, not how things are counted.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -21,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client import EngineClient
+from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.pipe import Gauges
 
@@ -128,15 +130,9 @@ class MetricsPage(Collector):
     """
 
     def __init__(
-        self,
-        counts: ServerCounters,
-        client: EngineClient,
-        name: str,
-        refused: Mapping[str, int],
-        http: HttpCounts,
+        self, directory: ModelDirectory, refused: Mapping[str, int], http: HttpCounts
     ) -> None:
-        self.counts, self.client, self.refused, self.http = counts, client, refused, http
-        self.labels = (name, "0")
+        self.directory, self.refused, self.http = directory, refused, http
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -153,6 +149,81 @@ class MetricsPage(Collector):
         return generate_latest(self.registry), CONTENT
 
     def collect(self) -> Iterator[Metric]:
+        models = [
+            ModelFamilies(entry.counts, entry.client, entry.name)
+            for entry in self.directory.entries
+            if entry.counts is not None
+        ]
+        yield from merge(chain.from_iterable(one.collect() for one in models))
+        yield from self._server()
+        yield from self._http()
+        yield from models[0].collect_llama()
+
+    def _server(self) -> Iterator[Metric]:
+        """What is of the whole server, labelled with its default model."""
+        directory = self.directory
+        first = directory.first.name, "0"
+        restarts = CounterMetricFamily(
+            "flyweight:engine_restarts", "Restarts of the engine process.", labels=LABELS
+        )
+        restarts.add_metric(first, directory.host.restarts)
+        yield restarts
+        refused = CounterMetricFamily(
+            "vllm:admission_rejections",
+            "Rejected requests, by the limit exceeded.",
+            labels=(*LABELS, "reason"),
+        )
+        for kind, word in REFUSED.items():
+            refused.add_metric((*first, f"max_num_queued_{word}"), self.refused[kind])
+        yield refused
+        loads = CounterMetricFamily(
+            "flyweight:model_loads", "Times that the model was loaded.", labels=LABELS
+        )
+        for entry in directory.entries:
+            loads.add_metric((entry.name, "0"), entry.loads)
+        yield loads
+
+    # --- HTTP ---
+
+    def _http(self) -> Iterator[Metric]:
+        http = self.http
+        labels = ["handler", "method", "status"]
+        total = CounterMetricFamily("http_requests", "Requests by route and status.", labels=labels)
+        for where, n in http.requests.items():
+            total.add_metric(where, n)
+        yield total
+        for name, summaries in (("request", http.taken), ("response", http.given)):
+            family = SummaryMetricFamily(
+                f"http_{name}_size_bytes", f"Bytes of {name} bodies.", labels=["handler"]
+            )
+            for route, one in summaries.items():
+                family.add_metric((route,), one.count, one.sum)
+            yield family
+        times = HistogramMetricFamily(
+            "http_request_duration_seconds",
+            "HTTP request latency, by route.",
+            labels=["handler", "method"],
+        )
+        for key, histogram in http.seconds.items():
+            times.add_metric(key, list_buckets(histogram), histogram.sum)
+        yield times
+        fine = HistogramMetricFamily(
+            "http_request_duration_highr_seconds", "HTTP request latency, all routes."
+        )
+        fine.add_metric((), list_buckets(http.fine), http.fine.sum)
+        yield fine
+        active = "HTTP requests in progress."
+        yield GaugeMetricFamily("flyweight:http_requests_active", active, http.active)
+
+
+class ModelFamilies:
+    """The metrics of one model, labelled with its name."""
+
+    def __init__(self, counts: ServerCounters, client: EngineClient, name: str) -> None:
+        self.counts, self.client = counts, client
+        self.labels = (name, "0")
+
+    def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
         for name, text, of in HISTOGRAMS:
@@ -160,8 +231,6 @@ class MetricsPage(Collector):
         if self.client.facts.get("kv_sample"):
             for name, text, of in RESIDENCY:
                 yield self._histogram("vllm:" + name, text, of(self.counts))
-        yield from self._http()
-        yield from self._llama()
 
     # --- the engine ---
 
@@ -193,7 +262,8 @@ class MetricsPage(Collector):
         if speedup is not None:
             times = "Decoding speed with drafts over without, by the measured costs of steps."
             yield self._gauge("flyweight:spec_decode_speedup", times, speedup)
-        up = "1 while the engine process accepts requests."
+
+        up = "1 while the model is loaded and its engine accepts requests."
         yield self._gauge("flyweight:engine_up", up, int(self.client.ready))
 
     def _config(self, facts: Mapping[str, Any]) -> Metric:
@@ -230,10 +300,6 @@ class MetricsPage(Collector):
             yield self._counter("vllm:" + name, text, of(counts))
         for name, text, of in OURS:
             yield self._counter("flyweight:" + name, text, of(counts))
-        restarts = self.client.restarts
-        yield self._counter(
-            "flyweight:engine_restarts", "Restarts of the engine process.", restarts
-        )
         caching = self.client.facts.get("prefix_caching")
         queried = counts.prompt_tokens if caching else 0
         for cache, words in CACHES.items():
@@ -255,49 +321,10 @@ class MetricsPage(Collector):
         yield self._count("vllm:request_success", ended, "finished_reason", counts.reasons)
         positions = {str(i): float(n) for i, n in enumerate(counts.totals.positions)}
         yield self._count("vllm:" + BY_POSITION[0], BY_POSITION[1], "position", positions)
-        refused = {f"max_num_queued_{word}": self.refused[kind] for kind, word in REFUSED.items()}
-        yield self._count(
-            "vllm:admission_rejections",
-            "Rejected requests, by the limit exceeded.",
-            "reason",
-            refused,
-        )
-
-    # --- HTTP ---
-
-    def _http(self) -> Iterator[Metric]:
-        http = self.http
-        labels = ["handler", "method", "status"]
-        total = CounterMetricFamily("http_requests", "Requests by route and status.", labels=labels)
-        for where, n in http.requests.items():
-            total.add_metric(where, n)
-        yield total
-        for name, summaries in (("request", http.taken), ("response", http.given)):
-            family = SummaryMetricFamily(
-                f"http_{name}_size_bytes", f"Bytes of {name} bodies.", labels=["handler"]
-            )
-            for route, one in summaries.items():
-                family.add_metric((route,), one.count, one.sum)
-            yield family
-        times = HistogramMetricFamily(
-            "http_request_duration_seconds",
-            "HTTP request latency, by route.",
-            labels=["handler", "method"],
-        )
-        for key, histogram in http.seconds.items():
-            times.add_metric(key, list_buckets(histogram), histogram.sum)
-        yield times
-        fine = HistogramMetricFamily(
-            "http_request_duration_highr_seconds", "HTTP request latency, all routes."
-        )
-        fine.add_metric((), list_buckets(http.fine), http.fine.sum)
-        yield fine
-        active = "HTTP requests in progress."
-        yield GaugeMetricFamily("flyweight:http_requests_active", active, http.active)
 
     # --- llama-server's names ---
 
-    def _llama(self) -> Iterator[Metric]:
+    def collect_llama(self) -> Iterator[Metric]:
         counts = self.counts
         now = (self.client.gauges if self.client.ready else None) or NOTHING
         steps = counts.totals["steps"]
@@ -386,6 +413,16 @@ def list_buckets(histogram: Histogram) -> list[tuple[str, float]]:
         total += count
         found.append((bound, total))
     return found
+
+
+def merge(families: Iterable[Metric]) -> Iterable[Metric]:
+    """One family of each name, with the samples of all."""
+    found: dict[str, Metric] = {}
+    for family in families:
+        known = found.setdefault(family.name, family)
+        if known is not family:
+            known.samples += family.samples
+    return found.values()
 
 
 def _rate(amount: float, seconds: float) -> float:

@@ -1,289 +1,128 @@
-"""The engine's loop: one thread that reads messages from the pipe, runs steps, sends the events.
+"""The engine process: one thread that reads messages from the pipe, and runs steps of the engines.
 
-Invariant: an error in a step ends at most the request that caused it (`Driver`).  Waits on the pipe
-while there is nothing to compute; ends when the API server is gone.  Sends a few messages of
-loading progress per second at most.  Knows no HTTP and no text.
+Invariant: an error of one engine ends nothing of another.  Engines with work share the step time by
+their weights (`StepShares`).  Waits on the pipe while there is nothing to compute; ends when the
+API server is gone.  Knows no HTTP and no text.
 """
 
+import gc
+import os
 import select
 import socket
-import sys
-import time
-import traceback
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
+from threading import Lock
 from typing import Any
 
-from flyweight.build import LoadedModel
-from flyweight.describe import ModelDescription
-from flyweight.driver.driver import BROKE, Driver
-from flyweight.engine.step import UNLIMITED, Plan
-from flyweight.errors import RequestError
-from flyweight.plan.memory import MemoryPlan, summarize
+from flyweight.errors import ConfigError
+from flyweight.resources import ProcessResources
 from flyweight.server import pipe
-from flyweight.server.worker.budget import BudgetController
-from flyweight.server.worker.faults import Fault
+from flyweight.server.worker.hosted import HostedEngine
+from flyweight.server.worker.loading import ClientGone, EngineLoader, describe_engine
+from flyweight.server.worker.shares import StepShares
 
-KEPT_STEPS = 256  # shown by /debug/steps
 READ = 1 << 20  # bytes at a time
 QUIET = 0.5  # seconds without a message after which there is time to prepare for grammars
-EVERY = 0.25  # seconds between two messages of progress
-
-
-class ClientGoneWhileLoading(Exception):
-    """The API server has closed the pipe."""
-
-
-class LoadingReporter:
-    """A `LoadListener` that reports over the pipe."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        self._last = 0.0
-
-    def show_plan(self, plan: MemoryPlan, found: ModelDescription) -> None:
-        self._say(pipe.LoadingProgress("plan", summarize(plan)))
-
-    def report_progress(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if done < total and now - self._last < EVERY:
-            return
-        self._last = now
-        self._say(pipe.LoadingProgress("progress", "loading", done, total))
-
-    def warn(self, message: str) -> None:
-        self._say(pipe.LoadingProgress("warning", message))
-
-    def note(self, message: str) -> None:
-        self._say(pipe.LoadingProgress("note", message))
-
-    def show_download(self, file: str, done: int, total: int) -> None:
-        """The API server has fetched the files."""
-
-    def _say(self, message: pipe.LoadingProgress) -> None:
-        try:
-            self._line.sendall(pipe.encode_frame(message))
-        except OSError:
-            raise ClientGoneWhileLoading from None
 
 
 class Worker:
-    """One engine on one pipe."""
+    """The engines of one pipe."""
 
-    def __init__(self, line: socket.socket, loaded: LoadedModel, begin: pipe.EngineSetup) -> None:
-        self.line, self.engine, self.limits = line, loaded.engine, loaded.limits
-        self.background = loaded.moving, loaded.ahead
+    def __init__(self, line: socket.socket) -> None:
+        self.line, self.process = line, ProcessResources.make()
+        self.engines: dict[int, HostedEngine] = {}
+        self.loaders: dict[int, EngineLoader] = {}
+        self.shares = StepShares()
         self.frames = pipe.PipeFrames(pipe.ToEngine)
-        most = loaded.limits.max_num_batched_tokens
-        self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
-        self.budget = UNLIMITED  # of the step under way
-        self.fault = Fault.of(begin.fault)
-        self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
-        self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
-        self.unstarted: set[str] = set()
-        self.started: list[str] = []
-        self.count, self.step, self.busy = 0, 0, 0.0
-        self.shape = (0, 0)  # tokens of prompts and others in the step under way
-        self.driver = Driver(self.engine, report)
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            pipe.Submit: self._add,
-            pipe.Abort: self._leave,
-            pipe.EngineQuestion: self._ask,
-        }
-        self._answers: dict[pipe.Topic, Callable[[], dict[str, Any]]] = {
-            "ping": dict,
-            "steps": self._list_steps,
-            "kv": self._list_blocks,
-            "reset": self._reset,
-        }
+        self._sending = Lock()  # a loader sends too
+        self._loaded, self._wake = os.pipe()  # a loader has ended
 
     def run(self) -> None:
         """Runs until the API server is gone."""
         while True:
-            for message in self._read():
-                self.take(message)
-            if self.engine.busy:
-                self._step()
+            for number, message in self._read():
+                self.take(number, message)
+            chosen = self.shares.choose(n for n, one in self.engines.items() if one.busy)
+            if chosen is not None:
+                self.shares.charge(chosen, self.engines[chosen].run_step())
+
+    def take(self, number: int, message: pipe.ToEngine) -> None:
+        if isinstance(message, pipe.EngineSetup):
+            gc.disable()  # nothing that loading makes is garbage
+            send = partial(self._send, number)
+            self.loaders[number] = EngineLoader(number, message, self.process, send, self.wake)
+        elif isinstance(message, pipe.Unload):
+            self._unload(number)
+        elif number in self.engines:  # else it was unloaded meanwhile
+            self.engines[number].take(message)
+
+    def wake(self) -> None:
+        """A loader has ended; called on its thread."""
+        os.write(self._wake, b"!")
 
     # --- the pipe ---
 
-    def _read(self) -> list[Any]:
+    def _read(self) -> list[tuple[int, Any]]:
         """The messages that have arrived; waits for them if there is nothing to compute."""
-        grammars = self.engine.grammars
-        busy, task = self.engine.busy, next((c for c in self.background if c.wanted), None)
-        wait = 0 if busy or task else None if grammars.prepared else QUIET
-        if not select.select([self.line], [], [], wait)[0]:
-            if not busy and task:
-                task.run_idle()
-            elif not busy:
-                grammars.prepare()
+        engines = self.engines.values()
+        busy = any(one.busy for one in engines)
+        tasks = [task for one in engines for task in one.background if task.wanted]
+        unprepared = [one for one in engines if not one.engine.grammars.prepared]
+        wait = 0 if busy or tasks else QUIET if unprepared else None
+        waited: list[Any] = [self.line, self._loaded]
+        ready = select.select(waited, [], [], wait)[0]
+        if self._loaded in ready:
+            os.read(self._loaded, READ)
+            self._install()
+        if self.line not in ready:
+            if not ready and not busy:
+                tasks[0].run_idle() if tasks else unprepared[0].engine.grammars.prepare()
             return []
         data = self.line.recv(READ)
         if not data:
-            raise ClientGoneWhileLoading
+            raise ClientGone
         return self.frames.push(data)
 
-    def _send(self, message: pipe.ToFront) -> None:
+    def _send(self, number: int, message: pipe.ToFront) -> None:
         try:
-            self.line.sendall(pipe.encode_frame(message))
+            with self._sending:
+                self.line.sendall(pipe.encode_frame(message, number))
         except OSError:
-            raise ClientGoneWhileLoading from None
+            raise ClientGone from None
 
-    def take(self, message: pipe.ToEngine) -> None:
-        self._handlers[type(message)](message)
+    # --- engines that come and go ---
 
-    def _ask(self, question: pipe.EngineQuestion) -> None:
+    def _install(self) -> None:
+        """Takes over what loaders have built."""
+        for number, loader in list(self.loaders.items()):
+            if loader.loaded is not None:
+                del self.loaders[number]
+                self._add(number, loader)
+            elif loader.failed is not None:
+                del self.loaders[number]
+                self.process.ledger.release(number)
+                self._send(number, loader.failed)
+        if not self.loaders:
+            gc.freeze()  # what lives as long as its engine is not looked at again
+            gc.enable()
+
+    def _add(self, number: int, loader: EngineLoader) -> None:
+        assert loader.loaded is not None and loader.settings is not None
         try:
-            answer = self._answers[question.topic]()
-        except Exception as error:
-            report(error)
-            answer = {}
-        self._send(pipe.EngineAnswer(question.number, answer))
-
-    def _add(self, message: pipe.Submit) -> None:
-        number, self.count = self.count, self.count + 1
-        try:
-            request = message.to_request()
-            self.driver.add(request)
-        except RequestError as refused:
-            self._send(pipe.RequestRefused.of(message.id, refused))
+            hosted = HostedEngine(loader.loaded, loader.begin, partial(self._send, number))
+        except ConfigError as error:
+            self.process.ledger.release(number)
+            self._send(number, pipe.Failed(str(error)))
             return
-        except Exception as error:
-            report(error)
-            self._send(pipe.RequestRefused.of(message.id, BROKE))
-            return
-        self.arrived[request.id] = number
-        self.unstarted.add(request.id)
+        self.engines[number] = hosted
+        self.shares.add(number, loader.begin.weight)
+        self._send(number, pipe.Ready(describe_engine(loader.loaded, loader.settings)))
 
-    def _leave(self, message: pipe.Abort) -> None:
-        """Ends a request that its client left.  The engine recovers before a second try; if that
-        fails too, the answer is computed to its end and dropped.
-        """
-        for _ in range(2):
-            try:
-                if message.stopped and message.index is not None:
-                    self.driver.stop(message.id, message.index)
-                else:
-                    self.driver.abort(message.id, message.index)
-                break
-            except Exception as error:
-                report(error)
-        self._tidy([message.id])
-        self._send(pipe.StepReport([], [], self._read_gauges(0, 0.0)))
-
-    # --- steps ---
-
-    def note_plan(self, plan: Plan) -> None:
-        """Called by the engine with each step's plan, before it is computed."""
-        now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
-        prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
-        self.shape = prompts, sum(c[3] for c in now) - prompts
-        budget = self.budget
-        self.steps.append(
-            {
-                "step": self.step,
-                "at": time.time(),
-                "prompt_tokens": prompts,
-                "decode_tokens": self.shape[1],
-                "running": len(self.engine.scheduler.running),
-                "waiting": len(self.engine.scheduler.waiting),
-                "chunks": now,
-                "preempted": [(s.request.id, s.index) for s in plan.preempted],
-                "budget": budget.prefill_tokens if plan.prefill_only else budget.tokens,
-            }
-        )
-        for id, *_ in now:
-            if id in self.unstarted:
-                self.unstarted.discard(id)
-                self.started.append(id)
-        if self.fault is not None:
-            self.fault.strike(self.step, plan, self.arrived)
-
-    def _step(self) -> None:
-        scheduler = self.engine.scheduler
-        self.budget = self.controller.budget(scheduler.load())
-        self.shape = 0, 0
-        began = time.monotonic()
-        try:
-            events = self.driver.step(self.budget, self.note_plan)
-        except Exception as error:  # a bug of ours: a server goes on
-            events = self.driver.recover(error)
-        took = time.monotonic() - began
-        self.busy += took
-        if sum(self.shape):
-            self.steps[-1]["seconds"] = took
-            self.step += 1
-        self._tidy([event.id for event in events if event.finish])
-        started, self.started = self.started, []
-        for event in events:
-            if event.error is not None and event.refused:
-                self._send(pipe.RequestRefused.of(event.id, event.error))
-        news = [pipe.StepEvents.of(event) for event in events if not event.refused]
-        residency = scheduler.pool.residency
-        stays = residency.take() if residency is not None else []
-        gauges = self._read_gauges(sum(self.shape), took)
-        self._send(pipe.StepReport(news, started, gauges, stays, began + took))
-        for task in self.background:
-            task.step()
-        if sum(self.shape):  # sending and background work delay streams like the step
-            self.controller.record(*self.shape, time.monotonic() - began)
-
-    def _tidy(self, ids: list[str]) -> None:
-        """Forgets requests without running choices."""
-        for id in ids:
-            if id not in self.engine.scheduler.by_id:
-                self.arrived.pop(id, None)
-                self.unstarted.discard(id)
-
-    # --- state and counters ---
-
-    def _read_gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
-        scheduler = self.engine.scheduler
-        return pipe.Gauges(
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.pool.blocks,
-            len(scheduler.pool.free),
-            self.engine.metrics,
-            tokens,
-            seconds,
-            self.busy,
-            tuple(self.engine.drafts.places),
-        )
-
-    def _list_steps(self) -> dict[str, Any]:
-        return {
-            "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
-            "target_step_time": self.controller.seconds,
-            "steps": list(self.steps),
-        }
-
-    def _reset(self) -> dict[str, Any]:
-        return {"freed": self.engine.scheduler.pool.forget()}
-
-    def _list_blocks(self) -> dict[str, Any]:
-        live = [seq for group in self.engine.scheduler.by_id.values() for seq in group]
-        tables = [
-            {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
-             "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached,
-             "state": s.state.value}
-            for s in live
-        ]  # fmt: skip
-        now = self.engine.stats()
-        return {
-            "block_size": self.limits.block_size,
-            "blocks": now.blocks,
-            "free_blocks": now.free_blocks,
-            "cached_blocks": now.cached_blocks,  # of the free ones
-            "sequences": tables,
-        }
-
-
-def report(error: BaseException) -> None:
-    """Prints where a bug of the engine is; the exception's text may hold a prompt and is left
-    out.
-    """
-    with suppress(OSError):  # a full disk is no reason to end
-        print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)
-        traceback.print_tb(error.__traceback__)
+    def _unload(self, number: int) -> None:
+        """Gives an engine's memory back."""
+        if self.engines.pop(number, None) is not None:
+            self.shares.remove(number)
+            self.process.ledger.release(number)
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+        self._send(number, pipe.Unloaded())

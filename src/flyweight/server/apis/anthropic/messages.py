@@ -224,7 +224,7 @@ class MessagesBody(CountBody):
 
 
 async def create_message(server: ApiServer, request: Request, body: MessagesBody) -> Response:
-    model = server.find(body.model)
+    model = await server.open(request, body.model)
     check_thinking(model, body)
     with field_names(NAMES):
         chat_body = convert_body(model, request, body)
@@ -236,7 +236,7 @@ async def create_message(server: ApiServer, request: Request, body: MessagesBody
 
 
 async def count_tokens(server: ApiServer, request: Request, body: CountBody) -> Response:
-    model = server.find(body.model)
+    model = await server.open(request, body.model)
     with field_names(NAMES):
         chat_body = check_template_fields(model, request, convert_body(model, request, body), NAMES)
         prompt = await model.run_in_thread(render_prompt, model, chat_body)

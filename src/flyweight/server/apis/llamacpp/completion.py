@@ -154,7 +154,7 @@ class LlamaBody(LlamaOptions):
 
 
 async def complete(server: ApiServer, request: Request, body: LlamaBody) -> Response:
-    model = server.find()
+    model = await server.open(request)
     return await continue_prompts(server, model, request, body, body.prompts(model))
 
 

@@ -24,6 +24,7 @@ from flyweight.server.apis.ollama.schema import (
     OllamaBody,
     OllamaChatBody,
     OllamaGenerateBody,
+    count_seconds,
     resolve_name,
 )
 from flyweight.server.apis.openai.chat import name_logprobs, prepare_chat
@@ -57,9 +58,11 @@ NAMES = {
 
 
 async def chat(server: ApiServer, request: Request, body: OllamaChatBody) -> Response:
-    model = server.find(resolve_name(server.serves, body.model))
     if not body.messages:
-        return reply_loaded(body, {"message": {"role": "assistant", "content": ""}})
+        return await load_or_unload(
+            server, request, body, {"message": {"role": "assistant", "content": ""}}
+        )
+    model = await open_model(server, request, body.model, body.keep_alive)
     messages = [one.to_chat() for one in body.messages]
     prepared, reading = await prepare_conversation(model, request, body, messages, body.tools)
     write = partial(OllamaWriter, body, make_message, reading)
@@ -67,9 +70,9 @@ async def chat(server: ApiServer, request: Request, body: OllamaChatBody) -> Res
 
 
 async def generate(server: ApiServer, request: Request, body: OllamaGenerateBody) -> Response:
-    model = server.find(resolve_name(server.serves, body.model))
     if not body.prompt:
-        return reply_loaded(body, {"response": ""})
+        return await load_or_unload(server, request, body, {"response": ""})
+    model = await open_model(server, request, body.model, body.keep_alive)
     if body.raw or model.tokenizer.chat_template is None:
         body.check_raw()
         given = body.to_options(model)
@@ -122,10 +125,31 @@ def declare_tool(tool: Tool) -> dict[str, Any]:
     return found
 
 
-def reply_loaded(body: OllamaBody, parsed: dict[str, Any]) -> Response:
-    """The reply to a request that only wants the model loaded."""
-    head = {"model": body.model, "created_at": format_now(), **parsed}
-    return reply({**head, "done": True, "done_reason": "load"})
+async def open_model(
+    server: ApiServer, request: Request, name: str, keep: str | float | None
+) -> ServedModel:
+    """The model of that name; it may be said how long it is kept loaded, one of several."""
+    known = resolve_name(server.serves, name)
+    model = await server.open(request, known)
+    if keep is not None and len(server.directory.entries) > 1:
+        server.directory.keep(server.directory.find(known), count_seconds(keep))
+    return model
+
+
+async def load_or_unload(
+    server: ApiServer, request: Request, body: OllamaBody, parsed: dict[str, Any]
+) -> Response:
+    """The reply to a request without a prompt: it wants the model loaded, or with a keep_alive of
+    0 unloaded.
+    """
+    head = {"model": body.model, "created_at": format_now(), **parsed, "done": True}
+    several = len(server.directory.entries) > 1
+    if several and body.keep_alive is not None and count_seconds(body.keep_alive) == 0:
+        entry = server.directory.find(resolve_name(server.serves, body.model))
+        await server.directory.unload(entry)
+        return reply({**head, "done_reason": "unload"})
+    await open_model(server, request, body.model, body.keep_alive)
+    return reply({**head, "done_reason": "load"})
 
 
 def make_message(parsed: ParsedAnswer) -> dict[str, Any]:

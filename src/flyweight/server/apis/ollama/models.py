@@ -17,7 +17,7 @@ from flyweight.params.tasks import PoolingParams
 from flyweight.requests.collector import VectorCollector
 from flyweight.requests.prompts import encode_beginning
 from flyweight.server.api_server import ApiServer
-from flyweight.server.apis.ollama.handlers import to_ns
+from flyweight.server.apis.ollama.handlers import open_model, to_ns
 from flyweight.server.apis.ollama.schema import (
     EmbedBody,
     EmbeddingsBody,
@@ -28,14 +28,16 @@ from flyweight.server.apis.ollama.schema import (
 from flyweight.server.apis.openai.embeddings import compute_vectors, get_vectors
 from flyweight.server.apis.own_routes import find_parent
 from flyweight.server.apis.usage import measure_vector_timings, report_reuse
+from flyweight.server.model_entry import ModelEntry
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
 
+LONGEST = 10.0**9  # seconds that a client's time can hold
 NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go can read it
 
 
 async def embed(server: ApiServer, request: Request, body: EmbedBody) -> Response:
-    model = server.find(resolve_name(server.serves, body.model))
+    model = await open_model(server, request, body.model, body.keep_alive)
     began = time.monotonic()
     given: list[Any] = body.input if isinstance(body.input, list) else [body.input]
     if not body.input:
@@ -63,7 +65,7 @@ async def embed(server: ApiServer, request: Request, body: EmbedBody) -> Respons
 
 async def embed_one(server: ApiServer, request: Request, body: EmbeddingsBody) -> Response:
     """One vector, in the format before /api/embed."""
-    model = server.find(resolve_name(server.serves, body.model))
+    model = await open_model(server, request, body.model, body.keep_alive)
     given = [partial(shorten_text, model, body.prompt)] if body.prompt else []
     with field_names({"input": "prompt"}):
         found = await embed_texts(server, model, request, body, given, None)
@@ -109,28 +111,43 @@ def shorten_text(model: ServedModel, text: str) -> dict[str, Any]:
 
 
 async def list_models(server: ApiServer, request: Request) -> Response:
-    cards = [make_card(model, name) for model in server.models for name in model.all_names]
+    cards = [make_card(entry, name) for entry in server.directory.entries for name in entry.names]
     return reply({"models": cards})
 
 
 async def list_running(server: ApiServer, request: Request) -> Response:
-    """The models that are loaded, which are those that are served; none is ever unloaded."""
-    more = {"expires_at": NEVER, "size_vram": 0}
+    """The models that are loaded."""
     found = []
-    for model in server.models:
-        for name in model.all_names:
-            card = make_card(model, name)
+    for entry in server.directory.entries:
+        if entry.model is None:
+            continue
+        more = {"expires_at": tell_expiry(entry), "size_vram": 0}
+        for name in entry.names:
+            card = make_card(entry, name)
             del card["modified_at"]
-            found.append({**card, **more, "context_length": model.max_model_len})
+            found.append({**card, **more, "context_length": entry.model.max_model_len})
     return reply({"models": found})
+
+
+def tell_expiry(entry: ModelEntry) -> str:
+    """When a loaded model will be unloaded if it is not used."""
+    assert entry.model is not None
+    left = entry.model.used + entry.keep_alive - time.monotonic()
+    if left > LONGEST:
+        return NEVER
+    return format_time(time.time() + max(0.0, left))
+
+
+def format_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 async def show(server: ApiServer, request: Request, body: ShowBody) -> Response:
     if not (body.model or body.name):
         raise RequestError("is missing", "model", code="missing_field")
     name = resolve_name(server.serves, body.model or body.name)
-    model = server.find(name)
-    card = make_card(model, name)
+    model = await server.open(request, name)
+    card = make_card(server.directory.find(name), name)
     summary, chat_format = model.effective.summary, model.chat_format
     calls = chat_format.calls if chat_format.shows_tools else None
     known = {"tools": calls, "thinking": chat_format.reasoning}
@@ -154,22 +171,24 @@ async def show(server: ApiServer, request: Request, body: ShowBody) -> Response:
     )
 
 
-def make_card(model: ServedModel, name: str) -> dict[str, Any]:
-    """A model as Ollama lists it; `digest` only distinguishes names."""
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created))
-    summary = model.effective.summary
+def make_card(entry: ModelEntry, name: str) -> dict[str, Any]:
+    """A model as Ollama lists it; `digest` only distinguishes names.  What is not known before it
+    is loaded is empty.
+    """
+    summary = entry.model.effective.summary if entry.model is not None else None
+    memory = entry.client.facts.get("memory", {})
     return {
         "name": name,
         "model": name,
-        "modified_at": started,
-        "size": model.client.facts["memory"]["weights"],
+        "modified_at": format_time(entry.created),
+        "size": memory.get("weights", 0),
         "digest": sha256(name.encode()).hexdigest(),
         "details": {
-            "parent_model": find_parent(model, name),
-            "format": summary.format,
-            "family": summary.family,
-            "families": [summary.family],
-            "parameter_size": summary.size.replace(" ", ""),
-            "quantization_level": summary.kinds[0],
+            "parent_model": find_parent(entry, name),
+            "format": summary.format if summary else "",
+            "family": summary.family if summary else "",
+            "families": [summary.family] if summary else [],
+            "parameter_size": summary.size.replace(" ", "") if summary else "",
+            "quantization_level": summary.kinds[0] if summary else "",
         },
     }

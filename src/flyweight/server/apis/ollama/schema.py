@@ -31,7 +31,7 @@ from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
-KEEP = "Has no effect: a model stays loaded."
+KEEP = "How long the model stays loaded: seconds, 5m, -1.  A server's only model always stays."
 # A duration as Go's time.ParseDuration takes it: numbers with units, such as 1h30m, or a zero.
 DURATION = r"^[+-]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
 MODELFILE = "There are no Modelfiles here."
@@ -52,6 +52,16 @@ Duration = Annotated[
     str, AfterValidator(_check_duration), Field(json_schema_extra={"pattern": DURATION})
 ]
 Keep = Annotated[Duration | float | None, Field(description=KEEP, json_schema_extra=ALWAYS)]
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+
+
+def count_seconds(keep: str | float) -> float:
+    """How long a model is kept; a negative duration is for ever."""
+    if isinstance(keep, str):
+        parts = re.findall(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", keep)
+        total = sum(float(number) * SECONDS[unit] for number, unit in parts)
+        keep = -total if keep.startswith("-") else total
+    return keep if keep >= 0 else float("inf")
 
 
 def resolve_name(serves: Callable[[str], bool], name: str) -> str:

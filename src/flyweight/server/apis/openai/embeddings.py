@@ -94,7 +94,7 @@ class EmbeddingBody(Fields):
 
 
 async def create_embeddings(server: ApiServer, request: Request, body: EmbeddingBody) -> Response:
-    model = server.find(body.model)
+    model = await server.open(request, body.model)
     explain = body.return_cache_explanation
     context = model.make_context(body.model, body.cache_salt, body.priority, explain)
     with field_names({"prompt": "input" if body.messages is None else "messages"}):

@@ -1,0 +1,145 @@
+"""The engine process as the API server sees it: started, and started again if it dies.
+
+Invariant: a message goes to the client of the engine that its frame names; when the process ends,
+every client learns it at once, another process is started, and it loads what was loaded.  Runs on
+one event loop; knows no HTTP and no request.
+"""
+
+import asyncio
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from flyweight.errors import FlyweightError
+from flyweight.server import pipe
+from flyweight.server.engine_process import EngineProcess, wait_or_kill
+
+if TYPE_CHECKING:
+    from flyweight.server.engine_client import EngineClient
+
+SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
+SETTLED = 60.0  # seconds after which a process counts as having lived
+TRIES = 5  # processes in a row that did not
+
+
+class EngineHost:
+    """One engine process and its `clients`, by their engines' numbers.  `on_event` gets the name
+    and facts of what happens to the process; `on_failure` is called if processes die as soon as
+    they are started.
+    """
+
+    def __init__(self, on_failure: Callable[[str], None]) -> None:
+        self.on_failure = on_failure
+        self.on_event: Callable[..., None] = lambda name, **facts: None
+        self.clients: dict[int, EngineClient] = {}
+        self.restarts = 0
+        self.restarts_lost = False  # set once the server is ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: asyncio.WriteTransport | None = None
+        self._closing = False
+        self._again: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._line is not None
+
+    def add(self, client: "EngineClient") -> int:
+        """Adds a client; the number of its engine."""
+        number = len(self.clients)
+        self.clients[number] = client
+        return number
+
+    def adopt(self, engine: EngineProcess, *clients: "EngineClient") -> socket.socket:
+        """Takes over a process that was started, and lets it load the engines of `clients` at once;
+        the pipe to it.  There need not be an event loop yet.
+        """
+        self._process = engine.process
+        for one in clients:
+            engine.line.sendall(pipe.encode_frame(one.begin_loading(), one.number))
+        engine.line.setblocking(False)
+        return engine.line
+
+    async def connect(self, ours: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: _Line(self), sock=ours)
+        self._line = cast(asyncio.WriteTransport, transport)  # uvloop has classes of its own
+
+    def send(self, number: int, message: pipe.ToEngine) -> None:
+        """Sends a message to an engine; nothing where there is no process."""
+        if self._line is not None:
+            self._line.write(pipe.encode_frame(message, number))
+
+    def kill(self) -> None:
+        """Kills a process that hangs, or sends invalid messages."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def close(self) -> None:
+        """Ends the process by closing its pipe."""
+        self._closing = True
+        if self._again is not None:
+            self._again.cancel()
+        if self._line is not None:
+            self._line.abort()
+        if self._process is not None:
+            await asyncio.to_thread(wait_or_kill, self._process)
+
+    def handle_lost(self) -> None:
+        """The process has gone."""
+        self._line = None
+        for one in self.clients.values():
+            one.handle_lost()
+        if not self.restarts_lost or self._closing:
+            return
+        self.restarts_lost = False
+        lost = sum(one.lost for one in self.clients.values())
+        self.on_event("engine_ended", requests=lost)
+        self._again = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        wait, tries = SOONEST, 0
+        while tries < TRIES:
+            if self._process is not None:
+                await asyncio.to_thread(wait_or_kill, self._process)
+            await asyncio.sleep(wait)
+            self.restarts += 1
+            born = time.monotonic()
+            try:
+                wanted = [one for one in self.clients.values() if one.wanted]
+                await self.connect(self.adopt(EngineProcess.spawn(), *wanted))
+                for client in wanted:
+                    await client.wait_until_ready()
+                self.restarts_lost = True
+                self.on_event("engine_ready", restarts=self.restarts)
+                return
+            except (FlyweightError, OSError) as error:
+                tries = 0 if time.monotonic() - born > SETTLED else tries + 1
+                wait = min(LATEST, 2 * wait)
+                reason = str(error)
+        self.on_failure(f"the engine could not be restarted: {reason}")
+
+
+class _Line(asyncio.Protocol):
+    """The API server's side of the pipe."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self._host = host
+        self._frames = pipe.PipeFrames(pipe.ToFront)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._frames.push(data)
+        except (msgspec.DecodeError, ValueError):
+            self._host.kill()
+            return
+        for number, message in messages:
+            client = self._host.clients.get(number)
+            if client is not None:
+                client.take(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._host.handle_lost()

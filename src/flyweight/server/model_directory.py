@@ -1,0 +1,167 @@
+"""The models of a server: loaded when a request names one, and unloaded when another needs the
+memory.
+
+Invariant: one model is loaded or unloaded at a time; a model that a request uses stays.  What is
+unloaded first is what was used longest ago.  Knows no API.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from flyweight.errors import MemoryShortage, nearest
+from flyweight.server.engine_host import EngineHost
+from flyweight.server.model_entry import ModelEntry
+from flyweight.server.model_options import FOREVER
+from flyweight.server.observability.log import ServerLog
+from flyweight.server.served_model import ServedModel
+from flyweight.server.transport.errors import HttpError
+from flyweight.validation.untrusted import shown
+
+POLL = 0.05  # seconds between looks at whether a model is idle
+EXPIRY = 1.0  # the same, for models that are not kept alive
+MakeModel = Callable[[ModelEntry], Awaitable[ServedModel]]
+
+
+class ModelDirectory:
+    """`entries` is not empty; the first is the default.  `make` loads an entry's engine and gives
+    its model.  A request waits `patience` seconds for others' models to become idle.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[ModelEntry],
+        host: EngineHost,
+        make: MakeModel,
+        log: ServerLog,
+        patience: float,
+    ) -> None:
+        self.entries, self.host, self.log = tuple(entries), host, log
+        self.patience = patience
+        self._make = make
+        self._lock = asyncio.Lock()
+        self._expiring: asyncio.Task[None] | None = None
+
+    @property
+    def first(self) -> ModelEntry:
+        return self.entries[0]
+
+    @property
+    def loaded(self) -> list[ServedModel]:
+        return [entry.model for entry in self.entries if entry.model is not None]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for entry in self.entries for name in entry.names]
+
+    def find(self, name: str | None) -> ModelEntry:
+        """The entry that a request names, or the default.  Raises `HttpError`."""
+        for entry in self.entries:
+            if name is None or entry.serves(name):
+                return entry
+        near = nearest((name or "")[:200], self.names)
+        words = f"model = {shown(name)} is not served{near}; served: {', '.join(self.names)}"
+        raise HttpError(404, words, "model", code="model_not_found")
+
+    async def open(self, entry: ModelEntry) -> ServedModel:
+        """The entry's model, which is loaded if it is not.  Raises `HttpError`, or `ConfigError`
+        where it cannot be loaded.
+        """
+        while entry.model is None:
+            if entry.loading is None:
+                entry.loading = asyncio.get_running_loop().create_task(self._load(entry))
+            await asyncio.shield(entry.loading)  # it goes on if this request's client leaves
+        return entry.model
+
+    async def unload(self, entry: ModelEntry) -> None:
+        """Raises `HttpError` while a request uses it."""
+        async with self._lock:
+            if entry.model is None:
+                return
+            if not entry.idle:
+                raise HttpError(
+                    409,
+                    f"model = {entry.name} is busy with {entry.model.users} requests; "
+                    "retry when they have ended",
+                    "model",
+                    code="model_busy",
+                )
+            await self._drop(entry, "requested")
+
+    def keep(self, entry: ModelEntry, seconds: float) -> None:
+        """How long the entry's model is kept after its last request, from now on."""
+        entry.keep_alive = seconds
+        self.start_expiry()
+
+    def start_expiry(self) -> None:
+        """Unloads models that are not kept for ever, if there are any."""
+        finite = any(entry.keep_alive < FOREVER for entry in self.entries)
+        if finite and self._expiring is None:
+            self._expiring = asyncio.get_running_loop().create_task(self._expire())
+
+    async def close(self) -> None:
+        if self._expiring is not None:
+            self._expiring.cancel()
+        for model in self.loaded:
+            await model.validator.close()
+
+    # --- loading ---
+
+    async def _load(self, entry: ModelEntry) -> ServedModel:
+        try:
+            async with self._lock:
+                began = time.monotonic()
+                entry.model = await self._make_room(entry)
+                entry.loads += 1
+                name, seconds = entry.name, round(time.monotonic() - began, 3)
+                self.log.event("model_loaded", model=name, seconds=seconds)
+                return entry.model
+        finally:
+            entry.loading = None
+
+    async def _make_room(self, entry: ModelEntry) -> ServedModel:
+        """Loads an engine, and unloads others as long as memory does not suffice."""
+        until = time.monotonic() + self.patience
+        while True:
+            try:
+                return await self._make(entry)
+            except MemoryShortage as error:
+                await self._free_one(error, until)
+
+    async def _free_one(self, error: MemoryShortage, until: float) -> None:
+        """Unloads the model that was used longest ago.  Raises the error where none is loaded, and
+        `HttpError` where all stay busy.
+        """
+        while any(one.model is not None for one in self.entries):
+            idle = [(one.model.used, one) for one in self.entries if one.model and one.idle]
+            if idle:
+                await self._drop(min(idle, key=lambda found: found[0])[1], "memory")
+                return
+            if time.monotonic() > until:
+                busy = ", ".join(one.name for one in self.entries if one.model)
+                raise HttpError(
+                    503,
+                    f"no memory for the model while {busy} answer requests; retry later",
+                    code="models_busy",
+                    headers={"Retry-After": "5"},
+                )
+            await asyncio.sleep(POLL)
+        raise error
+
+    async def _drop(self, entry: ModelEntry, reason: str) -> None:
+        model, entry.model = entry.model, None
+        assert model is not None
+        await entry.client.unload()
+        await model.validator.close()
+        self.log.event("model_unloaded", model=entry.name, reason=reason)
+
+    async def _expire(self) -> None:
+        """Unloads models that were not used for as long as they are kept."""
+        while True:
+            await asyncio.sleep(EXPIRY)
+            now = time.monotonic()
+            async with self._lock:
+                for entry in self.entries:
+                    unused = now - entry.model.used if entry.model is not None else 0.0
+                    if entry.idle and unused > entry.keep_alive:
+                        await self._drop(entry, "not used")

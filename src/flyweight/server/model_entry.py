@@ -1,0 +1,85 @@
+"""A model that may be served: its names and options, the client of its engine, and its
+`ServedModel` while it is loaded.
+
+Invariant: it is not unloaded while a request uses it.  Counters outlive the model.  Knows no HTTP
+and no other model.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from flyweight.describe import LoadListener, find
+from flyweight.server import pipe
+from flyweight.server.engine_client import EngineClient
+from flyweight.server.model_options import ModelOptions
+from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.served_model import ServedModel
+
+
+class ModelEntry:
+    """Clients are shown its `own` names; requests may also use those of `also`.  `counts` are of
+    all its engines, one after another; `loads` is how many there were.
+    `parents` are what adapters' base models are called in lists, where that is not this model.
+    """
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        client: EngineClient,
+        own: Sequence[str],
+        also: Collection[str] = (),
+        parents: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.options, self.client, self.parents = options, client, parents
+        self.own, self.also = tuple(own), frozenset(also)
+        self.created = int(time.time())
+        self.path: Path | None = None
+        self.model: ServedModel | None = None
+        self.counts: ServerCounters | None = None
+        self.keep_alive = options.keep_alive
+        self.loading: asyncio.Task[ServedModel] | None = None
+        self.loads = 0
+
+    def find(self, show: LoadListener) -> Path:
+        """The model's files, which may be fetched from the Hub.  Raises `ConfigError` or
+        `CheckpointError`.
+        """
+        if self.path is None:
+            self.path = find(self.options.settings, show)
+            self.client.begin.settings["model"] = str(self.path)
+        return self.path
+
+    @property
+    def state(self) -> str:
+        if self.model is not None:
+            return "loaded"
+        return "loading" if self.loading is not None else "unloaded"
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is loaded and no request uses it."""
+        return self.model is not None and not self.model.users and not self.client.streams
+
+    @property
+    def name(self) -> str:
+        return self.own[0]
+
+    @property
+    def names(self) -> list[str]:
+        """What clients are shown: its own name, then those of its adapters."""
+        return [*self.own, *self.options.settings.adapters]
+
+    def serves(self, name: str) -> bool:
+        return name in self.also or name in self.names
+
+    def observe_step(self, message: pipe.StepReport) -> None:
+        """Counts a step of the engine, before its events are passed on."""
+        model = self.model
+        if model is None:
+            return
+        model.observer.observe_step(message)
+        for warning in model.effective.note(model.counts):
+            model.log.event("no_effect", warning=warning)

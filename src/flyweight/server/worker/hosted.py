@@ -1,0 +1,221 @@
+"""One engine of the engine process: its driver, its requests, the budget of its steps.
+
+Invariant: an error in a step ends at most the request that caused it (`Driver`).  Knows no pipe, no
+HTTP, no text and no other engine.
+"""
+
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from flyweight.build import LoadedModel
+from flyweight.driver.driver import BROKE, Driver
+from flyweight.engine.step import UNLIMITED, Plan
+from flyweight.errors import RequestError
+from flyweight.server import pipe
+from flyweight.server.worker.budget import BudgetController
+from flyweight.server.worker.faults import Fault
+
+KEPT_STEPS = 256  # shown by /debug/steps
+
+
+class HostedEngine:
+    """`send` takes its messages to the API server."""
+
+    def __init__(
+        self, loaded: LoadedModel, begin: pipe.EngineSetup, send: Callable[[pipe.ToFront], None]
+    ) -> None:
+        self.send, self.engine, self.limits = send, loaded.engine, loaded.limits
+        self.background = loaded.moving, loaded.ahead
+        most = loaded.limits.max_num_batched_tokens
+        self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
+        self.budget = UNLIMITED  # of the step under way
+        self.fault = Fault.of(begin.fault)
+        self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
+        self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
+        self.unstarted: set[str] = set()
+        self.started: list[str] = []
+        self.count, self.step, self.seconds = 0, 0, 0.0
+        self.shape = (0, 0)  # tokens of prompts and others in the step under way
+        self.driver = Driver(self.engine, report)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            pipe.Submit: self._add,
+            pipe.Abort: self._leave,
+            pipe.EngineQuestion: self._ask,
+        }
+        self._answers: dict[pipe.Topic, Callable[[], dict[str, Any]]] = {
+            "ping": dict,
+            "steps": self._list_steps,
+            "kv": self._list_blocks,
+            "reset": self._reset,
+        }
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to compute."""
+        return self.engine.busy
+
+    def take(self, message: pipe.ToEngine) -> None:
+        self._handlers[type(message)](message)
+
+    def _ask(self, question: pipe.EngineQuestion) -> None:
+        try:
+            answer = self._answers[question.topic]()
+        except Exception as error:
+            report(error)
+            answer = {}
+        self.send(pipe.EngineAnswer(question.number, answer))
+
+    def _add(self, message: pipe.Submit) -> None:
+        number, self.count = self.count, self.count + 1
+        try:
+            request = message.to_request()
+            self.driver.add(request)
+        except RequestError as refused:
+            self.send(pipe.RequestRefused.of(message.id, refused))
+            return
+        except Exception as error:
+            report(error)
+            self.send(pipe.RequestRefused.of(message.id, BROKE))
+            return
+        self.arrived[request.id] = number
+        self.unstarted.add(request.id)
+
+    def _leave(self, message: pipe.Abort) -> None:
+        """Ends a request that its client left.  The engine recovers before a second try; if that
+        fails too, the answer is computed to its end and dropped.
+        """
+        for _ in range(2):
+            try:
+                if message.stopped and message.index is not None:
+                    self.driver.stop(message.id, message.index)
+                else:
+                    self.driver.abort(message.id, message.index)
+                break
+            except Exception as error:
+                report(error)
+        self._tidy([message.id])
+        self.send(pipe.StepReport([], [], self._read_gauges(0, 0.0)))
+
+    # --- steps ---
+
+    def note_plan(self, plan: Plan) -> None:
+        """Called by the engine with each step's plan, before it is computed."""
+        now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
+        prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
+        self.shape = prompts, sum(c[3] for c in now) - prompts
+        budget = self.budget
+        self.steps.append(
+            {
+                "step": self.step,
+                "at": time.time(),
+                "prompt_tokens": prompts,
+                "decode_tokens": self.shape[1],
+                "running": len(self.engine.scheduler.running),
+                "waiting": len(self.engine.scheduler.waiting),
+                "chunks": now,
+                "preempted": [(s.request.id, s.index) for s in plan.preempted],
+                "budget": budget.prefill_tokens if plan.prefill_only else budget.tokens,
+            }
+        )
+        for id, *_ in now:
+            if id in self.unstarted:
+                self.unstarted.discard(id)
+                self.started.append(id)
+        if self.fault is not None:
+            self.fault.strike(self.step, plan, self.arrived)
+
+    def run_step(self) -> float:
+        """Computes a step; how many seconds it took, with sending and background work."""
+        scheduler = self.engine.scheduler
+        self.budget = self.controller.budget(scheduler.load())
+        self.shape = 0, 0
+        began = time.monotonic()
+        try:
+            events = self.driver.step(self.budget, self.note_plan)
+        except Exception as error:  # a bug of ours: a server goes on
+            events = self.driver.recover(error)
+        took = time.monotonic() - began
+        self.seconds += took
+        if sum(self.shape):
+            self.steps[-1]["seconds"] = took
+            self.step += 1
+        self._tidy([event.id for event in events if event.finish])
+        started, self.started = self.started, []
+        for event in events:
+            if event.error is not None and event.refused:
+                self.send(pipe.RequestRefused.of(event.id, event.error))
+        news = [pipe.StepEvents.of(event) for event in events if not event.refused]
+        residency = scheduler.pool.residency
+        stays = residency.take() if residency is not None else []
+        gauges = self._read_gauges(sum(self.shape), took)
+        self.send(pipe.StepReport(news, started, gauges, stays, began + took))
+        for task in self.background:
+            task.step()
+        whole = time.monotonic() - began
+        if sum(self.shape):  # sending and background work delay streams like the step
+            self.controller.record(*self.shape, whole)
+        return whole
+
+    def _tidy(self, ids: list[str]) -> None:
+        """Forgets requests without running choices."""
+        for id in ids:
+            if id not in self.engine.scheduler.by_id:
+                self.arrived.pop(id, None)
+                self.unstarted.discard(id)
+
+    # --- state and counters ---
+
+    def _read_gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
+        scheduler = self.engine.scheduler
+        return pipe.Gauges(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.pool.blocks,
+            len(scheduler.pool.free),
+            self.engine.metrics,
+            tokens,
+            seconds,
+            self.seconds,
+            tuple(self.engine.drafts.places),
+        )
+
+    def _list_steps(self) -> dict[str, Any]:
+        return {
+            "chunk": ("request", "choice", "start", "count"),  # what a chunk's items are
+            "target_step_time": self.controller.seconds,
+            "steps": list(self.steps),
+        }
+
+    def _reset(self) -> dict[str, Any]:
+        return {"freed": self.engine.scheduler.pool.forget()}
+
+    def _list_blocks(self) -> dict[str, Any]:
+        live = [seq for group in self.engine.scheduler.by_id.values() for seq in group]
+        tables = [
+            {"request": s.request.id, "choice": s.index, "blocks": list(s.table.blocks),
+             "tokens": len(s.tokens), "computed": s.computed, "cached": s.cached,
+             "state": s.state.value}
+            for s in live
+        ]  # fmt: skip
+        now = self.engine.stats()
+        return {
+            "block_size": self.limits.block_size,
+            "blocks": now.blocks,
+            "free_blocks": now.free_blocks,
+            "cached_blocks": now.cached_blocks,  # of the free ones
+            "sequences": tables,
+        }
+
+
+def report(error: BaseException) -> None:
+    """Prints where a bug of the engine is; the exception's text may hold a prompt and is left
+    out.
+    """
+    with suppress(OSError):  # a full disk is no reason to end
+        print(f"flyweight: the engine failed: {type(error).__name__}", file=sys.stderr)
+        traceback.print_tb(error.__traceback__)
