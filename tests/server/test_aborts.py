@@ -26,15 +26,16 @@ def loaded() -> Iterator[LoadedModel]:
 
 
 class Ends:
-    """A worker and the front end's side of its pipe."""
+    """An engine of a worker, and the front end's side of its pipe."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.ours, theirs = socket.socketpair()
         self.frames = pipe.PipeFrames(pipe.ToFront)
-        self.worker = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
+        self.process = Worker(theirs)
+        self.worker = self.process.host(0, loaded, pipe.EngineSetup({}, 0.2))
 
     def reported(self) -> list[Any]:
-        return self.frames.push(self.ours.recv(READ))
+        return [message for _, message in self.frames.push(self.ours.recv(READ))]
 
     def begin(self) -> None:
         for id in (GONE, STAYS):
@@ -53,7 +54,7 @@ class Ends:
         for _ in range(most):
             if not self.worker.engine.busy:
                 break
-            self.worker._step()
+            self.worker.run_step()
             for message in self.reported():
                 news = message.news if isinstance(message, pipe.StepReport) else ()
                 for one in (n.to_event() for n in news if n.id == STAYS):
@@ -66,7 +67,7 @@ class Ends:
 def ends(loaded: LoadedModel) -> Iterator[Ends]:
     made = Ends(loaded)
     yield made
-    for line in (made.ours, made.worker.line):
+    for line in (made.ours, made.process.line):
         line.close()
 
 

@@ -17,13 +17,13 @@ ASKED = Request("it", tuple(range(20, 40)), SamplingParams(temperature=0), max_t
 def test_background_work_counts_as_part_of_the_step() -> None:
     loaded = build(Settings.of(max_num_seqs=1, threads=1, max_model_len=64))
     ours, theirs = socket.socketpair()
-    worker: Any = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
+    worker: Any = Worker(theirs).host(0, loaded, pipe.EngineSetup({}, 0.2))
     noted: list[float] = []
     worker.controller.record = lambda prompt, decodes, seconds: noted.append(seconds)
     slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)
     worker.background = slow, slow
     worker.take(pipe.Submit.of(ASKED))
-    worker._step()
+    worker.run_step()
     ours.close()
     theirs.close()
     (seconds,) = noted

@@ -106,10 +106,11 @@ SHOWN = {  # where it is printed for a person
     "eval/passports.py",
     "server/apis/ollama/handlers.py",
     "server/apis/ollama/models.py",
+    "server/model_entry.py",
     "server/served_model.py",
     "server/observability/log.py",
     "server/observability/metrics.py",
-    "server/worker/loop.py",
+    "server/worker/hosted.py",
     "text/sandbox.py",
 }
 ASKS = re.compile(

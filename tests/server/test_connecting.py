@@ -10,11 +10,11 @@ import pytest
 from flyweight.errors import ConfigError
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient
+from flyweight.server.engine_host import EngineHost
 
 
-def client() -> EngineClient:
-    begin = pipe.EngineSetup({}, 1.0)
-    return EngineClient(begin, lambda message: None, lambda reason: None)
+def make_client() -> EngineClient:
+    return EngineClient(EngineHost(print), pipe.EngineSetup({}, 1.0))
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -26,18 +26,18 @@ def test_a_start_that_is_given_up_leaves_no_traceback(turns: int) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, what: said.append(what))
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        found = client()
-        found._closing = True
-        connecting = asyncio.ensure_future(found.connect(ours))
+        found = make_client()
+        await found.host.connect(ours)
+        found.begin_loading()
+        waiting = asyncio.ensure_future(found.wait_until_ready())
         theirs.close()
         for _ in range(turns):
             await asyncio.sleep(0)
         found._settle(ConfigError("the engine ended before it was ready"))
-        connecting.cancel()
-        await asyncio.gather(connecting, return_exceptions=True)
-        del connecting
-        found._built = None
-        ours.close()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        del waiting
+        await found.host.close()
 
     asyncio.run(work())
     gc.collect()
@@ -48,13 +48,14 @@ def test_waiting_requests_have_a_reason() -> None:
     async def work() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        found = client()
-        connecting = asyncio.ensure_future(found.connect(ours))
+        found = make_client()
+        await found.host.connect(ours)
+        loading = asyncio.ensure_future(found.load())
         theirs.sendall(pipe.encode_frame(pipe.Failed("no such model")))
         with pytest.raises(ConfigError, match="no such model"):
-            await connecting
+            await loading
+        assert not found.wanted
         theirs.close()
-        found._closing = True
-        await found.close()
+        await found.host.close()
 
     asyncio.run(work())

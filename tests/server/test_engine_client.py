@@ -11,6 +11,7 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.errors import CheckpointError
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient, EngineStream
+from flyweight.server.engine_host import EngineHost
 from flyweight.types import Event
 
 
@@ -28,20 +29,20 @@ class Told:
         return False
 
 
-class Line:
+class Host(EngineHost):
     """The way to the engine."""
 
     def __init__(self) -> None:
-        self.written: list[bytes] = []
+        super().__init__(print)
+        self.sent: list[pipe.ToEngine] = []
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
+    def send(self, number: int, message: pipe.ToEngine) -> None:
+        self.sent.append(message)
 
 
 def client(*collectors: Told) -> EngineClient:
     begin: Any = None
-    found = EngineClient(begin, on_step=lambda message: None, on_failure=lambda reason: None)
-    found._line = Line()  # type: ignore[assignment]
+    found = EngineClient(Host(), begin)
     for one in collectors:
         found.streams[one.request.id] = EngineStream(one, asyncio.Event())
     return found
@@ -64,8 +65,8 @@ def test_an_answer_that_cannot_be_read_ends_alone(error: Exception) -> None:
     assert good.fed == [(7,)] and not streams["good"].over
     assert streams["bad"].error is error and streams["bad"].over and streams["bad"].news.is_set()
     assert list(own.streams) == ["good"]
-    line: Any = own._line
-    assert line.written == [pipe.encode_frame(pipe.Abort("bad"))]
+    host: Any = own.host
+    assert host.sent == [pipe.Abort("bad")]
     own.take(stepped("bad", "good", tokens=2))  # news that were under way
     assert good.fed == [(7,), (7,)]
 

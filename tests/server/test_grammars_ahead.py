@@ -14,8 +14,8 @@ from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.plan.memory import count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
-from flyweight.server.worker.__main__ import describe_engine
-from flyweight.server.worker.loop import ClientGoneWhileLoading, Worker
+from flyweight.server.worker.loading import ClientGone, describe_engine
+from flyweight.server.worker.loop import Worker
 
 SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
 
@@ -32,12 +32,13 @@ def test_the_plan_of_a_server_counts_grammars_and_its_other_processes() -> None:
 def test_an_idle_engine_reads_the_vocabulary_for_grammars() -> None:
     loaded = build(SETTINGS, served=True)
     ours, theirs = socket.socketpair()
-    worker = Worker(theirs, loaded, pipe.EngineSetup({}, 0.2))
+    worker = Worker(theirs)
+    worker.host(0, loaded, pipe.EngineSetup({}, 0.2))
     grammars = loaded.engine.grammars
     assert not grammars.prepared
 
     def run() -> None:
-        with pytest.raises(ClientGoneWhileLoading):
+        with pytest.raises(ClientGone):
             worker.run()
 
     thread = threading.Thread(target=run)

@@ -10,7 +10,8 @@ import pytest
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.server import pipe
-from flyweight.server.worker.loop import READ, ClientGoneWhileLoading, Worker
+from flyweight.server.worker.loading import ClientGone
+from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Request, SamplingParams
 from flyweight.weights.packed import shelf
 
@@ -34,10 +35,11 @@ def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
 
 def test_an_idle_engine_moves_all_and_says_nothing(mapped: LoadedModel) -> None:
     ours, theirs = socket.socketpair()
-    worker = Worker(theirs, mapped, pipe.EngineSetup({}, 0.2))
+    worker = Worker(theirs)
+    worker.host(0, mapped, pipe.EngineSetup({}, 0.2))
 
     def run() -> None:
-        with pytest.raises(ClientGoneWhileLoading):
+        with pytest.raises(ClientGone):
             worker.run()
 
     thread = threading.Thread(target=run)
@@ -56,13 +58,13 @@ def test_an_idle_engine_moves_all_and_says_nothing(mapped: LoadedModel) -> None:
 
 def test_a_busy_engine_moves_between_steps(mapped: LoadedModel) -> None:
     ours, theirs = socket.socketpair()
-    worker = Worker(theirs, mapped, pipe.EngineSetup({}, 0.2))
+    worker = Worker(theirs).host(0, mapped, pipe.EngineSetup({}, 0.2))
     worker.take(pipe.Submit.of(ASKED))
     left, tokens, frames = [mapped.moving.left], [], pipe.PipeFrames(pipe.ToFront)
     while worker.engine.busy:
-        worker._step()
+        worker.run_step()
         left.append(mapped.moving.left)
-        for message in frames.push(ours.recv(READ)):
+        for _, message in frames.push(ours.recv(READ)):
             tokens += [t for news in message.news for t in news.to_event().tokens]
     ours.close()
     theirs.close()

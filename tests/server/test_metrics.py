@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector
 from flyweight.server.engine_client import EngineClient, EngineStream
+from flyweight.server.engine_host import EngineHost
 from flyweight.server.observability.counters import (
     ITL,
     TTFT,
@@ -329,7 +330,7 @@ def test_what_is_drawn_behind_a_stop_string_is_no_answers() -> None:
     request = Request("r", (1,), params, max_tokens=40)
     said = tokenizer.encode(" named Lily. She said", add_special=False)
     watch = StepObserver(ServerCounters(100), lambda: client.streams, ServerLog("text"))
-    client = EngineClient(EngineSetup({}, 0.2), watch.observe_step, lambda reason: None)
+    client = EngineClient(EngineHost(print), EngineSetup({}, 0.2), watch.observe_step)
     stream = client.streams["r"] = EngineStream(Collector(request, tokenizer, "x"), asyncio.Event())
     gauges = Gauges(2, 0, 8, 8, EngineMetrics(), 2, 0.1, 0.1)
     for i, token in enumerate(said):

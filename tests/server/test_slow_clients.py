@@ -25,7 +25,8 @@ class Under:
     def __init__(self, prompts: int = 1, n: int = 1) -> None:
         self.streams: dict[str, EngineStream] = {}
         self.left: list[EngineStream] = []
-        self.client: Any = SimpleNamespace(streams=self.streams, _line=None)
+        host = SimpleNamespace(send=lambda number, message: None)
+        self.client: Any = SimpleNamespace(streams=self.streams, host=host, number=0)
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
             preparer=SimpleNamespace(
@@ -35,6 +36,8 @@ class Under:
             ),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),
             observer=SimpleNamespace(observe_end=lambda stream: None),
+            hold=lambda: None,
+            release=lambda: None,
         )
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)

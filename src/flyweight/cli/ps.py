@@ -51,7 +51,8 @@ def ps(as_json: AsJson = False) -> int:
 def ask_models(record: "ServerRecord") -> list[dict[str, str]]:
     """The models of a server and their states; none where it does not tell."""
     line = connect(record)
-    name, key = read_server_key()
+    _, key = read_server_key()
+    head = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         line.request(
             "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"} if name else {}

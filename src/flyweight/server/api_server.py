@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from flyweight.errors import ConfigError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
@@ -47,7 +47,7 @@ class ApiServer:
         entry = self.directory.find(name)
         try:
             model = await self.directory.open(entry)
-        except ConfigError as error:
+        except (CheckpointError, ConfigError) as error:
             words = f"model = {entry.name} cannot be loaded: {error}"
             raise HttpError(503, words, "model", code="model_not_loaded") from None
         model.hold()

@@ -130,7 +130,7 @@ class HostedEngine:
             self.fault.strike(self.step, plan, self.arrived)
 
     def run_step(self) -> float:
-        """Computes a step; how many seconds it took, with sending and background work."""
+        """Computes a step; how many seconds it took."""
         scheduler = self.engine.scheduler
         self.budget = self.controller.budget(scheduler.load())
         self.shape = 0, 0
@@ -156,10 +156,9 @@ class HostedEngine:
         self.send(pipe.StepReport(news, started, gauges, stays, began + took))
         for task in self.background:
             task.step()
-        whole = time.monotonic() - began
         if sum(self.shape):  # sending and background work delay streams like the step
-            self.controller.record(*self.shape, whole)
-        return whole
+            self.controller.record(*self.shape, time.monotonic() - began)
+        return took
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests without running choices."""

@@ -13,6 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from flyweight.build import LoadedModel
 from flyweight.errors import ConfigError
 from flyweight.resources import ProcessResources
 from flyweight.server import pipe
@@ -108,14 +109,19 @@ class Worker:
     def _add(self, number: int, loader: EngineLoader) -> None:
         assert loader.loaded is not None and loader.settings is not None
         try:
-            hosted = HostedEngine(loader.loaded, loader.begin, partial(self._send, number))
+            self.host(number, loader.loaded, loader.begin)
         except ConfigError as error:
             self.process.ledger.release(number)
             self._send(number, pipe.Failed(str(error)))
             return
-        self.engines[number] = hosted
-        self.shares.add(number, loader.begin.weight)
         self._send(number, pipe.Ready(describe_engine(loader.loaded, loader.settings)))
+
+    def host(self, number: int, loaded: LoadedModel, begin: pipe.EngineSetup) -> HostedEngine:
+        """Takes over an engine.  Raises `ConfigError`."""
+        hosted = HostedEngine(loaded, begin, partial(self._send, number))
+        self.engines[number] = hosted
+        self.shares.add(number, begin.weight)
+        return hosted
 
     def _unload(self, number: int) -> None:
         """Gives an engine's memory back."""
