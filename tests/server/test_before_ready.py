@@ -26,7 +26,8 @@ def slowly(*given):
     sys.stdin.readline()
     return loaded(*given)
 life.describe = slowly
-sys.exit(serve([ModelOptions(Settings.of())], ServerSettings(port={port}), Quiet(), SettingRequests()))
+models = [ModelOptions(Settings.of())]
+sys.exit(serve(models, ServerSettings(port={port}), Quiet(), SettingRequests()))
 """
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{}"

@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_an_unknown_model_is_refused(pair: Running) -> None:
 
 def test_a_busy_model_is_not_unloaded(pair: Running) -> None:
     line = pair.connection()
-    raw = b'{"model": "talker", "prompt": "Once", "max_tokens": 200, "ignore_eos": true, "stream": true}'
+    raw = dumps({"model": "talker", **LONG, "max_tokens": 200, "stream": True}).encode()
     complete(pair, "talker")
     with pair.paused():
         line.request("POST", "/v1/completions", raw, {"content-type": "application/json"})

@@ -54,9 +54,7 @@ def ask_models(record: "ServerRecord") -> list[dict[str, str]]:
     _, key = read_server_key()
     head = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        line.request(
-            "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"} if name else {}
-        )
+        line.request("GET", "/v1/models", headers=head)
         reply = line.getresponse()
         found = json.loads(reply.read()) if reply.status == 200 else {}
         return [{"name": one["id"], "state": one["state"]} for one in found.get("data", ())]

@@ -36,7 +36,7 @@ class ApiServer:
         self.queue = AdmissionQueue(settings)
         self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.http = HttpCounts()
-        self.metrics = MetricsPage(directory, self.queue.refused, self.http)
+        self.metrics = MetricsPage(directory.entries, self.queue.refused, self.http)
         self.document: asyncio.Future[bytes] | None = None  # OpenAPI, once it was requested
         self._writers = ThreadPoolExecutor(WRITERS, "writer")
 

@@ -55,9 +55,7 @@ class EngineStream:
 class EngineClient:
     """The engine that `begin` describes, on a process of `host`.  `on_step` gets each step before
     its events are passed on, `on_loading` the progress of loading.  A process whose engine is
-    silent for twice `patience` seconds with work to do is killed.  `wanted`: it is loaded, or will
-    be again once the process has restarted; `lost` counts the streams that the last end of the
-    process ended.
+    silent for twice `patience` seconds with work to do is killed.
     """
 
     def __init__(

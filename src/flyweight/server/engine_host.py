@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
@@ -18,12 +18,24 @@ from flyweight.errors import FlyweightError
 from flyweight.server import pipe
 from flyweight.server.engine_process import EngineProcess, wait_or_kill
 
-if TYPE_CHECKING:
-    from flyweight.server.engine_client import EngineClient
-
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
 SETTLED = 60.0  # seconds after which a process counts as having lived
 TRIES = 5  # processes in a row that did not
+
+
+class EngineListener(Protocol):
+    """The client of one engine.  `wanted`: it is loaded, or will be again once the process has
+    restarted; `lost` counts the requests that the last end of the process ended.
+    """
+
+    number: int
+    wanted: bool
+    lost: int
+
+    def begin_loading(self) -> pipe.EngineSetup: ...
+    async def wait_until_ready(self) -> None: ...
+    def take(self, message: Any) -> None: ...
+    def handle_lost(self) -> None: ...
 
 
 class EngineHost:
@@ -35,7 +47,7 @@ class EngineHost:
     def __init__(self, on_failure: Callable[[str], None]) -> None:
         self.on_failure = on_failure
         self.on_event: Callable[..., None] = lambda name, **facts: None
-        self.clients: dict[int, EngineClient] = {}
+        self.clients: dict[int, EngineListener] = {}
         self.restarts = 0
         self.restarts_lost = False  # set once the server is ready
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,13 +59,13 @@ class EngineHost:
     def connected(self) -> bool:
         return self._line is not None
 
-    def add(self, client: "EngineClient") -> int:
+    def add(self, client: EngineListener) -> int:
         """Adds a client; the number of its engine."""
         number = len(self.clients)
         self.clients[number] = client
         return number
 
-    def adopt(self, engine: EngineProcess, *clients: "EngineClient") -> socket.socket:
+    def adopt(self, engine: EngineProcess, *clients: EngineListener) -> socket.socket:
         """Takes over a process that was started, and lets it load the engines of `clients` at once;
         the pipe to it.  There need not be an event loop yet.
         """

@@ -5,9 +5,9 @@ changes nothing.  Knows names, not how things are counted.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client import EngineClient
-from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.pipe import Gauges
 
@@ -124,15 +123,26 @@ CACHES = {  # vLLM's; only the first exists here, under two names
 }
 
 
+class CountedModel(Protocol):
+    """A model of the server: its counters, once it was loaded, and how often that was."""
+
+    client: EngineClient
+    counts: ServerCounters | None
+    loads: int
+
+    @property
+    def name(self) -> str: ...
+
+
 class MetricsPage(Collector):
-    """One server's page; `refused` counts refused requests by the limit of the queue that was
-    reached.
+    """One server's page; the first of the models is the default, `refused` counts refused requests
+    by the limit of the queue that was reached.
     """
 
     def __init__(
-        self, directory: ModelDirectory, refused: Mapping[str, int], http: HttpCounts
+        self, models: Sequence[CountedModel], refused: Mapping[str, int], http: HttpCounts
     ) -> None:
-        self.directory, self.refused, self.http = directory, refused, http
+        self.models, self.refused, self.http = models, refused, http
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -150,9 +160,9 @@ class MetricsPage(Collector):
 
     def collect(self) -> Iterator[Metric]:
         models = [
-            ModelFamilies(entry.counts, entry.client, entry.name)
-            for entry in self.directory.entries
-            if entry.counts is not None
+            ModelFamilies(one.counts, one.client, one.name)
+            for one in self.models
+            if one.counts is not None
         ]
         yield from merge(chain.from_iterable(one.collect() for one in models))
         yield from self._server()
@@ -161,12 +171,11 @@ class MetricsPage(Collector):
 
     def _server(self) -> Iterator[Metric]:
         """What is of the whole server, labelled with its default model."""
-        directory = self.directory
-        first = directory.first.name, "0"
+        first = self.models[0].name, "0"
         restarts = CounterMetricFamily(
             "flyweight:engine_restarts", "Restarts of the engine process.", labels=LABELS
         )
-        restarts.add_metric(first, directory.host.restarts)
+        restarts.add_metric(first, self.models[0].client.host.restarts)
         yield restarts
         refused = CounterMetricFamily(
             "vllm:admission_rejections",
@@ -179,8 +188,8 @@ class MetricsPage(Collector):
         loads = CounterMetricFamily(
             "flyweight:model_loads", "Times that the model was loaded.", labels=LABELS
         )
-        for entry in directory.entries:
-            loads.add_metric((entry.name, "0"), entry.loads)
+        for one in self.models:
+            loads.add_metric((one.name, "0"), one.loads)
         yield loads
 
     # --- HTTP ---
