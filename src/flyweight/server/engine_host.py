@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
