@@ -59,6 +59,16 @@ def read_server_key() -> tuple[str, str]:
     return next((pair for pair in given if pair[1]), ("", ""))
 
 
+def read_service_manager() -> tuple[str, float]:
+    """NOTIFY_SOCKET, where a service manager receives messages, and the seconds of WATCHDOG_USEC;
+    "" and 0 where there is none, or the watchdog is another process's.
+    """
+    period = os.environ.get("WATCHDOG_USEC", "")
+    ours = os.environ.get("WATCHDOG_PID") in (None, "", str(os.getpid()))
+    seconds = int(period) / 1e6 if ours and re.fullmatch(r"[0-9]{1,15}", period) else 0.0
+    return os.environ.get("NOTIFY_SOCKET", ""), seconds
+
+
 def read_fault() -> str:
     """FLYWEIGHT_FAULT, what is to go wrong in a server under test; nothing without
     FLYWEIGHT_TESTING=1.

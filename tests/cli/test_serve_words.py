@@ -73,8 +73,8 @@ def test_every_setting_has_an_option() -> None:
     settings = {f"engine.{name}" for name in Settings.__slots__}
     server = {f"server.{name}" for name in ServerSettings.__slots__}
     assert sets <= settings | server
-    special = "keys chat_template model_defaults sampling_defaults template_defaults parents"
-    assert {f"server.{x}" for x in special.split()} == server - sets
+    own = "keys key_files chat_template model_defaults sampling_defaults template_defaults parents"
+    assert {f"server.{x}" for x in own.split()} == server - sets
     assert not {flag.name for flag in OPTIONS.values() if not flag.help}
 
 
@@ -144,7 +144,8 @@ def test_several_words(tmp_path: Path) -> None:
         "--api-key", "fifth",
     )  # fmt: skip
     assert choice.server.served_model_name == ("a", "b")
-    assert choice.server.keys == ("first", "second", "fifth", "third", "fourth")
+    assert choice.server.keys == ("first", "second", "fifth")
+    assert choice.server.key_files == (str(keys),)
     assert "first" not in json.dumps(dict(choice.requests.given))
 
 

@@ -13,6 +13,7 @@ from flyweight.server.apis.routes import find_error_format
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import OURS, HttpError
 from flyweight.server.transport.guard import RequestGuard
+from flyweight.server.transport.keys import ApiKeys
 from http_server import Running, started
 
 SCHEMA = {
@@ -231,9 +232,9 @@ def test_uncaught_errors_have_the_shape_of_the_api(path: str) -> None:
 
     scope = {"type": "http", "method": "POST", "path": path, "http_version": "1.1",
              "headers": [(b"host", b"localhost")]}  # fmt: skip
-    asyncio.run(
-        RequestGuard(app, ServerSettings(), shape_of=find_error_format)(scope, receive, send)
-    )
+    settings = ServerSettings()
+    guard = RequestGuard(app, settings, ApiKeys(settings), shape_of=find_error_format)
+    asyncio.run(guard(scope, receive, send))
     assert sent[0]["status"] == 500
     shape = find_error_format(path)
     assert json.loads(sent[1]["body"]) == shape(HttpError(500, OURS, code="internal_error"))

@@ -19,6 +19,7 @@ import flyweight
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport import guard
 from flyweight.server.transport.guard import RequestGuard
+from flyweight.server.transport.keys import ApiKeys
 from http_server import Running, served
 
 ROOT = Path(flyweight.__file__).parent
@@ -120,7 +121,8 @@ def test_every_key_is_compared_whole_whichever_is_right(monkeypatch: pytest.Monk
     async def send(message: Any) -> None:
         statuses.append(message.get("status"))
 
-    door = RequestGuard(app, ServerSettings(keys=("first", "a longer second", "3")))
+    settings = ServerSettings(keys=("first", "a longer second", "3"))
+    door = RequestGuard(app, settings, ApiKeys(settings))
     for key in (b"first", b"3", b"", b"x" * 500):
         head = [(b"host", b"localhost"), (b"authorization", b"Bearer " + key)]
         scope = {"type": "http", "method": "GET", "path": "/v1/models", "http_version": "1.1",

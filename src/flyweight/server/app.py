@@ -21,6 +21,7 @@ from flyweight.server.apis.openapi import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.guard import RequestGuard
+from flyweight.server.transport.keys import ApiKeys
 from flyweight.server.transport.replies import ClientGone, add_headers, reply
 from flyweight.server.transport.request_log import RequestLog, get_record
 from flyweight.validation.untrusted import shown
@@ -33,7 +34,7 @@ NOT_JSON = HttpError(
 )
 
 
-def make_app(server: ApiServer) -> ASGIApp:
+def make_app(server: ApiServer, keys: ApiKeys) -> ASGIApp:
     routes = [
         Route(entry.path, _endpoint(server, entry), methods=[entry.method]) for entry in ROUTES
     ]
@@ -41,7 +42,7 @@ def make_app(server: ApiServer) -> ASGIApp:
     app.router.redirect_slashes = False
     log = server.log if server.settings.enable_log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
-    guard = RequestGuard(app, server.settings, open_paths, find_error_format)
+    guard = RequestGuard(app, server.settings, keys, open_paths, find_error_format)
     return RequestLog(guard, server.http, log, {entry.path for entry in ROUTES})
 
 

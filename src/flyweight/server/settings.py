@@ -29,10 +29,11 @@ MOST_PRIORITY = 2**31 - 1
 class ServerSettings:
     """Sizes are bytes, times seconds.  Raises `ConfigError`.
 
-    `keys` are the API keys, any of which will do; each has a prefix cache of its own, unless
-    `share_prefix_cache`.  Without `model_defaults` sampling options that a request leaves out are
-    neutral, not the model's.  `sampling_defaults` come before either; None removes one.  `parents`
-    are what adapters' base models are called in lists, where that is not this model's name.
+    `keys` and the lines of `key_files` are the API keys, any of which will do; each has a prefix
+    cache of its own, unless `share_prefix_cache`.  Without `model_defaults` sampling options that a
+    request leaves out are neutral, not the model's.  `sampling_defaults` come before either; None
+    removes one.  `parents` are what adapters' base models are called in lists, where that is not
+    this model's name.
     """
 
     # fmt: off
@@ -78,6 +79,10 @@ class ServerSettings:
     root_path: str = setting("", "HTTP", "Prefix of paths that a proxy in front removes.", "PATH")
     keys: tuple[str, ...] = setting(
         (), "HTTP", "Keys that clients may send.", "KEY ...", option="api-key", special=True
+    )
+    key_files: tuple[str, ...] = setting(
+        (), "HTTP", "Files with one key a line, read again on SIGHUP.", "FILE ...",
+        option="api-key-file", special=True
     )
     share_prefix_cache: bool = setting(False, "HTTP", "Share one prefix cache among all keys.")
     insecure: bool = setting(False, "HTTP", "Listen on a network without a key.")
@@ -236,7 +241,7 @@ class ServerSettings:
             raise ConfigError(
                 "is given twice", "served_model_name", value=twice[0], allowed="each once"
             )
-        if not self.local and not self.keys and not self.insecure:
+        if not self.local and not self.needs_key and not self.insecure:
             raise ConfigError(
                 "accepts clients of the network without a key; set --api-key, or --insecure to "
                 "allow that",
@@ -281,13 +286,23 @@ class ServerSettings:
                 "allowed_origins",
                 value="*",
             )
-        if not self.keys and not self.insecure:
+        if not self.needs_key and not self.insecure:
             raise ConfigError(
                 "would let any web page in a local browser send requests; list the origins, give "
                 "an --api-key, or use --insecure",
                 "allowed_origins",
                 value="*",
             )
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients must send a key."""
+        return bool(self.keys or self.key_files)
+
+    @property
+    def several_keys(self) -> bool:
+        """Whether there is more than one key, or may be once files have been read again."""
+        return len(set(self.keys)) > 1 or bool(self.key_files)
 
     @property
     def templates(self) -> RenderBounds:

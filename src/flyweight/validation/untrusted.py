@@ -1,8 +1,9 @@
 """Values from untrusted files: JSON of bounded size, GGUF's token ids, and a file's own
 words made fit for the one line of an error.
 
-Invariant: whatever a file holds, the outcome is a checked value or a `CheckpointError`, and no
-control character of it reaches a terminal. Does not know what a model is.
+Invariant: whatever a file holds, the outcome is a checked value or a `CheckpointError` (a
+`ConfigError` if an option names the file), and no control character of it reaches a terminal.  Does
+not know what a model is.
 """
 
 import json
@@ -13,7 +14,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from flyweight.errors import CheckpointError, brief
+from flyweight.errors import CheckpointError, ConfigError, brief
 
 MOST_BYTES = 64 << 20
 MOST_VALUES = 4 << 20  # commas; a parsed value costs ten times its text, so text alone is no bound
@@ -32,6 +33,16 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_text(path: Path, option: str, most: int) -> str:
+    """The text of a file that an option names.  Raises `ConfigError`."""
+    try:
+        return read_bytes(path.expanduser(), most).decode("utf-8")
+    except CheckpointError as error:
+        raise ConfigError(f"{option} {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{option} {path}: not UTF-8 text") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from flyweight.arguments.meanings import MEANINGS as ENGINE_MEANINGS
 from flyweight.arguments.objects import format_options, parse_object_option
 from flyweight.arguments.options import Flag, make_flags
 from flyweight.config import read_server_key
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import ConfigError
 from flyweight.server.settings import ServerSettings
-from flyweight.validation.untrusted import read_bytes, shown
+from flyweight.server.transport.keys import read_key_file
+from flyweight.validation.untrusted import read_text, shown
 
 FLAGS = (  # options that no field declares
-    Flag("api-key-file", "words", "Files with one key a line.", metavar="FILE ...", group="HTTP"),
     Flag("disable-log-requests", "switch", "Log no line for a request.", group="Log"),
     Flag(
         "disable-uvicorn-access-log", "switch", "The same as --disable-log-requests.", group="Log"
@@ -57,7 +57,7 @@ OPTIONS: Mapping[str, Flag] = MappingProxyType({
     for flag in (*chain.from_iterable(GROUPS.values()), *(one.flag for one in SUPPORTS.values()))
 })  # fmt: skip
 LEVELS = ("info", "warning", "error", "critical")  # uvicorn's, from lines of access to none
-SECRET_BYTES, TEMPLATE_BYTES = 1 << 20, 1 << 20
+TEMPLATE_BYTES = 1 << 20
 
 
 def apply_chat_template(draft: DraftArguments) -> None:
@@ -121,27 +121,13 @@ def apply_environment_key(draft: DraftArguments) -> None:
 
 
 def apply_keys(draft: DraftArguments) -> None:
-    keys = list(draft.many("api-key")) if "api-key" in draft.options else []
-    if "api-key-file" in draft.options:
-        for file in draft.many("api-key-file"):
-            lines = read_text(Path(file), "--api-key-file", SECRET_BYTES).splitlines()
-            found = [line.strip() for line in lines]
-            found = [line for line in found if line and not line.startswith("#")]
-            if not found:
-                raise ConfigError(f"--api-key-file {file}: no key in it")
-            keys += found
+    keys = draft.many("api-key") if "api-key" in draft.options else ()
+    files = draft.many("api-key-file") if "api-key-file" in draft.options else ()
     if not all(key.strip() for key in keys):
         raise ConfigError("--api-key = '' is not valid; allowed: one character or more")
-    draft.server["keys"] = tuple(keys)
-
-
-def read_text(path: Path, option: str, most: int) -> str:
-    try:
-        return read_bytes(path.expanduser(), most).decode("utf-8")
-    except CheckpointError as error:
-        raise ConfigError(f"{option} {error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{option} {path}: not UTF-8 text") from None
+    for file in files:
+        read_key_file(file)  # refused with the other options; the server reads it again
+    draft.server["keys"], draft.server["key_files"] = tuple(keys), tuple(files)
 
 
 SWITCHES, LONGEST_NAME, LONGEST_TEXT = 32, 64, 4096  # what a request may have of them too

@@ -102,7 +102,7 @@ def make_document(
         ],
         "paths": paths,
         "components": {"schemas": definitions, "securitySchemes": KEYS},
-        "security": [{name: []} for name in KEYS] if settings.keys else [],
+        "security": [{name: []} for name in KEYS] if settings.needs_key else [],
     }
     _narrow(whole, {TOKEN: vocab, WIDTH: width + 1}, settings)
     for definition in definitions.values():

@@ -133,7 +133,7 @@ def explain_reuse(
     for collector in collectors:
         found = collector.reuse
         if found is not None:
-            exact = bool(collector.request.salt) or len(model.settings.keys) < 2
+            exact = bool(collector.request.salt) or not model.settings.several_keys
             tokens = collector.request.tokens
             result.append(asdict(explain_cache(found, tokens, model.tokenizer, exact=exact)))
     return result

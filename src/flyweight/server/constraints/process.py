@@ -83,6 +83,6 @@ if __name__ == "__main__":
     import signal
 
     # Ctrl-C, `timeout` and systemd reach the whole group; when this ends is the front end's to say.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.exit(main())

@@ -1,7 +1,7 @@
 """A server's life: loading, serving, draining, and the end.
 
 Invariant: at shutdown running requests are finished (a second signal does not wait), then the
-engine process is ended.
+engine process is ended.  The service manager is notified of each state.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Protocol
 import uvicorn
 
 from flyweight.arguments.draft import SettingRequests
+from flyweight.config import read_service_manager
 from flyweight.describe import LoadListener
 from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
@@ -28,6 +29,7 @@ from flyweight.server.engine_client import EngineDown
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.loading import ModelReader, make_entries
+from flyweight.server.lifecycle.notify import ServiceNotifier
 from flyweight.server.lifecycle.running import (
     ServerRecord,
     find_own_log,
@@ -48,6 +50,7 @@ from flyweight.server.transport.http_server import (
     limit_connections,
     make_tls_context,
 )
+from flyweight.server.transport.keys import ApiKeys
 from flyweight.server.transport.protocol import ConnectionLimits
 
 STOPPED = 130  # the exit code of what a signal ended before it began
@@ -103,9 +106,10 @@ class ServerLifecycle:
 
     def __init__(self, options: LaunchOptions, context: SSLContext | None = None) -> None:
         self.context, self.server, self.show = context, options.server, options.show
+        self.keys = ApiKeys(self.server)
+        self.notifier = ServiceNotifier(*read_service_manager())
         self.log_file = options.log
-        self.log = ServerLog(self.server.log_format)
-        self.log.to = options.log
+        self.log = ServerLog(self.server.log_format, options.log)
         self.host = EngineHost(self.give_up)
         self.host.on_event = self.log.event
         self.reader = ModelReader(self.server, options.requests, self.log)
@@ -130,6 +134,9 @@ class ServerLifecycle:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._handle_signal)
+        # elsewhere it comes from a terminal that closes, and ends the server
+        if self.keys.files or self.notifier.address:
+            loop.add_signal_handler(signal.SIGHUP, self._reload_keys)
         self._loading = loop.create_task(self._load(line))
         try:
             early = await answer_while_loading(sock, find_error_format, self.context)
@@ -188,7 +195,7 @@ class ServerLifecycle:
         server = self.server
         self.pool = pool = ConnectionLimits(server, limit_connections(server.max_connections))
         config = uvicorn.Config(
-            make_app(api),
+            make_app(api, self.keys),
             http=pool.make_protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
@@ -223,6 +230,8 @@ class ServerLifecycle:
         gc.freeze()  # what lives as long as the process is not looked at again
         gc.enable()
         self.show.ready(api, port)
+        self.notifier.ready()
+        self.notifier.keep_alive(asyncio.get_running_loop())
 
     def give_up(self, reason: str) -> None:
         """Ends the server, as the engine cannot be kept alive."""
@@ -231,7 +240,21 @@ class ServerLifecycle:
         if self.http is not None:
             self.http.stop()
 
+    def _reload_keys(self) -> None:
+        """Reads the key files again; if one cannot be used, the keys stay as they were."""
+        serving = self.http is not None and self.http.started and self._draining is None
+        if serving:
+            self.notifier.reloading()
+        try:
+            self.keys.reload()
+            self.log.event("keys_reloaded", accepted=len(self.keys.hashes))
+        except ConfigError as error:
+            self.log.event("keys_unchanged", problem=error)
+        if serving:
+            self.notifier.ready()
+
     def _handle_signal(self) -> None:
+        self.notifier.stopping()
         if self.http is None or self.api is None:
             if self._loading is not None:
                 self._loading.cancel()

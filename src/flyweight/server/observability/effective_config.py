@@ -381,7 +381,14 @@ def _list_build(
     )  # fmt: skip
     yield FeatureRow(
         "API key", requests.of("api-key", "api-key-file", "insecure"),
-        "required" if server.keys else "none",
-        f"{len(server.keys)} accepted" if server.keys
-        else ("only this machine is served" if server.local else "--insecure"),
+        "required" if server.needs_key else "none", _describe_keys(server),
     )  # fmt: skip
+
+
+def _describe_keys(server: ServerSettings) -> str:
+    """The accepted keys; those in files may change, so they are not counted."""
+    if not server.needs_key:
+        return "only this machine is served" if server.local else "--insecure"
+    given = [f"{len(server.keys)} accepted"] if server.keys else []
+    files = ["those in --api-key-file, read again on SIGHUP"] if server.key_files else []
+    return " and ".join(given + files)

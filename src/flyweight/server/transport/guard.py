@@ -1,8 +1,9 @@
 """What every request passes before a route sees it: Host, Origin, key, and the reading of its body.
 
 Invariant: the path that is checked is the one the router uses, and a path needs a key unless it is
-listed as open.  Each of several keys is a tenant, named by its hash.  A body reaches a route whole
-or not at all; its bytes are counted once and freed once.  Every answer has an id.
+listed as open.  Each of several keys, and each key of a file, is a tenant, named by its hash.  A
+body reaches a route whole or not at all; its bytes are counted once and freed once.  Every answer
+has an id.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flyweight.server.settings import LOOPBACK, ServerSettings
 from flyweight.server.transport.errors import HttpError, Shape, print_failure, to_http_error
+from flyweight.server.transport.keys import ApiKeys
 from flyweight.server.transport.origins import CorsPolicy, Given
 from flyweight.server.transport.replies import reply
 from flyweight.server.transport.request_log import get_record
@@ -109,13 +111,12 @@ class RequestGuard:
         self,
         app: ASGIApp,
         settings: ServerSettings,
+        keys: ApiKeys,
         open_paths: Iterable[str] = (),
         shape_of: Callable[[str], Shape] = lambda path: HttpError.body,
     ) -> None:
-        self.app, self.settings, self.shape_of = app, settings, shape_of
-        keys = [key.encode("utf-8", "surrogateescape") for key in settings.keys]
-        self.keys = [sha256(key).digest() for key in keys]
-        self.apart = len(set(self.keys)) > 1 and not settings.share_prefix_cache
+        self.app, self.settings, self.keys, self.shape_of = app, settings, keys, shape_of
+        self.apart = settings.several_keys and not settings.share_prefix_cache
         self.open = OPEN | set(open_paths) | ({METRICS} if settings.open_metrics else set())
         named = {host.lower() for host in settings.allowed_hosts}
         own = f"[{settings.host}]" if ":" in settings.host else settings.host.lower()
@@ -187,13 +188,13 @@ class RequestGuard:
         """The hash of the given key if it is valid; all keys are compared, so that the time reveals
         nothing.
         """
-        if not self.keys:
+        if not self.keys.hashes:
             return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             given = headers.get("x-api-key", "")  # Anthropic's clients
         digest = sha256(given.encode("latin-1").strip(b" \t")).digest()  # the bytes that came
-        found = [hmac.compare_digest(digest, key) for key in self.keys]
+        found = [hmac.compare_digest(digest, key) for key in self.keys.hashes]
         return digest.hex() if any(found) else None
 
 

@@ -22,7 +22,7 @@ def serve(line: socket.socket) -> None:
 if __name__ == "__main__":
     # Ctrl-C, `timeout` and systemd reach the whole group; when the engine ends is the front end's
     # to say, by closing the pipe.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     serve(socket.socket(fileno=int(sys.argv[1])))
     sys.stderr.flush()
