@@ -139,10 +139,8 @@ def test_what_changes_no_answer_is_taken() -> None:
 def test_several_words(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# ours\nthird\n\nfourth\n")
-    choice = chosen(
-        "--served-model-name", "a", "b", "--api-key", "first", "second", "--api-key-file", keys,
-        "--api-key", "fifth",
-    )  # fmt: skip
+    names = ["--served-model-name", "a", "b", "--api-key", "first", "second"]
+    choice = chosen(*names, "--api-key-file", keys, "--api-key", "fifth")
     assert choice.server.served_model_name == ("a", "b")
     assert choice.server.keys == ("first", "second", "fifth")
     assert choice.server.key_files == (str(keys),)
