@@ -1,7 +1,7 @@
 """The API keys that a server accepts, and the files that they come from.
 
-Invariant: of a key its hash is kept.  The hashes are replaced together, and a file that cannot be
-used leaves them unchanged.
+Invariant: hashes are kept, not keys.  They are replaced together, and a file that cannot be used
+leaves them unchanged.
 """
 
 from hashlib import sha256
@@ -26,17 +26,21 @@ def read_key_file(file: str) -> list[str]:
     return keys
 
 
+def hash_key(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
 class ApiKeys:
-    """The keys of a server's settings and of its files; none: no key is required."""
+    """The `hashes` of the keys in a server's settings and files; none: no key is required."""
 
     def __init__(self, settings: ServerSettings) -> None:
         """Raises `ConfigError`."""
-        self.given, self.files = settings.keys, settings.key_files
+        self.files = settings.key_files
+        self._given = tuple(map(hash_key, settings.keys))
         self.hashes: tuple[bytes, ...] = ()
         self.reload()
 
     def reload(self) -> None:
         """Reads the files again.  Raises `ConfigError`; the keys are unchanged then."""
-        keys = (*self.given, *(key for file in self.files for key in read_key_file(file)))
-        encoded = (key.encode("utf-8", "surrogateescape") for key in keys)
-        self.hashes = tuple(sha256(key).digest() for key in encoded)
+        read = [hash_key(key) for file in self.files for key in read_key_file(file)]
+        self.hashes = (*self._given, *read)
