@@ -136,29 +136,11 @@ def test_what_changes_no_answer_is_taken() -> None:
     assert active["--trust-remote-code"] == "never used"
 
 
-def test_several_words(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("# ours\nthird\n\nfourth\n")
-    names = ["--served-model-name", "a", "b", "--api-key", "first", "second"]
-    choice = chosen(*names, "--api-key-file", keys, "--api-key", "fifth")
+def test_several_words() -> None:
+    choice = chosen("--served-model-name", "a", "b", "--api-key", "first", "--api-key", "second")
     assert choice.server.served_model_name == ("a", "b")
-    assert choice.server.keys == ("first", "second", "fifth")
-    assert choice.server.key_files == (str(keys),)
+    assert choice.server.keys == ("first", "second")
     assert "first" not in json.dumps(dict(choice.requests.given))
-
-
-@pytest.mark.parametrize("names", [["FLYWEIGHT_API_KEY"], ["VLLM_API_KEY"]])
-def test_a_key_of_the_environment(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_API_KEY", "other")
-    monkeypatch.setenv("FLYWEIGHT_API_KEY", "  ")  # as good as none
-    for name in names:
-        monkeypatch.setenv(name, " hidden\n")
-    choice = chosen("--host", "0.0.0.0")
-    assert choice.server.keys == ("hidden",)
-    assert [note.requested for note in choice.requests.noted if note.feature in names] == ["set"]
-    assert "hidden" not in str(choice.requests)
-    assert chosen("--api-key", "given").server.keys == ("given",)
-    assert chosen().settings == choice.settings
 
 
 def test_adapters() -> None:
