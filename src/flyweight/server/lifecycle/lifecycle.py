@@ -21,6 +21,7 @@ import uvicorn
 from flyweight.arguments.draft import SettingRequests
 from flyweight.config import read_service_manager
 from flyweight.describe import LoadListener
+from flyweight.errors import ConfigError
 from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import find_error_format
