@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.errors import CheckpointError
 from flyweight.server import pipe
+from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineClient, EngineStream
 from flyweight.server.engine_host import EngineHost
-from flyweight.types import Event
+from flyweight.types import Event, Request, SamplingParams
 
 
 class Told:
@@ -41,7 +43,7 @@ class Host(EngineHost):
 
 
 def client(*collectors: Told) -> EngineClient:
-    begin: Any = None
+    begin = pipe.EngineSetup({}, 1.0)
     found = EngineClient(Host(), begin)
     for one in collectors:
         found.streams[one.request.id] = EngineStream(one, asyncio.Event())
@@ -94,3 +96,107 @@ def test_an_engine_that_only_talks_does_not_get_on(
     """Steps without a token and answers to questions are no work for those who wait."""
     assert idle(client(Told("a")), message()) is not counts
     assert not idle(client(), message()), "nobody waits: it lives"
+
+
+def request(id: str, **more: Any) -> Request:
+    params = SamplingParams(temperature=0, **more)
+    return Request(id, (1, 2), params, max_tokens=4, seed=hash(id), arrival=float(ord(id)))
+
+
+class Counting(Told):
+    """A collector of a real request, which ends with its event's finish."""
+
+    def __init__(self, made: Request) -> None:
+        super().__init__(made.id)
+        self.request = made
+        self.arrivals: list[float] = []
+
+    def feed(self, event: Event) -> bool:
+        self.fed.append(event.tokens)
+        self.finished = event.finish is not None
+        if event.timings is not None:
+            self.arrivals.append(event.timings.arrival)
+        return False
+
+
+def submit(own: EngineClient, made: Request) -> tuple[EngineStream, Counting]:
+    told = Counting(made)
+    return own.submit(told, asyncio.Event(), make_key(made)), told
+
+
+def ready() -> tuple[EngineClient, list[pipe.ToEngine]]:
+    own = client()
+    own.ready = True
+    own._expect = lambda: None  # type: ignore[method-assign]
+    host: Any = own.host
+    return own, host.sent
+
+
+def report(*news: pipe.StepEvents) -> pipe.StepReport:
+    return pipe.StepReport(list(news), [], pipe.Gauges(1, 0, 8, 4, EngineMetrics(), 1, 0.1, 0.1))
+
+
+END = pipe.StepEvents("a", 0, (8,), "stop", timings=(97.0, 98.0, 98.5, 99.5, None))
+
+
+def test_equal_requests_share_one_computation() -> None:
+    own, sent = ready()
+    _, first = submit(own, request("a"))
+    own.take(report(pipe.StepEvents("a", 0, (7,))))
+    stream, second = submit(own, request("b"))
+    assert second.fed == [(7,)] and own.joined == 1
+    own.take(report(END))
+    assert first.fed == second.fed == [(7,), (8,)] and stream.over
+    assert second.arrivals == [98.0], "its own"
+    assert [type(one) for one in sent] == [pipe.Submit] and not own.streams
+    submit(own, request("c"))
+    assert own.joined == 1, "what has ended is not joined"
+
+
+def test_a_leader_that_leaves_is_computed_for_the_others() -> None:
+    own, sent = ready()
+    (leader, first), (other, second) = submit(own, request("a")), submit(own, request("b"))
+    own.leave(leader)
+    own.take(report(pipe.StepEvents("a", 0, (7,))))
+    assert not first.fed and second.fed == [(7,)] and len(sent) == 1
+    own.leave(other)
+    assert sent[-1] == pipe.Abort("a") and not own.streams
+    submit(own, request("c"))
+    assert own.joined == 1, "what was aborted is not joined"
+
+
+def test_a_process_that_ends_ends_followers_too() -> None:
+    own, _ = ready()
+    streams = [submit(own, request(id))[0] for id in "ab"]
+    own.handle_lost()
+    assert all(one.over and one.error is not None for one in streams)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(request("b"), salt="other"),
+        replace(request("b"), adapter="other"),
+        replace(request("b"), tokens=(1, 3)),
+        replace(request("b"), max_tokens=5),
+        replace(request("b"), stop_ids=frozenset({9})),
+        replace(request("b"), priority=1),
+        request("b", stop="x"),
+        request("b", logprobs=1),
+        request("b", repetition_penalty=1.5),
+        request("b", n=2),
+    ],
+)
+def test_other_requests_are_not_joined(other: Request) -> None:
+    own, _ = ready()
+    submit(own, request("a"))
+    submit(own, other)
+    assert own.joined == 0 and len(own.streams) == 2
+
+
+def test_seeds_count_where_tokens_are_drawn() -> None:
+    drawn = replace(request("a"), params=SamplingParams(temperature=1))
+    assert make_key(drawn) == make_key(replace(drawn, id="b", arrival=1.0))
+    assert make_key(drawn) != make_key(replace(drawn, seed=drawn.seed + 1))
+    assert make_key(request("a")) == make_key(replace(request("a"), seed=5))
+    assert make_key(replace(request("a"), explain=True)) is None

@@ -10,7 +10,7 @@ from flyweight import LLM
 from flyweight.requests.collector import Collector
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.engine_client import EngineClient, EngineStream
-from flyweight.server.pipe import StepEvents
+from flyweight.server.pipe import EngineSetup, StepEvents
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.types import Request, SamplingParams
@@ -25,8 +25,9 @@ class Under:
     def __init__(self, prompts: int = 1, n: int = 1) -> None:
         self.streams: dict[str, EngineStream] = {}
         self.left: list[EngineStream] = []
-        host = SimpleNamespace(send=lambda number, message: None)
-        self.client: Any = SimpleNamespace(streams=self.streams, host=host, number=0)
+        host: Any = SimpleNamespace(send=lambda number, message: None, add=lambda client: 0)
+        self.client: Any = EngineClient(host, EngineSetup({}, 1.0))
+        self.client.streams = self.streams
         model: Any = SimpleNamespace(
             settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
             preparer=SimpleNamespace(
@@ -51,7 +52,7 @@ class Under:
         request = Request(id, (5,), requested.params, max_tokens=99)
         return Collector(request, LLM().tokenizer, "x")
 
-    def _submit(self, collector: Collector, news: asyncio.Event) -> EngineStream:
+    def _submit(self, collector: Collector, news: asyncio.Event, key: Any) -> EngineStream:
         self.streams[collector.request.id] = stream = EngineStream(collector, news)
         return stream
 

@@ -8,12 +8,13 @@ no process (`EngineHost`).
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from flyweight.errors import ConfigError, EngineError, MemoryShortage
 from flyweight.server import pipe
 from flyweight.server.engine_host import EngineHost
-from flyweight.types import EventCollector
+from flyweight.types import Event, EventCollector, Timings
 
 
 class EngineDown(EngineError):
@@ -23,33 +24,51 @@ class EngineDown(EngineError):
 class EngineStream:
     """One running request; `news` is set when its collector was fed, or it ended in `error`.
     `on_start` is called when it is computed for the first time, `on_tokens` with the number of new
-    tokens.
+    tokens.  A request with a `key` may be joined by equal ones: `followers` get its events, those
+    of its `past` first.
     """
 
     __slots__ = (
         "collector",
         "error",
+        "followers",
+        "key",
+        "leader",
+        "left",
         "news",
         "on_start",
         "on_tokens",
         "over",
+        "past",
         "running",
         "seen",
         "stopped",
     )
 
-    def __init__(self, collector: EventCollector, news: asyncio.Event) -> None:
-        self.collector, self.news = collector, news
+    def __init__(
+        self, collector: EventCollector, news: asyncio.Event, key: bytes | None = None
+    ) -> None:
+        self.collector, self.news, self.key = collector, news, key
         self.error: Exception | None = None
         self.on_start: Callable[[], None] = lambda: None
         self.on_tokens: Callable[[int], None] = lambda tokens: None
-        self.over = self.running = False
+        self.over = self.running = self.left = False
         self.seen: dict[int, float] = {}  # when the newest token of each choice came
         self.stopped: set[int] = set()  # choices that a stop string ended
+        self.leader: EngineStream | None = None
+        self.followers: list[EngineStream] = []
+        self.past: list[pipe.StepEvents] = []
+
+    def start(self) -> None:
+        """It is computed for the first time."""
+        for one in (self, *self.followers):
+            one.running = True
+            one.on_start()
 
     def end(self, error: Exception | None = None) -> None:
-        self.error, self.over = error, True
-        self.news.set()
+        for one in (self, *self.followers):
+            one.error, one.over = error, True
+            one.news.set()
 
 
 class EngineClient:
@@ -69,7 +88,9 @@ class EngineClient:
         self.number = host.add(self)
         self.on_loading: Callable[[pipe.LoadingProgress], None] = lambda message: None
         self.facts: dict[str, Any] = {}
-        self.streams: dict[str, EngineStream] = {}
+        self.streams: dict[str, EngineStream] = {}  # without those that follow another
+        self.joined = 0  # requests that followed another
+        self._leaders: dict[bytes, EngineStream] = {}
         self.gauges: pipe.Gauges | None = None
         self.spoke = time.monotonic()  # when the engine last said something
         self.ready = self.wanted = False
@@ -129,21 +150,47 @@ class EngineClient:
 
     # --- requests ---
 
-    def submit(self, collector: EventCollector, news: asyncio.Event) -> EngineStream:
-        """Starts a request.  Raises `EngineDown`."""
+    def submit(
+        self, collector: EventCollector, news: asyncio.Event, key: bytes | None = None
+    ) -> EngineStream:
+        """Starts a request, or joins the running one with the same key.  Raises `EngineDown`."""
         if not self.ready:
             raise EngineDown("the engine is restarting; retry later")
-        stream = EngineStream(collector, news)
+        stream = EngineStream(collector, news, key)
+        leader = self._leaders.get(key) if key is not None else None
+        if leader is not None:
+            self._join(stream, leader)
+            return stream
+        if key is not None:
+            self._leaders[key] = stream
         self._expect()
         self.streams[collector.request.id] = stream
         self.host.send(self.number, pipe.Submit.of(collector.request))
         return stream
 
     def leave(self, stream: EngineStream) -> None:
-        """Aborts a request that has no reader any more."""
-        id = stream.collector.request.id
-        if self.streams.pop(id, None) is not None:
+        """Aborts a request that has no reader any more; one that others follow is computed on."""
+        stream.left = True
+        leader = stream.leader or stream
+        if stream.leader is not None and stream in leader.followers:
+            leader.followers.remove(stream)
+        id = leader.collector.request.id
+        if leader.left and not leader.followers and id in self.streams:
+            self._forget(leader)
             self.host.send(self.number, pipe.Abort(id))
+
+    def _join(self, stream: EngineStream, leader: EngineStream) -> None:
+        """Lets a request have the events of an equal one."""
+        self.joined += 1
+        stream.leader, stream.running = leader, leader.running
+        leader.followers.append(stream)
+        for news in leader.past:
+            self._feed_one(stream, news)
+
+    def _forget(self, stream: EngineStream) -> None:
+        del self.streams[stream.collector.request.id]
+        if stream.key is not None:
+            del self._leaders[stream.key]
 
     async def query(self, topic: pipe.Topic) -> dict[str, Any]:
         """The engine's answer to a question about itself.  Raises `EngineDown`."""
@@ -203,8 +250,9 @@ class EngineClient:
         if isinstance(message, pipe.StepReport):
             self._take_step(message)
         elif isinstance(message, pipe.RequestRefused):
-            stream = self.streams.pop(message.id, None)
+            stream = self.streams.get(message.id)
             if stream is not None:
+                self._forget(stream)
                 stream.end(pipe.unpack_error(message.error))
         elif isinstance(message, pipe.EngineAnswer):
             future = self._answers.get(message.number)
@@ -239,7 +287,7 @@ class EngineClient:
         self._settle(ConfigError("the engine ended before it was ready"))
 
     def _end_streams(self, error: EngineDown) -> None:
-        streams, self.streams = list(self.streams.values()), {}
+        streams, self.streams, self._leaders = list(self.streams.values()), {}, {}
         for stream in streams:
             stream.end(error)
 
@@ -260,28 +308,53 @@ class EngineClient:
         for id in message.started:
             stream = self.streams.get(id)
             if stream is not None:
-                stream.running = True
-                stream.on_start()
+                stream.start()
         for news in message.news:
             stream = self.streams.get(news.id)
             if stream is not None:
                 self._feed(stream, news)
 
     def _feed(self, stream: EngineStream, news: pipe.StepEvents) -> None:
+        """Passes events on to a request and those that follow it."""
+        if stream.key is not None:
+            stream.past.append(news)
+        for one in (stream, *stream.followers):
+            if not one.left:
+                self._feed_one(one, news)
+        last = news.finish is not None or news.index in stream.stopped
+        ended = last and all(one.over or one.left for one in (stream, *stream.followers))
+        if ended and news.id in self.streams:
+            self._forget(stream)
+
+    def _feed_one(self, stream: EngineStream, news: pipe.StepEvents) -> None:
+        leader = stream.leader or stream
+        event = news.to_event()
+        if leader is not stream:
+            event = date_event(event, stream.collector.request.arrival)
         try:
-            stopped = stream.collector.feed(news.to_event())
+            stopped = stream.collector.feed(event)
         except Exception as error:  # of this answer, as where its text cannot be made; of no other
             self.leave(stream)
-            stream.end(error)
+            stream.error, stream.over = error, True
+            stream.news.set()
             return
         if stopped:
             stream.stopped.add(news.index)
-            self.host.send(self.number, pipe.Abort(news.id, news.index, stopped=True))
-        if stream.collector.finished:
-            del self.streams[news.id]
-            stream.over = True
+            if leader is stream or news.index not in leader.stopped:
+                leader.stopped.add(news.index)
+                self.host.send(self.number, pipe.Abort(news.id, news.index, stopped=True))
+        stream.over = stream.collector.finished
         stream.news.set()
         stream.on_tokens(len(news.tokens))
+
+
+def date_event(event: Event, arrival: float) -> Event:
+    """An event of a request, for one that arrived later: it waited for nothing before that."""
+    known = event.timings
+    if known is None:
+        return event
+    times = (max(arrival, known.scheduled), max(arrival, known.first), max(arrival, known.last))
+    return replace(event, timings=Timings(arrival, *times, known.draft_speedup))
 
 
 def _shows_progress(message: Any) -> bool:

@@ -66,6 +66,9 @@ class ServerSettings:
     max_prefill_delay: float = setting(
         3.0, "Engine", "Prefill delay (s) after which every other step is prefill-only.", "SECONDS"
     )
+    coalesce_requests: bool = setting(
+        True, "Engine", "Compute identical running requests of one tenant once."
+    )
     # HTTP
     host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")
     port: int = setting(

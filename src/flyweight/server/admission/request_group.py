@@ -14,6 +14,7 @@ from flyweight.requests.attempts import Attempts
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
+from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.served_model import ServedModel, count_sequences
 from flyweight.server.transport.errors import HttpError, make_timeout_error
@@ -170,9 +171,13 @@ class RequestGroup:
             collector.interval = self.model.settings.stream_interval
             if attempts := preparer.attempts(prompt, collector):
                 self._attempts.append(attempts)
-        stream = self.model.client.submit(collector, self._changed)
+        shared = self.model.settings.coalesce_requests and not self._attempts
+        key = make_key(collector.request) if shared else None
+        stream = self.model.client.submit(collector, self._changed, key)
         choices, tokens = count_sequences(prompt), len(prompt.tokens)
         stream.on_start = lambda: self.queue.leave(self.reservation, choices, tokens)
+        if stream.running:
+            stream.on_start()
         self.collectors.append(collector)
         self._streams.append(stream)
 

@@ -309,6 +309,8 @@ class ModelFamilies:
             yield self._counter("vllm:" + name, text, of(counts))
         for name, text, of in OURS:
             yield self._counter("flyweight:" + name, text, of(counts))
+        joined = "Requests that shared the computation of an identical running one."
+        yield self._counter("flyweight:coalesced_requests", joined, self.client.joined)
         caching = self.client.facts.get("prefix_caching")
         queried = counts.prompt_tokens if caching else 0
         for cache, words in CACHES.items():
