@@ -47,6 +47,19 @@ def test_a_match_leaves_one_token_to_compute():
     assert pool.match(Table(ROOT), [1, 2, 9, 4, 9]) == list(table.blocks[:1])
 
 
+def test_cached_runs_are_the_free_blocks_with_keys():
+    pool = BlockPool(8, 2)
+    assert pool.list_cached_runs() == []
+    table = filled(pool, [1, 2, 3, 4, 5, 6])
+    other = filled(pool, [7, 8])
+    assert pool.list_cached_runs() == [], "held blocks are not free"
+    pool.release(table)
+    assert pool.list_cached_runs() == [(0, 3)]
+    pool.grow(other, 2, 12)  # takes the four blocks without a key, then the first table's last
+    pool.release(other)
+    assert pool.list_cached_runs() == [(0, 2), (3, 1)]
+
+
 def test_only_full_blocks_below_computed_are_published():
     pool = BlockPool(8, 2)
     table = Table(ROOT)

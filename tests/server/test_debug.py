@@ -37,3 +37,5 @@ def test_kv_lists_the_blocks_of_each_request(server: Running) -> None:
         assert one["state"] == ("running" if one["blocks"] else "waiting")
         held.update(one["blocks"])
     assert reported["free_blocks"] + len(held) == reported["blocks"] >= reported["cached_blocks"]
+    cached = {first + i for first, count in reported["cached_runs"] for i in range(count)}
+    assert len(cached) == reported["cached_blocks"] and not cached & held

@@ -94,6 +94,19 @@ class BlockPool:
             found.append(block)
         return found
 
+    def list_cached_runs(self) -> list[tuple[int, int]]:
+        """The free blocks whose contents can be found: the first of each run, and how many."""
+        runs: list[tuple[int, int]] = []
+        for block, (held, key) in enumerate(zip(self.refs, self.hash_of, strict=True)):
+            if held or key is None:
+                continue
+            first, count = runs[-1] if runs else (0, 0)
+            if runs and block == first + count:
+                runs[-1] = first, count + 1
+            else:
+                runs.append((block, 1))
+        return runs
+
     def count_unheld(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` are on the free list: what sharing them takes out of it."""
         return sum(1 for block in blocks if not self.refs[block])

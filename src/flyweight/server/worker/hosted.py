@@ -207,6 +207,7 @@ class HostedEngine:
             "blocks": now.blocks,
             "free_blocks": now.free_blocks,
             "cached_blocks": now.cached_blocks,  # of the free ones
+            "cached_runs": self.engine.scheduler.pool.list_cached_runs(),
             "sequences": tables,
         }
 
