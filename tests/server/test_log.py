@@ -115,9 +115,12 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
         line.getresponse().read(100)
         line.close()
         assert "tokens=" in reported(server, "client_disconnected=True")
+        assert server.get("/metrics").status == 401
+        assert server.ask("GET", "/metrics", None, key).status == 200  # polled: no line
         assert server.stop() == 0
         assert not [x for x in server.said for secret in ("Xylo", "sesame", "wrong") if secret in x]
-        assert len([x for x in server.said if " request " in x]) == 3
+        assert len([x for x in server.said if " request " in x]) == 4
+        assert len([x for x in server.said if "path=/metrics status=401" in x]) == 1
 
 
 def test_a_line_has_the_ids_its_client_knows() -> None:

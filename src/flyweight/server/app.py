@@ -43,7 +43,9 @@ def make_app(server: ApiServer, keys: ApiKeys) -> ASGIApp:
     log = server.log if server.settings.enable_log_requests else None
     open_paths = [entry.path for entry in ROUTES if entry.open]
     guard = RequestGuard(app, server.settings, keys, open_paths, find_error_format)
-    return RequestLog(guard, server.http, log, {entry.path for entry in ROUTES})
+    paths = {entry.path for entry in ROUTES}
+    polled = {entry.path for entry in ROUTES if entry.polled}
+    return RequestLog(guard, server.http, log, paths, polled)
 
 
 def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:

@@ -55,7 +55,8 @@ HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
     """A route: its handler, the type of its body, the type of its reply (in `media`; only JSON has
-    a type), and the error format of its API.  An `open` one needs no key.
+    a type), and the error format of its API.  An `open` one needs no key; the log has no line for
+    each success of a `polled` one.
     """
 
     method: str
@@ -67,6 +68,7 @@ class ApiRoute:
     errors: Shape = HttpError.body
     media: str = JSON
     open: bool = False
+    polled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

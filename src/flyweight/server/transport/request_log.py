@@ -44,15 +44,20 @@ def get_record(scope: Any) -> RequestRecord:
 
 
 class RequestLog:
-    """ASGI around an app.  `routes` are paths without parameters; `log` is None if requests are not
-    logged.
+    """ASGI around an app.  `routes` are paths without parameters; successful requests of `polled`
+    ones are counted, not logged.  `log` is None if requests are not logged.
     """
 
     def __init__(
-        self, app: ASGIApp, counts: HttpCounts, log: ServerLog | None, routes: Collection[str]
+        self,
+        app: ASGIApp,
+        counts: HttpCounts,
+        log: ServerLog | None,
+        routes: Collection[str],
+        polled: Collection[str],
     ) -> None:
         self.app, self.counts, self.log = app, counts, log
-        self.routes = frozenset(routes)
+        self.routes, self.polled = frozenset(routes), frozenset(polled)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,7 +91,7 @@ class RequestLog:
         size = Headers(scope=scope).get("content-length", "0")
         taken = int(size) if size.isdecimal() and len(size) < 20 else 0
         self.counts.note((route, method, status), taken, record.given, seconds)
-        if self.log is None:
+        if self.log is None or (route in self.polled and record.status == 200):
             return
         self.log.event(
             "request", method=method, path=path, status=record.status,
