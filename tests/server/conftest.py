@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import chat_model
+from browser import CHROMIUM, FEEDER, launched, opened
 from http_server import Running, started
 from passports import stamp
 
@@ -72,3 +74,30 @@ def refusal(commands: subprocess.Popen[str]) -> Callable[..., str]:
         return str(said)
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """It ends with its module: while it runs, no test of this process can use asyncio."""
+    pytest.importorskip("playwright", reason="could not import playwright")
+    if not CHROMIUM:
+        pytest.skip("needs chromium")
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any, server: Running) -> Iterator[Any]:
+    """A tab with the page of the server without a key."""
+    with opened(browser, f"http://127.0.0.1:{server.port}/") as tab:
+        tab.wait_for_selector("#model option", state="attached")
+        yield tab
+
+
+@pytest.fixture
+def fed(page: Any) -> Any:
+    """The same, with answers that the test writes."""
+    page.add_init_script(FEEDER)
+    page.reload()
+    page.wait_for_selector("#model option", state="attached")
+    return page

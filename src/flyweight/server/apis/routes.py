@@ -3,7 +3,7 @@
 Invariant: the app and its OpenAPI document are both made from `ROUTES`.
 """
 
-from flyweight.server.apis import openapi, own_routes, replies, tokens
+from flyweight.server.apis import openapi, own_routes, page, replies, tokens
 from flyweight.server.apis.anthropic import messages, messages_stream
 from flyweight.server.apis.llamacpp import completion as llama
 from flyweight.server.apis.llamacpp import infill
@@ -112,6 +112,7 @@ OWN = (
           media="text/css", open=True),
     ApiRoute("GET", "/docs/swagger-ui-bundle.js", openapi.get_file, "Of the page",
           media="text/javascript", open=True),
+    *page.make_routes(),
 )
 # fmt: on
 TABLES: ApiTables = {
