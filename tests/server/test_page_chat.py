@@ -12,8 +12,14 @@ pytestmark = pytest.mark.long
 KEY = "sk-schlüssel"
 
 
+def set_option(page: Any, name: str, value: float) -> None:
+    page.evaluate("document.getElementById('settings').open = true")
+    page.fill(f"input[name={name}]", str(value))
+
+
 def test_a_chat_streams_and_shows_the_times_of_the_server(page: Any) -> None:
     bodies = read_bodies(page)
+    set_option(page, "max_tokens", 60)
     say(page, "Once upon a time")
     wait_for_end(page)
     (answer,) = read_answers(page)
@@ -26,7 +32,7 @@ def test_a_chat_streams_and_shows_the_times_of_the_server(page: Any) -> None:
     first, second = bodies
     assert first["stream"] is True and first["model"] == "stories"
     assert [one["role"] for one in second["messages"]] == ["user", "assistant", "user"]
-    assert second["messages"][1]["content"].strip() == answer.strip()
+    assert second["messages"][1]["content"].split() == answer.split()
     cached = re.search(r", (\d+) cached$", page.locator(".figures").nth(1).inner_text())
     assert cached and int(cached[1]) > 0, "the history is in the prefix cache"
 
@@ -70,9 +76,8 @@ def test_stop_releases_the_blocks_of_the_server(page: Any, server: Running) -> N
 
 def test_regenerate_sends_the_same_messages_again(page: Any) -> None:
     bodies = read_bodies(page)
-    page.click("#settings summary")
-    page.fill("input[name=seed]", "5")
-    page.fill("input[name=max_tokens]", "12")
+    set_option(page, "seed", 5)
+    set_option(page, "max_tokens", 12)
     say(page, "Once upon a time")
     wait_for_end(page)
     before = read_answers(page)
@@ -88,14 +93,14 @@ def test_settings_are_sent_and_refusals_are_shown(page: Any) -> None:
     bodies = read_bodies(page)
     page.click("#settings summary")
     page.fill("#system", "Be brief.")
-    page.fill("input[name=temperature]", "-1")
+    set_option(page, "temperature", -1)
     say(page, "Hello")
     page.wait_for_selector(".note.error")
     assert page.inner_text(".note") == (
         "temperature = -1 is not valid; allowed: 0 to 1000000; nearest valid: 0"
     )
-    page.fill("input[name=temperature]", "0")
-    page.fill("input[name=max_tokens]", "3")
+    set_option(page, "temperature", 0)
+    set_option(page, "max_tokens", 3)
     page.click(".again")
     page.wait_for_selector(".note:not(.error)")
     assert page.locator(".note.error").count() == 0
@@ -136,7 +141,9 @@ def test_a_wrong_key_is_refused_clearly_and_a_right_one_is_kept(browser: Any) ->
         page.fill("#key", KEY)
         page.click("#ask .primary")
         wait_for_end(page)
-        assert len(read_answers(page)[0]) > 20 and page.locator(".note.error").count() == 0
+        assert page.locator(".note.error").count() == 0
+        page.wait_for_selector("#model option", state="attached")
+        page.wait_for_selector("#techniques td")
         page.reload()
         page.wait_for_selector("#techniques td", state="attached")
         assert not page.is_visible("#ask") and KEY not in page.url

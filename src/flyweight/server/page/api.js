@@ -16,8 +16,9 @@ export class Api {
   #asking = null; // while a dialog is open; other requests wait for it
 
   // `askKey(wrong)` resolves to a key, or to null if the user cancels; `wrong`: a key was sent and refused.
-  constructor(askKey) {
-    this.askKey = askKey;
+  // `onAccepted()` is called when the server has accepted a new key.
+  constructor(askKey, onAccepted) {
+    [this.askKey, this.onAccepted] = [askKey, onAccepted];
   }
 
   async getJson(path) {
@@ -39,7 +40,7 @@ export class Api {
       const key = this.#key;
       const response = await this.#fetch(path, options, key);
       if (response.status !== 401) {
-        if (key) sessionStorage.setItem(STORED, key);
+        this.#keep(key);
         if (!response.ok) throw new ApiError(response.status, await readError(response));
         return response;
       }
@@ -55,6 +56,12 @@ export class Api {
       if (error.name === "AbortError") throw error;
       throw new ApiError(0, "the server does not answer");
     }
+  }
+
+  #keep(key) {
+    if (key === "" || key === sessionStorage.getItem(STORED)) return;
+    sessionStorage.setItem(STORED, key);
+    this.onAccepted();
   }
 
   async #replaceKey(wrong, message) {

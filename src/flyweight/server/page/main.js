@@ -12,7 +12,10 @@ import { startTheme } from "./theme.js";
 const WIDE = 1100; // pixels that both views need side by side
 
 startTheme();
-const api = new Api(askKey);
+const api = new Api(askKey, () => {
+  models.load();
+  showView(document.body.dataset.view);
+});
 const models = new ModelList(api);
 const chat = new Chat(api, new Settings(), () => models.selected);
 const dashboard = new Dashboard(api);

@@ -1,0 +1,91 @@
+"""Takes the pictures of docs/page.md: the page of a running server under some load.
+
+    flyweight serve --port 8000
+    python tools/page_screenshots.py http://127.0.0.1:8000/ docs/img
+
+It needs Playwright and an installed Chromium; nothing is downloaded.
+"""
+
+import json
+import shutil
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+STORY = (
+    "Once upon a time there was a little girl named Lily. She loved to play in the park with her "
+    "friends. One sunny day she saw a big red ball under a tree. "
+)
+ENDS = ("She picked it up", "Her mom said", "A dog came", "The ball was", "Then it rained", "Tom")
+SHOTS = {  # name: colours, view, size
+    "page-light": ("light", "both", (1400, 900)),
+    "page-dark": ("dark", "both", (1400, 900)),
+    "page-dashboard-light": ("light", "dashboard", (1200, 1250)),
+    "page-dashboard-dark": ("dark", "dashboard", (1200, 1250)),
+}
+
+
+def post(address: str, body: dict[str, Any]) -> None:
+    head = {"content-type": "application/json"}
+    request = urllib.request.Request(
+        f"{address}v1/completions", json.dumps(body).encode(), headers=head
+    )
+    with urllib.request.urlopen(request) as reply:
+        reply.read()
+
+
+@contextmanager
+def loaded(address: str) -> Iterator[None]:
+    """Requests with a common beginning, in turn in several threads."""
+    ended = threading.Event()
+
+    def work(end: str) -> None:
+        while not ended.is_set():
+            post(address, {"prompt": STORY + end, "max_tokens": 300, "ignore_eos": True, "n": 2})
+
+    threads = [threading.Thread(target=work, args=(end,)) for end in ENDS]
+    for thread in threads:
+        thread.start()
+    yield
+    ended.set()
+    for thread in threads:
+        thread.join()
+
+
+def take(browser: Browser, address: str, path: Path, shot: tuple[str, str, Any]) -> None:
+    colours, view, (width, height) = shot
+    page = browser.new_page(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if colours == "dark" else "light",
+    )
+    page.set_default_timeout(120_000)
+    page.goto(address)
+    page.check(f"input[value={view}]")
+    if view == "both":
+        for text in ("Once upon a time there was a dog named Max.", "Max saw a cat."):
+            page.fill("#prompt", text)
+            page.press("#prompt", "Enter")
+            page.wait_for_selector(".message:last-child .again")
+    page.wait_for_timeout(20_000)  # so that the charts have some length
+    page.screenshot(path=path)
+    page.close()
+
+
+def main() -> None:
+    address, folder = sys.argv[1], Path(sys.argv[2])
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as playwright, loaded(address):
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for name, shot in SHOTS.items():
+            take(browser, address, folder / f"{name}.png", shot)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
