@@ -99,6 +99,17 @@ def test_an_unknown_model_is_refused(pair: Running) -> None:
         assert got.status == 404 and "(did you mean 'tales'?)" in got.json["error"]["message"]
 
 
+def test_facts_of_a_model_do_not_load_it(pair: Running) -> None:
+    complete(pair, "talker")
+    for route in ("/v1/engine/effective", "/debug/kv", "/debug/steps"):
+        assert pair.get(f"{route}?model=talker").json != pair.get(f"{route}?model=tales").json
+    unload(pair, "talker")
+    for route in ("/v1/engine/effective", "/debug/kv", "/debug/steps"):
+        got = pair.get(f"{route}?model=talker")
+        assert got.status == 409 and got.json["error"]["code"] == "model_not_loaded"
+    assert states(pair)["talker"] == "unloaded"
+
+
 def test_a_busy_model_is_not_unloaded(pair: Running) -> None:
     line = pair.connection()
     raw = dumps({"model": "talker", **LONG, "max_tokens": 200, "stream": True}).encode()

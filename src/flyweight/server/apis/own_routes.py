@@ -27,8 +27,8 @@ from flyweight.server.apis.sampling_fields import (
     make_sampling_params,
 )
 from flyweight.server.apis.usage import report_usage
-from flyweight.server.engine_client import EngineClient
 from flyweight.server.model_entry import ModelEntry
+from flyweight.server.pipe import Topic
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event, reply
 
@@ -98,18 +98,20 @@ async def get_version(server: ApiServer, request: Request) -> Response:
 
 
 async def get_server_info(server: ApiServer, request: Request) -> Response:
-    facts = find_client(server, request).facts
+    facts = find_entry(server, request).client.facts
     return reply({"version": __version__, "engine": facts})
 
 
 async def get_effective(server: ApiServer, request: Request) -> Response:
     """Each feature: what was requested, what is in effect, why, and what it has done so far."""
-    model = await server.open(request, request.query_params.get("model"))
-    return reply(model.effective.document(model.counts))
+    entry = find_entry(server, request)
+    if entry.model is None:
+        raise make_unloaded_error(entry)
+    return reply(entry.model.effective.document(entry.model.counts))
 
 
 async def reset_prefix_cache(server: ApiServer, request: Request) -> Response:
-    return reply(await find_client(server, request).query("reset"))
+    return await query_engine(server, request, "reset")
 
 
 async def get_metrics(server: ApiServer, request: Request) -> Response:
@@ -122,16 +124,27 @@ async def get_metrics(server: ApiServer, request: Request) -> Response:
 
 
 async def get_steps(server: ApiServer, request: Request) -> Response:
-    return reply(await find_client(server, request).query("steps"))
+    return await query_engine(server, request, "steps")
 
 
 async def get_kv(server: ApiServer, request: Request) -> Response:
-    return reply(await find_client(server, request).query("kv"))
+    return await query_engine(server, request, "kv")
 
 
-def find_client(server: ApiServer, request: Request) -> EngineClient:
-    """The engine that the query's `model` names, or the default; it is not loaded for this."""
-    return server.directory.find(request.query_params.get("model")).client
+def find_entry(server: ApiServer, request: Request) -> ModelEntry:
+    """The model that the query's `model` names, or the default; it is not loaded for this."""
+    return server.directory.find(request.query_params.get("model"))
+
+
+async def query_engine(server: ApiServer, request: Request, topic: Topic) -> Response:
+    entry = find_entry(server, request)
+    if entry.model is None:
+        raise make_unloaded_error(entry)
+    return reply(await entry.client.query(topic))
+
+
+def make_unloaded_error(entry: ModelEntry) -> HttpError:
+    return HttpError(409, f"model = {entry.name} is not loaded", "model", code="model_not_loaded")
 
 
 def find_parent(entry: ModelEntry, name: str) -> str:

@@ -16,8 +16,9 @@ export class Dashboard {
   #polling = false;
   #past = new History();
 
-  constructor(api) {
-    this.api = api;
+  // `findModel()` is the name of the selected model: its blocks and configuration are shown.
+  constructor(api, findModel) {
+    [this.api, this.findModel] = [api, findModel];
     this.tiles = new Tiles();
     this.picture = new BlockPicture();
     this.configuration = new ConfigurationTable();
@@ -55,8 +56,10 @@ export class Dashboard {
   }
 
   async #read() {
+    const model = this.findModel();
+    const query = model ? `?${new URLSearchParams({ model })}` : "";
     const [text, kv, effective] = await Promise.all([
-      this.api.getText("metrics"), this.api.getJson("debug/kv"), this.api.getJson("v1/engine/effective"),
+      this.api.getText("metrics"), this.api.getJson(`debug/kv${query}`), this.api.getJson(`v1/engine/effective${query}`),
     ]);
     const counters = new Map(effective.features.map((one) => [one.feature, one.counter?.value ?? 0]));
     this.#past.add({ time: performance.now() / 1000, metrics: parseMetrics(text), counters });

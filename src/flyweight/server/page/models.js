@@ -15,16 +15,18 @@ export class ModelList {
   }
 
   async load() {
-    let names;
+    let models;
     try {
-      names = (await this.api.getJson("v1/models")).data.map((model) => model.id);
+      models = (await this.api.getJson("v1/models")).data;
     } catch {
       return; // the list stays as it is; the chat and the dashboard show what is wrong
     }
-    const known = [...this.select.options].map((option) => option.value);
-    if (names.join("\n") === known.join("\n")) return;
+    const described = models.map((model) => (model.state === "loaded" ? model.id : `${model.id} (${model.state})`));
+    const known = [...this.select.options].map((option) => option.textContent);
+    if (described.join("\n") === known.join("\n")) return;
     const { selected } = this;
-    this.select.replaceChildren(...names.map((name) => make("option", { value: name, textContent: name })));
-    if (names.includes(selected)) this.select.value = selected;
+    const options = models.map((model, i) => make("option", { value: model.id, textContent: described[i] }));
+    this.select.replaceChildren(...options);
+    if (models.some((model) => model.id === selected)) this.select.value = selected;
   }
 }
