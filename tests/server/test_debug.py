@@ -36,6 +36,8 @@ def test_kv_lists_the_blocks_of_each_request(server: Running) -> None:
         assert len(one["blocks"]) == -(-one["computed"] // reported["block_size"])
         assert one["state"] == ("running" if one["blocks"] else "waiting")
         held.update(one["blocks"])
+    assert reported["held_blocks"] == len(held)
+    assert 0 <= reported["unused_slots"] < reported["block_size"] * len(reported["sequences"])
     assert reported["free_blocks"] + len(held) == reported["blocks"] >= reported["cached_blocks"]
     cached = {first + i for first, count in reported["cached_runs"] for i in range(count)}
     assert len(cached) == reported["cached_blocks"] and not cached & held

@@ -201,9 +201,15 @@ class HostedEngine:
              "state": s.state.value}
             for s in live
         ]  # fmt: skip
-        now = self.engine.stats()
+        now, B = self.engine.stats(), self.limits.block_size
+        filled: dict[int, int] = {}  # slots with tokens, of each block that is held
+        for s in live:
+            for i, block in enumerate(s.table.blocks):
+                filled[block] = max(filled.get(block, 0), min(B, s.computed - i * B))
         return {
-            "block_size": self.limits.block_size,
+            "block_size": B,
+            "held_blocks": len(filled),
+            "unused_slots": B * len(filled) - sum(filled.values()),  # of held blocks
             "blocks": now.blocks,
             "free_blocks": now.free_blocks,
             "cached_blocks": now.cached_blocks,  # of the free ones
