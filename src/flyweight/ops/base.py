@@ -284,6 +284,16 @@ class Ops(Protocol):
         """Copies K and V from slots src to slots dst (copy-on-write)."""
         ...
 
+    def read_kv(self, kv: KVLayer, blocks: Sequence[int], out: U8) -> None:
+        """Copies blocks to the host, byte for byte in the backend's own layout: out [n,
+        block_bytes].
+        """
+        ...
+
+    def write_kv(self, kv: KVLayer, blocks: Sequence[int], data: U8) -> None:
+        """Copies what `read_kv` gave of a layer like this into blocks: data [n, block_bytes]."""
+        ...
+
     def read_memory(self) -> tuple[int, int] | None:
         """(total, free) bytes of the device's own memory; None where it is the host's."""
         ...

@@ -27,6 +27,7 @@ from flyweight.ops.base import (
     uses_pairs,
 )
 from flyweight.ops.grouped import BlockRows, GroupedWeight, find_base
+from flyweight.ops.kvbytes import read_rows, view_blocks, write_rows
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.reference_kv import count_turned, load, store, turn
 from flyweight.ops.reference_math import (
@@ -47,7 +48,7 @@ from flyweight.ops.reference_math import (
 from flyweight.ops.reference_sample import sample
 from flyweight.ops.stack import Layer, SteppedStack, adapt
 from flyweight.spec import KV_TYPES, KVGroup, RouteSpec
-from flyweight.wire import F32, F64, I32, Batch, SampleBatch, Sampled
+from flyweight.wire import F32, F64, I32, U8, Batch, SampleBatch, Sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,16 @@ class ReferenceKV:
     @property
     def nbytes(self) -> int:
         return len(self.k) * KV_TYPES[self.dtype].count_bytes(self.group)
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(part.shape[1] for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[U8, ...]:
+        """All memory as bytes, [blocks, bytes of one] each."""
+        held = (self.k,) if self.group.v_in_k else (self.k, self.v)
+        return tuple(view_blocks(part, len(self.k) // self.block_size) for part in held)
 
 
 class ReferenceOps:
@@ -314,6 +325,14 @@ class ReferenceOps:
         kv.k[dst] = kv.k[src]
         if not kv.group.v_in_k:  # else it is a part of K
             kv.v[dst] = kv.v[src]
+
+    def read_kv(self, kv: KVLayer, blocks: Sequence[int], out: U8) -> None:
+        assert isinstance(kv, ReferenceKV)
+        read_rows(kv.parts, blocks, out)
+
+    def write_kv(self, kv: KVLayer, blocks: Sequence[int], data: U8) -> None:
+        assert isinstance(kv, ReferenceKV)
+        write_rows(kv.parts, blocks, data)
 
     def read_memory(self) -> None:
         """The host's memory."""

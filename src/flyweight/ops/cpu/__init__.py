@@ -252,6 +252,12 @@ class CpuOps:
     def move_kv(self, kv: KVLayer, src: I32, dst: I32) -> None:
         self._attention.move_kv(kv, src, dst)
 
+    def read_kv(self, kv: KVLayer, blocks: Sequence[int], out: U8) -> None:
+        self._attention.read_kv(kv, blocks, out)
+
+    def write_kv(self, kv: KVLayer, blocks: Sequence[int], data: U8) -> None:
+        self._attention.write_kv(kv, blocks, data)
+
     def read_memory(self) -> None:
         """The host's memory."""
 

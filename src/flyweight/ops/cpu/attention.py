@@ -5,6 +5,7 @@ touched), and no value beyond a token's own position reaches its output.  The la
 native/kv.h's; this module knows its sizes only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from flyweight import _native
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import KV_DTYPES, Array, check_codes, uses_pairs
+from flyweight.ops.kvbytes import read_rows, view_blocks, write_rows
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KV_TYPES, KVGroup
 from flyweight.wire import F32, I32, U8, Batch
@@ -39,6 +41,16 @@ class CpuKV:
         """Bytes of all slots, touched or not."""
         held = (self.k,) if self.v is None else (self.k, self.v)
         return sum(part.nbytes - _native.KV_SPARE for part in held)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.nbytes // self.blocks
+
+    @property
+    def parts(self) -> tuple[U8, ...]:
+        """All slots' memory, [blocks, bytes of one] each."""
+        held = (self.k,) if self.v is None else (self.k, self.v)
+        return tuple(view_blocks(part[: -_native.KV_SPARE], self.blocks) for part in held)
 
 
 def _allocate_zeros(nbytes: int) -> U8:
@@ -129,3 +141,11 @@ class Attention:
         """As if every source were read before the first destination is written."""
         assert isinstance(kv, CpuKV)
         _native.move_kv(self._pool, self.scratch, kv.native, _to_int32(src), _to_int32(dst))
+
+    def read_kv(self, kv: KVLayer, blocks: Sequence[int], out: U8) -> None:
+        assert isinstance(kv, CpuKV)
+        read_rows(kv.parts, blocks, out)
+
+    def write_kv(self, kv: KVLayer, blocks: Sequence[int], data: U8) -> None:
+        assert isinstance(kv, CpuKV)
+        write_rows(kv.parts, blocks, data)

@@ -16,12 +16,15 @@ from flyweight.ops.cuda.kernels import attend as tiled
 from flyweight.ops.cuda.kernels import store as rows
 from flyweight.ops.cuda.kernels import store_codes
 from flyweight.ops.cuda.kernels.pdl import PDL
-from flyweight.ops.cuda.kv import CODES, CudaKV, make_kv_layer, move_kv
+from flyweight.ops.cuda.kv import CODES, CudaKV, make_kv_layer, move_kv, read_kv, write_kv
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KVGroup
 
-__all__ = ["CudaKV", "Seen", "attend", "make_kv_layer", "move_kv", "rope_store", "rotation"]
+__all__ = [
+    "CudaKV", "Seen", "attend", "make_kv_layer", "move_kv", "read_kv", "rope_store", "rotation",
+    "write_kv",
+]  # fmt: skip
 
 LOG2E = 1.4426950408889634
 NO_END = 1 << 30  # a window or a chunk beyond every position

@@ -20,7 +20,7 @@ from flyweight.ops.cuda.step import DeviceBatch, Stager
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
 from flyweight.ops.stack import Layer, SteppedStack
 from flyweight.spec import KVGroup, RouteSpec
-from flyweight.wire import Batch, SampleBatch, Sampled
+from flyweight.wire import U8, Batch, SampleBatch, Sampled
 
 
 class CudaOps:
@@ -212,6 +212,12 @@ class CudaOps:
 
     def move_kv(self, kv: KVLayer, src: Any, dst: Any) -> None:
         attention.move_kv(kv, self.upload(src), self.upload(dst))
+
+    def read_kv(self, kv: KVLayer, blocks: Sequence[int], out: U8) -> None:
+        attention.read_kv(kv, blocks, out)
+
+    def write_kv(self, kv: KVLayer, blocks: Sequence[int], data: U8) -> None:
+        attention.write_kv(kv, blocks, data)
 
     # --- the rest ---
     def sample(self, logits: Tensor, s: SampleBatch) -> Sampled:

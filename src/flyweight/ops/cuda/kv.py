@@ -4,8 +4,10 @@ Invariant: K and V are [block, head, position in the block, element], with one s
 end for the padding of captured steps.  Memory begins as it was found.  Knows no attention.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import KV_DTYPES, check_codes, uses_pairs
 from flyweight.ops.operands import KVLayer
 from flyweight.spec import KV_TYPES, KVGroup
+from flyweight.wire import U8
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 CODES = {"int8": 1, "fp8_e4m3": 2, "fp8_e5m2": 3}  # as kernels/store_codes.py has them
@@ -39,6 +42,17 @@ class CudaKV:
     def nbytes(self) -> int:
         """Bytes of all slots, without the spare block's."""
         return self.blocks * self.block_size * KV_TYPES[self.dtype].count_bytes(self.group)
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(part.shape[1] for part in self.parts)
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """All memory as bytes, [blocks + 1, bytes of one] each."""
+        held = [self.k] if self.v is None else [self.k, self.v]
+        held += (self.scales or ())[: len(held)]
+        return [part.reshape(len(part), -1).view(torch.uint8) for part in held]
 
     @property
     def spare_block(self) -> int:
@@ -97,3 +111,20 @@ def move_kv(kv: KVLayer, src: Tensor, dst: Tensor) -> None:
     for held in {kv.k, kv.v, *(kv.scales or ())}:
         if held is not None:
             held[dst // size, :, dst % size] = held[src // size, :, src % size]
+
+
+def read_kv(kv: KVLayer, blocks: Sequence[int], out: U8) -> None:
+    """Copies blocks to the rows of `out`, a host array."""
+    assert isinstance(kv, CudaKV)
+    places = torch.tensor(blocks, dtype=torch.long, device=kv.k.device)
+    rows = torch.cat([part[places] for part in kv.parts], dim=1)
+    out[:] = rows.cpu().numpy()
+
+
+def write_kv(kv: KVLayer, blocks: Sequence[int], data: U8) -> None:
+    """The opposite of `read_kv`."""
+    assert isinstance(kv, CudaKV)
+    places = torch.tensor(blocks, dtype=torch.long, device=kv.k.device)
+    rows = torch.from_numpy(np.ascontiguousarray(data)).to(kv.k.device)
+    for part, taken in zip(kv.parts, rows.split([p.shape[1] for p in kv.parts], 1), strict=True):
+        part[places] = taken
