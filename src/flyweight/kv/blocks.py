@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
 from flyweight.kv.residency import Residency
 
@@ -45,6 +46,14 @@ class Copy:
     count: int
 
 
+class ChainLink(NamedTuple):
+    """A key, its parent's, and how many blocks go before."""
+
+    key: bytes
+    parent: bytes
+    depth: int
+
+
 @dataclass(slots=True, eq=False)
 class Table:
     """One sequence's share of the pool.  `hashes` are the keys of its full blocks as far as
@@ -60,8 +69,9 @@ class Table:
 
 class BlockPool:
     """N blocks of B tokens.  A released block keeps its key until it is taken again, oldest release
-    first; tables are released tail first, so prefixes outlive suffixes.  `on_evict(block, key)`
-    is called for each key that is lost, `residency` times a sample of the blocks.
+    first; tables are released tail first, so prefixes outlive suffixes.  `on_index(block, link)` is
+    called for each key that is found from then on, `on_evict(block, key)` for each that is lost,
+    while the block still holds what it names; `residency` times a sample of the blocks.
     """
 
     def __init__(
@@ -79,6 +89,7 @@ class BlockPool:
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
         self.reached = 0  # blocks from this one on were never taken
         self.on_evict: Callable[[int, bytes], None] = lambda block, key: None
+        self.on_index: Callable[[int, ChainLink], None] = lambda block, link: None
 
     def match(self, table: Table, tokens: Sequence[int]) -> list[int]:
         """Blocks that already hold the beginning of `tokens`; at least one token is left to
@@ -171,9 +182,23 @@ class BlockPool:
         for i in range(table.published, full):
             block, key = table.blocks[i], table.hashes[i]
             if self.hash_of[block] is None and key not in self.by_hash:
-                self.hash_of[block] = key
-                self.by_hash[key] = block
+                self._index(block, ChainLink(key, table.hashes[i - 1] if i else table.root, i))
         table.published = full
+
+    def take(self) -> int:
+        """A free block for contents from elsewhere, until `add`."""
+        return self._take()
+
+    def add(self, block: int, link: ChainLink) -> None:
+        """Gives up a block that was taken and now holds what a key names: it can be found."""
+        self._index(block, link)
+        self._drop(block)
+
+    def keep(self, blocks: Sequence[int]) -> None:
+        """Of the free blocks, these are the last to be taken, the first of them at the very end."""
+        for block in reversed(blocks):
+            if not self.refs[block]:
+                self.free.move_to_end(block)
 
     def release(self, table: Table) -> None:
         """Gives up all of a table's blocks, tail first."""
@@ -221,6 +246,11 @@ class BlockPool:
         )
         indexed = {key: block for block, key in enumerate(self.hash_of) if key is not None}
         assert indexed == self.by_hash, "index differs from the blocks' keys"
+
+    def _index(self, block: int, link: ChainLink) -> None:
+        self.hash_of[block] = link.key
+        self.by_hash[link.key] = block
+        self.on_index(block, link)
 
     def _extend_hashes(self, table: Table, tokens: Sequence[int], full: int) -> None:
         B, hashes = self.block_size, table.hashes
