@@ -201,11 +201,11 @@ class AsyncLLM:
     # --- the engine's thread ---
 
     def _serve(self) -> None:
-        """Steps while there is work, sleeps while there is none; weights move in between."""
-        engine, moving = self.llm.loaded.engine, self.llm.loaded.moving
+        """Steps while there is work, sleeps while there is none; background work in between."""
+        engine, background = self.llm.loaded.engine, self.llm.background
         while True:
             with self._ring:
-                wait = 0 if moving.wanted else None
+                wait = 0 if background.wanted else None
                 self._ring.wait_for(lambda: self._closed or self._inbox or engine.busy, wait)
                 if self._closed:
                     break
@@ -214,12 +214,13 @@ class AsyncLLM:
                     self._take(self._inbox.popleft())
                 if engine.busy:
                     self._step()
-                    moving.step()
+                    background.step()
                 else:
-                    moving.run_idle()
+                    background.run_idle()
             except Exception as error:  # a bug of ours, or no memory: every reader gets it
                 self._end_all(error)
         self._end_all(make_closed_error())
+        engine.close()
 
     def _take(self, item: RequestStream | str) -> None:
         driver = self.llm.loop.driver

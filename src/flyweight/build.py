@@ -6,6 +6,7 @@ Invariant: the memory plan is made, and shown through `notify`, before a tensor 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,12 @@ from flyweight.engine.admission import ADMISSIONS
 from flyweight.engine.engine import Engine
 from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.prefix import KeyBase
 from flyweight.engine.recomputation import Recomputation
 from flyweight.engine.runner import Runner
 from flyweight.engine.scheduler import Scheduler
+from flyweight.external_cache import ExternalCacheSource, make_fingerprint
+from flyweight.kv.blockbytes import BlockBytes
 from flyweight.kv.blocks import BlockPool
 from flyweight.kv.memory import Prefault, allocate_kv
 from flyweight.kv.residency import Residency
@@ -118,18 +122,21 @@ def build(
     if second is not None:
         judge_draft_length(second, memory.sizing.max_model_len, tell)
     tell.show_plan(memory, found)
+    kv_dtype = memory.sizing.kv_dtype
+    described = partial(make_fingerprint, found, ops, settings, memory.sizing)
+    kept = ExternalCacheSource(settings, described)
     weights, moving = load_weights(settings, found, ops, tell)
     low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
     parts = Parts(ops, SingleProcess(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
     limits = make_limits(settings, memory, found.spec.vocab)
-    layers = allocate_kv(found.spec, ops, limits, memory.sizing.kv_dtype)
-    held = f"{found.checkpoint.fingerprint} {memory.sizing.kv_dtype}"
+    layers = allocate_kv(found.spec, ops, limits, kv_dtype)
+    keys = kept.make_keys(f"{found.checkpoint.fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
     drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, model, drafts, pair))
     draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
-    engine = _make_engine(settings, limits, runner, drafter, found, held)
+    engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
     engine.drafts.calls.on_end = runner.stop_taps
     found.checkpoint.close()
     for adapter in adapters:
@@ -219,16 +226,17 @@ def _make_drafter(settings: Settings, parts: DrafterParts) -> Drafter | None:
 
 def _make_engine(
     settings: Settings, limits: Limits, runner: Runner, drafter: Drafter | None,
-    found: ModelDescription, fingerprint: str,
+    found: ModelDescription, keys: KeyBase, kept: ExternalCacheSource,
 ) -> Engine:  # fmt: skip
-    """The engine; `fingerprint` names the model and what its K/V is kept in."""
+    """The engine; `keys` name the model and what its K/V is kept in."""
     watched = Residency(settings.kv_cache_metrics_sample) if settings.kv_cache_metrics else None
     pool = BlockPool(limits.blocks, limits.block_size, residency=watched)
     admission = ADMISSIONS[settings.scheduler](limits.max_num_seqs)
-    scheduler = Scheduler(limits, pool, fingerprint=fingerprint, admission=admission)
+    scheduler = Scheduler(limits, pool, keys=keys, admission=admission)
     grammars = Grammars(lambda: Compiler(make_grammar_vocabulary(found)))
-    adapters = tuple(settings.adapters)
-    engine = Engine(scheduler, runner, drafter, EngineMetrics(), adapters, grammars)
+    adapters, metrics = tuple(settings.adapters), EngineMetrics()
+    external = kept.make(pool, BlockBytes(runner.ops, runner.kv), metrics)
+    engine = Engine(scheduler, runner, drafter, metrics, adapters, grammars, external)
     if settings.speculation is not None:
         engine.drafts.configure(settings.speculation)
     if not settings.kv_cache:

@@ -17,6 +17,7 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
 from flyweight.speculation import SpeculationConfig, read_speculation
 from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
+from flyweight.validation.external_cache import check_external_cache
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 from flyweight.validation.untrusted import spell
@@ -250,6 +251,15 @@ class Settings:
     enable_prefix_caching: bool = setting(
         True, "Engine", "Reuse the K/V of prompts with a common prefix."
     )
+    prefix_cache_dir: str | os.PathLike[str] | None = setting(
+        None, "Engine", "Directory for blocks of the prefix cache, kept for the next start.", "DIR",
+        kind="text", words="none: the cache ends with the process"
+    )
+    prefix_cache_gb: float = setting(8.0, "Engine", "Max GiB in that directory.", "GIB")
+    swap_space: float = setting(
+        0.0, "Engine", "GiB of memory for blocks that the K/V cache has no room for.", "GIB",
+        words="0: they are computed again"
+    )
     kv_cache: bool = setting(
         True, "Engine", "Keep K and V of computed tokens; without, each token computes all before "
         "it again (for comparison)."
@@ -333,6 +343,7 @@ class Settings:
                 code="bad_value",
                 hint="leave one of them out",
             )
+        check_external_cache(self)
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
         most = self.max_kld

@@ -195,6 +195,14 @@ def describe_scheduler(scheduler: str) -> str:
     return "a request starts as soon as there is room"
 
 
+def describe_external_cache(settings: Settings) -> str:
+    """Where blocks are kept that the K/V cache has no room for."""
+    parts = [f"swap space, {settings.swap_space:g} GiB"] if settings.swap_space else []
+    if settings.prefix_cache_dir is not None:
+        parts.append(f"{os.fspath(settings.prefix_cache_dir)}, {settings.prefix_cache_gb:g} GiB")
+    return " and ".join(parts) or "off"
+
+
 def choose_activations(settings: Settings) -> str:
     """The precision of activations; a GPU has no int8 ones, so the default is bf16 there."""
     default_on_gpu = settings.backend == "cuda" and settings.activations == "int8"

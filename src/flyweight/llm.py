@@ -14,6 +14,7 @@ from flyweight.arguments.engine import choose_engine
 from flyweight.arguments.keywords import EngineOptions
 from flyweight.build import LoadedModel, build
 from flyweight.describe import LoadListener
+from flyweight.driver.background import Background, list_tasks
 from flyweight.driver.effective import list_effective, list_metrics
 from flyweight.driver.loop import BatchCollector, Loop, Output
 from flyweight.driver.progress import CallProgress, Progress
@@ -85,7 +86,8 @@ class LLM:
         )  # fmt: skip
         judge = TrialCompiler(lambda: list_special_tokens(self.tokenizer))
         self._reader = RequestPreparer(self.tokenizer, facts, self.settings.seed, judge)
-        self.loop = Loop(self.loaded.engine, limits, self.loaded.moving)
+        self.background = Background(list_tasks(self.loaded))
+        self.loop = Loop(self.loaded.engine, limits, self.background)
         self.read_generation_defaults()  # a bad file is refused now, not at the first request
 
     def __repr__(self) -> str:
@@ -109,7 +111,7 @@ class LLM:
         if self._loaded is not None:
             self._loaded = None
             self.loop.close()
-            del self.loop
+            del self.loop, self.background
 
     @property
     def loaded(self) -> LoadedModel:
@@ -156,8 +158,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forgets what was computed: the next prompts find nothing.  Answers are the same."""
-        self.loaded.engine.mend()
-        self.loaded.engine.scheduler.pool.forget()
+        self.loaded.engine.reset_prefix_cache()
         return True
 
     def generate(

@@ -13,18 +13,23 @@ from flyweight.errors import ConfigError, MemoryShortage
 from flyweight.ops.base import Ops
 from flyweight.plan.fitting import plan_memory
 from flyweight.plan.machine import Machine, measure_anonymous
-from flyweight.plan.memory import (
-    MemoryPlan,
-    Needs,
-    Sizing,
-    count_server_bytes,
-    make_smallest_plan,
-)
+from flyweight.plan.memory import GIB, MIB, MemoryPlan, Needs, Sizing, make_smallest_plan
 from flyweight.resources import EngineResources
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import list_slot_kinds
+
+# The processes of a server next to the engine's, measured after 20,000 mixed requests: the API
+# server, with its own copy of the vocabulary, and two that try schemas.
+API_SERVER, API_SERVER_TOKEN, VALIDATORS = 54 * MIB, 160, 40 * MIB
+
+
+def count_server_bytes(vocab: int, *, first: bool = True) -> int:
+    """What the other processes of a server take, for a vocabulary of so many tokens; without the
+    API server itself, for a model that is not the `first`.
+    """
+    return (API_SERVER if first else 0) + API_SERVER_TOKEN * vocab + VALIDATORS
 
 
 def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
@@ -67,6 +72,7 @@ def make_memory_plan(
         server=_count_server(vocab, resources) if served else 0,
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
         on_gpu=here.device,
+        swap=0 if here.device else int(settings.swap_space * GIB),
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, here.held + others)

@@ -48,6 +48,11 @@ class SpeculationConfig:
         return self.verifier == "rejection" and METHODS[self.method].draws
 
     @property
+    def states(self) -> bool:
+        """Whether it keeps a state for each computed token, besides K/V."""
+        return METHODS[self.method].states
+
+    @property
     def promise(self) -> str:
         """What is drafted, and what drafts do not change."""
         fewer = "fewer where more would not pay; " if self.adaptive else ""

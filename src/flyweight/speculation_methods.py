@@ -58,7 +58,8 @@ class SpeculationMethod:
     """A method: `module` has its `make_drafter(config, parts)`, "" where it is not built yet.
     `tokens` is the default of num_speculative_tokens (0: it must be given); `settle` fills in
     defaults that depend on other keys, and checks keys that depend on each other.  The key `model`
-    of one with a `second` model names it.  One that `draws` says how likely each of its tokens was.
+    of one with a `second` model names it.  One that `draws` says how likely each of its tokens was;
+    one with `states` keeps one for each computed token, besides K/V.
     """
 
     name: str
@@ -69,6 +70,7 @@ class SpeculationMethod:
     settle: Callable[[dict[str, Any]], None] = lambda options: None
     second: bool = False
     draws: bool = False
+    states: bool = False
 
 
 def _settle_ngram(options: dict[str, Any]) -> None:
@@ -172,16 +174,16 @@ METHODS: Mapping[str, SpeculationMethod] = {
         SpeculationMethod(
             "eagle", "a layer that predicts from the model's hidden states",
             (*_list_head_keys("eagle"), *GROWN_TREE_KEYS), "flyweight.draft.eagle",
-            settle=_check_grown_tree, draws=True,
+            settle=_check_grown_tree, draws=True, states=True,
         ),
         SpeculationMethod(
             "eagle3", "the same, from the hidden states of several layers",
             (*_list_head_keys("eagle3"), *GROWN_TREE_KEYS), "flyweight.draft.eagle3",
-            settle=_check_grown_tree, draws=True,
+            settle=_check_grown_tree, draws=True, states=True,
         ),
         SpeculationMethod(
             "mtp", "the prediction layer that the model's own files carry", GROWN_TREE_KEYS,
-            "flyweight.draft.mtp", 1, _check_grown_tree, draws=True,
+            "flyweight.draft.mtp", 1, _check_grown_tree, draws=True, states=True,
         ),
         SpeculationMethod("mlp_speculator", "an MLP that predicts from hidden states"),
         SpeculationMethod(

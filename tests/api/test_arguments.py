@@ -80,7 +80,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
     arguments: dict[str, Any] = dict(
         tokenizer=str(folder), tensor_parallel_size=1, gpu_memory_utilization=0.9, dtype="auto",
         quantization=None, enforce_eager=True, trust_remote_code=True, max_model_len=64,
-        enable_chunked_prefill=True, load_format="safetensors", swap_space=4, seed=0,
+        enable_chunked_prefill=True, load_format="safetensors", swap_space=0, seed=0,
         calculate_kv_scales=True,
         speculative_config={"method": "ngram", "num_speculative_tokens": 3}, deterministic=True,
     )  # fmt: skip
@@ -95,9 +95,7 @@ def test_what_changes_no_answer_is_accepted_and_shown(folder: Path) -> None:
         assert rows["speculative_config"]["effective"] == "ngram, 3 tokens a step"
         assert rows["max_model_len"]["effective"] == "64" and llm.settings.memory_limit == "90%"
         assert not any("--" in row["reason"] + row["requested"] for row in rows.values())
-    assert (
-        choose_engine({}).settings == Settings() and not choose_engine({"swap_space": None}).notes
-    )
+    assert choose_engine({}).settings == Settings() and not choose_engine({"max_loras": None}).notes
 
 
 NO_EFFECT: dict[str, tuple[Any, ...]] = {  # arguments of vLLM's, and values that are accepted

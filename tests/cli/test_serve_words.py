@@ -130,9 +130,9 @@ def test_dtypes_of_vllm(requested: str, computed: str) -> None:
 
 
 def test_what_changes_no_answer_is_taken() -> None:
-    words = "--enforce-eager --trust-remote-code --swap-space 4 --no-enforce-eager --deterministic"
+    words = "--enforce-eager --trust-remote-code --no-enforce-eager --deterministic"
     active = {note.feature: note.effective for note in chosen(*words.split()).requests.noted}
-    assert active["--deterministic"] == "always" and active["--swap-space"] == "none"
+    assert active["--deterministic"] == "always"
     assert active["--trust-remote-code"] == "never used"
 
 

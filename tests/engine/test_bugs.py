@@ -20,8 +20,9 @@ from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import Plan, Produced
 from flyweight.kv.blocks import BlockPool, Copy, Table
+from flyweight.kv.store import BlockStore
 from flyweight.types import Event, Finish
-from flyweight.wire import Batch
+from flyweight.wire import U8, Batch
 
 ENOUGH = 500  # workloads; a third of what the fuzz runs
 
@@ -112,6 +113,14 @@ class SharesUncomputed(PrefixCache):
         return super().find(seq)
 
 
+class LoadsAnother(BlockStore):
+    """Gives the block that was stored first for any other that is stored."""
+
+    def load(self, key: bytes, out: U8) -> bool:
+        first = next(iter(self.entries), key)
+        return super().load(first if key in self.entries else key, out)
+
+
 class PreemptsTheOldest(Scheduler):
     def _plan_decode(self, seq: Sequence, spare: int, plan: Plan) -> int:
         free = len(self.pool.free)
@@ -199,6 +208,10 @@ def test_a_bug_in_the_pool_is_caught(pool):
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_bug_in_the_scheduler_is_caught(scheduler):
     assert caught(Parts(scheduler=scheduler))
+
+
+def test_a_store_that_gives_another_block_is_caught():
+    assert caught(Parts(store=LoadsAnother))
 
 
 def test_a_prefix_that_is_shared_too_early_is_caught(monkeypatch):

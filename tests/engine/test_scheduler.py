@@ -9,6 +9,7 @@ from workload import Harness, workload
 
 from flyweight.config import Limits
 from flyweight.engine.batch import build, list_moves
+from flyweight.engine.prefix import KeyBase
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.step import Plan, Produced, StepBudget
 from flyweight.errors import ConfigError, RequestError
@@ -324,7 +325,9 @@ def test_a_secret_is_of_one_process_and_can_be_given():
     """So that nobody computes keys beforehand."""
     roots = []
     for secret in (None, None, b"x", b"x"):
-        s = Scheduler(LIMITS, BlockPool(LIMITS.blocks, LIMITS.block_size), secret=secret)
+        s = Scheduler(
+            LIMITS, BlockPool(LIMITS.blocks, LIMITS.block_size), keys=KeyBase(secret=secret)
+        )
         s.add(request("a", 3))
         roots.append(s.by_id["a"][0].table.root)
     assert len(set(roots)) == 3 and roots[2] == roots[3]

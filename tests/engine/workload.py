@@ -7,20 +7,22 @@ caught.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from mock_blocks import MockExternal
 from oracle import VOCAB, MockRunner, answer, scores, search, vector
+from oracle_drafter import OracleDrafter
 
 from flyweight.config import Limits
-from flyweight.draft.drafter import Draft, Drafter, DraftRequest
+from flyweight.draft.drafter import Drafter
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.engine import Engine
-from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import SequenceState
 from flyweight.engine.step import Plan, StepBudget
 from flyweight.kv.blocks import BlockPool, Table
+from flyweight.kv.store import BlockStore
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.types import Event, Finish, Request, RequestWords, SamplingParams, ThinkingBudget
@@ -146,35 +148,13 @@ def _request(rng: random.Random, i: int, stems: list[list[int]], searches: float
     )
 
 
-class OracleDrafter:
-    """Knows the answers, and gets some of them wrong."""
-
-    def __init__(self, requests: Sequence[Request], seed: int) -> None:
-        self.requests = {r.id: r for r in requests}
-        self.rng = random.Random(seed)
-
-    taps = ()
-
-    def observe(self, batch: object, taps: object) -> None: ...
-    def forget(self, id: Hashable) -> None: ...
-
-    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
-        return [self._propose(ask) for ask in asks]
-
-    def _propose(self, ask: DraftRequest) -> Draft:
-        id, index = ask.id  # type: ignore[misc]
-        request, rng = self.requests[id], self.rng
-        done = len(ask.tokens) - len(request.tokens)
-        right = answer(request, index)[done : done + rng.randint(0, ask.limit)]
-        return Draft(tuple(t if rng.random() < 0.8 else rng.randrange(VOCAB) for t in right))
-
-
 @dataclass(frozen=True)
 class Parts:
     """What the harness builds an engine of; a seeded bug replaces one."""
 
     scheduler: Callable[..., Scheduler] = Scheduler
     pool: Callable[..., BlockPool] = BlockPool
+    store: Callable[..., BlockStore] = BlockStore
 
 
 @dataclass
@@ -191,10 +171,14 @@ class Harness:
         pool = self.parts.pool(limits.blocks, limits.block_size)
         self.scheduler = self.parts.scheduler(limits, pool, clock=self._clock)
         runner = MockRunner(limits.blocks, limits.block_size)
-        self.engine = Engine(self.scheduler, runner, self._drafter(), EngineMetrics(), ("x",))
-        self.crowds = random.Random(self.work.seed)
         self.now, self.skipped = 0.0, False  # whether decodes skipped the newest plan
         self.tenant: dict[int, tuple[str, str]] = {}
+        self.external = MockExternal(self.work.seed, pool, runner, self.tenant, self._clock)
+        cache = self.external.make(self.parts.store) if limits.prefix_caching else None
+        self.engine = Engine(
+            self.scheduler, runner, self._drafter(), self.external.metrics, ("x",), external=cache
+        )
+        self.crowds = random.Random(self.work.seed)
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
         self.vectors: dict[tuple[str, int], object] = {}
@@ -226,12 +210,14 @@ class Harness:
             for event in self.engine.step():
                 self._take(event)
             require(not busy or self.engine.metrics.computed > before, "a step without progress")
+            self.external.save_some()
             self._check_pool()
             size, live = work.limits.block_size, self.scheduler.running
             needed = [(len(s.table.blocks) - 1) * size < len(s.tokens) for s in live]
             require(all(needed), "blocks beyond the known tokens")
             step += 1
         self._check_end()
+        self.engine.close()
 
     # --- checks ---
 
@@ -316,6 +302,7 @@ class Harness:
                 "rejected draft": m.proposed - m.accepted,
                 "accepted draft": m.accepted,
                 "copy-on-write": m.copied,
+                "restored block": self.external.blocks.written,
                 "steps": m.steps,
             }
         )

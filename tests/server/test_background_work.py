@@ -7,6 +7,7 @@ from typing import Any
 
 from flyweight.build import build
 from flyweight.config import Settings
+from flyweight.driver.background import Background
 from flyweight.server import pipe
 from flyweight.server.worker.loop import Worker
 from flyweight.types import Request, SamplingParams
@@ -21,7 +22,7 @@ def test_background_work_counts_as_part_of_the_step() -> None:
     noted: list[float] = []
     worker.controller.record = lambda prompt, decodes, seconds: noted.append(seconds)
     slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)
-    worker.background = slow, slow
+    worker.background = Background([slow, slow])
     worker.take(pipe.Submit.of(ASKED))
     worker.run_step()
     ours.close()

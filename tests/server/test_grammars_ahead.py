@@ -11,7 +11,7 @@ import pytest
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.engine.grammars import LIVE_BYTES
-from flyweight.plan.memory import count_server_bytes
+from flyweight.model_memory import count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
 from flyweight.server.worker.loading import ClientGone, describe_engine

@@ -123,7 +123,6 @@ ENGINE = (
             "none"),
     Support("cpu-offload-gb", ("0", "0.0"), "weights are in the memory of the device that computes",
             instead="leave it out; --memory-limit limits the memory"),
-    Support("swap-space", COUNTS, "a preempted sequence is computed again, not swapped", "none"),
     # kernels and steps
     Support("enforce-eager", BOTH, NO_GRAPHS, "always"),
     Support("max-seq-len-to-capture", COUNTS, GRAPH_SIZES, "no limit"),

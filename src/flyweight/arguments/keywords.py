@@ -41,6 +41,9 @@ class EngineOptions(TypedDict, total=False):
     scheduler: Literal["continuous", "static"] | None
     long_prefill_token_threshold: int | None
     enable_prefix_caching: bool | None
+    prefix_cache_dir: str | os.PathLike[str] | None
+    prefix_cache_gb: float | None
+    swap_space: float | None  # vLLM's too
     kv_cache: bool | None
     kv_cache_metrics: bool | None
     kv_cache_metrics_sample: float | None
@@ -86,7 +89,6 @@ class EngineOptions(TypedDict, total=False):
     distributed_executor_backend: str | None
     disable_custom_all_reduce: bool | None
     enable_expert_parallel: bool | None
-    swap_space: float | None
     cpu_offload_gb: float | None
     enforce_eager: bool | None
     enable_chunked_prefill: bool | None

@@ -98,6 +98,7 @@ class Loop:
             for event in self.driver.abort(id):
                 collector.feed(event)
             fed[collector] = None
+        self.engine.close()
 
 
 class _Call(Generic[C]):

@@ -14,6 +14,7 @@ from flyweight.draft.tree import ROOT
 from flyweight.engine.batch import build, list_moves
 from flyweight.engine.beams import BeamSearches
 from flyweight.engine.drafts import Drafts
+from flyweight.engine.external import ExternalCache
 from flyweight.engine.grammars import Grammars
 from flyweight.engine.hook import Hook, RowMarks
 from flyweight.engine.metrics import EngineMetrics, EngineStats
@@ -45,10 +46,11 @@ class Engine:
         metrics: EngineMetrics,
         adapters: Seq[str] = (),
         grammars: Grammars | None = None,
+        external: ExternalCache | None = None,
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
         self.metrics, self.drafts = metrics, Drafts(drafter, scheduler, metrics)
-        self.grammars = grammars or Grammars()
+        self.grammars, self.external = grammars or Grammars(), external
         self.beams, self.pooling = BeamSearches(scheduler), PoolingRows(scheduler)
         self.hooks: tuple[Hook, ...] = (
             PromptLogprobsHook(), Mirostat(), Processors(), self.grammars, self.beams, self.pooling,
@@ -61,6 +63,8 @@ class Engine:
         self._plan = Plan()  # of the newest step
         self._sound = True  # False from an interrupt until all has been put back in order
         scheduler.pool.on_evict = self._note_eviction
+        if external is not None:
+            external.attach(scheduler)
 
     @property
     def busy(self) -> bool:
@@ -133,6 +137,8 @@ class Engine:
         self._events += self._queue_compiled()
         self.drafts.begin()
         self._sound = False
+        if self.external is not None:
+            self.external.restore(self.scheduler)
         plan = self._plan = self.scheduler.schedule(budget)
         if plan.chunks:
             hooked = self._group_by_hook(plan)
@@ -148,6 +154,18 @@ class Engine:
             self.drafts.propose(batch, sampled, self._cut)
         self._sound = True
         return self.take_events()
+
+    def reset_prefix_cache(self) -> int:
+        """Forgets what was computed, here and in the external cache; returns how many blocks."""
+        self.mend()
+        if self.external is not None:
+            self.external.reset()
+        return self.scheduler.pool.forget()
+
+    def close(self) -> None:
+        """Ends the external cache, with what is computed in it."""
+        if self.external is not None:
+            self.external.close()
 
     def take_events(self) -> list[Event]:
         """What was produced and not returned yet."""
@@ -222,6 +240,8 @@ class Engine:
     def _note_eviction(self, block: int, key: bytes) -> None:
         self.metrics.evicted += 1
         self.scheduler.prefix.known.forget(key)
+        if self.external is not None:
+            self.external.evict(block, key)
 
     def _queue_compiled(self) -> list[Event]:
         """Queues the requests whose grammar is compiled; the end of those whose cannot be."""

@@ -16,7 +16,7 @@ from flyweight.config import Limits
 from flyweight.engine import capacity
 from flyweight.engine.admission import Admission, ContinuousAdmission
 from flyweight.engine.branches import release as release_branches
-from flyweight.engine.prefix import PrefixCache
+from flyweight.engine.prefix import ANY_MODEL, KeyBase, PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import Produced, make_abort_events, make_event
 from flyweight.errors import RequestError
@@ -29,21 +29,20 @@ def rank_of(seq: Sequence) -> tuple[int, int, int]:
 
 
 class LiveSequences:
-    """The sequences of unfinished requests.  For `fingerprint` and `secret` see `PrefixCache`."""
+    """The sequences of unfinished requests.  `keys` are the prefix cache's."""
 
     def __init__(
         self,
         limits: Limits,
         pool: BlockPool,
         *,
-        fingerprint: str = "",
-        secret: bytes | None = None,
+        keys: KeyBase = ANY_MODEL,
         clock: Callable[[], float] = time.monotonic,
         admission: Admission | None = None,
     ) -> None:
         self.limits, self.pool, self.clock = limits, pool, clock
         self.admission = admission or ContinuousAdmission()
-        self.prefix = PrefixCache(pool, limits.prefix_caching, fingerprint, secret)
+        self.prefix = PrefixCache(pool, limits.prefix_caching, keys)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}

@@ -35,6 +35,8 @@ class EngineMetrics:
     decode_us: int = 0
     undrafted_us: int = 0
     prefill_only: int = 0  # steps that sequences which decode skipped
+    external_queries: int = 0  # prompt tokens looked up in the external prefix cache
+    external_hits: int = 0  # prompt tokens found there
     drafting_ended: int = 0  # 1 once a failure has ended drafting for all requests
 
     @property

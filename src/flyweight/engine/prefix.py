@@ -8,10 +8,11 @@ its own root, so nothing of another tenant, adapter or model is revealed. Standa
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from secrets import token_bytes
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.kv.blocks import DIGEST, BlockPool, Table, make_root_key
@@ -19,6 +20,7 @@ from flyweight.types import Request, Reuse
 
 Tokens: TypeAlias = "array[int]"
 KnownTokens: TypeAlias = tuple[Tokens, int]  # of a sequence, and how many of them are its prompt
+NO_ADAPTERS: Mapping[str, str] = MappingProxyType({})
 KEYS = 4096  # lost keys that are remembered
 EXPECTED = 8  # tokens of a known sequence that are shown
 LIKE = 4  # common tokens of a sequence that are not chance: BOS, or a mark of the chat template
@@ -110,21 +112,33 @@ def count_common(a: Seq[int], b: Seq[int]) -> int:
     return low
 
 
-class PrefixCache:
-    """The prefix cache of one pool.  `fingerprint` names the model in its keys, which a `secret`
-    begins: one of this process where none is given.
+class KeyBase(NamedTuple):
+    """What the keys of an engine's blocks begin with.  `fingerprint` names the model; without a
+    `secret` the process has one of its own.  `adapters` are fingerprints by name, where a name may
+    mean another adapter in the next process.
     """
 
-    def __init__(
-        self, pool: BlockPool, enabled: bool, fingerprint: str = "", secret: bytes | None = None
-    ) -> None:
-        self.pool, self.enabled, self.fingerprint = pool, enabled, fingerprint
-        self.secret = token_bytes(DIGEST) if secret is None else secret
+    fingerprint: str = ""
+    secret: bytes | None = None
+    adapters: Mapping[str, str] = NO_ADAPTERS
+
+
+ANY_MODEL = KeyBase()
+
+
+class PrefixCache:
+    """The prefix cache of one pool."""
+
+    def __init__(self, pool: BlockPool, enabled: bool, keys: KeyBase = ANY_MODEL) -> None:
+        self.pool, self.enabled, self.keys = pool, enabled, keys
+        self.secret = token_bytes(DIGEST) if keys.secret is None else keys.secret
         self.known = Known(pool)
 
     def find_root(self, request: Request) -> bytes:
         """The key that a request's chain of blocks begins with."""
-        return make_root_key(request.salt, request.adapter, self.fingerprint, self.secret)
+        adapter, known = request.adapter, self.keys.adapters
+        adapter = f"{adapter} {known[adapter]}" if adapter in known else adapter
+        return make_root_key(request.salt, adapter, self.keys.fingerprint, self.secret)
 
     def find(self, seq: Sequence) -> tuple[list[int], int]:
         """Blocks that hold the sequence's first tokens, and how many tokens of them are valid:

@@ -33,7 +33,7 @@ class Sequence:
     `scored` those whose successors' log-probabilities are known or not wanted, where the first
     choice has a `scorer`.  One whose tokens are all computed is held: it is not planned until it
     gets a token or is ended.  `parents` are those of a `draft` that is a tree, in order, `branches`
-    the blocks of it while a step is in flight.
+    the blocks of it while a step is in flight.  `looked_up`: the external prefix cache was asked.
     """
 
     request: Request
@@ -57,6 +57,7 @@ class Sequence:
     options: SequenceOptions = field(init=False)
     scorer: SequenceOptions | None = None
     scored: int = 0
+    looked_up: bool = False
 
     def __post_init__(self) -> None:
         r = self.request

@@ -10,6 +10,7 @@ from dataclasses import replace
 from flyweight.errors import MemoryShortage
 from flyweight.plan.memory import (
     DRAFT_MODEL,
+    GIB,
     LOAD_BUFFER,
     MARGIN,
     MIB,
@@ -68,7 +69,8 @@ def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) ->
     drafted = needs.draft is not None or needs.plain is not None
     if drafted and alone.need <= alone.limit:
         return _explain_large_drafter(needs, plan)
-    ways = [_raise_limit(plan), *_suggest_smaller(needs, plan.sizing, _keep_margin(plan))]
+    ways = [*_suggest_less_swap(plan), _raise_limit(plan)]
+    ways += _suggest_smaller(needs, plan.sizing, _keep_margin(plan))
     if drafted:
         ways.append(f"{_raise_limit(alone)}, no speculative_config")
     drafting = _list_drafter_parts(plan, f" of the {plan.drafter}")
@@ -115,6 +117,7 @@ def _list_rest(plan: MemoryPlan) -> list[tuple[int, str]]:
         (plan.books, "for lists of tokens"),
         (plan.sizing.grammars, "for grammars"),
         (plan.sizing.server, "for the API server"),
+        (plan.sizing.swap, "for swap_space"),
         (max(0, LOAD_BUFFER - plan.running), "more while loading"),
         (plan.base, "held already"),
     ]
@@ -131,6 +134,12 @@ def _keep_margin(plan: MemoryPlan) -> tuple[int, int]:
 
 def _raise_limit(plan: MemoryPlan) -> str:
     return f"memory_limit = {-(-(plan.need + MARGIN) // MIB)}MiB"
+
+
+def _suggest_less_swap(plan: MemoryPlan) -> list[str]:
+    """The swap space that there is room for."""
+    left = plan.limit - MARGIN - (plan.need - plan.sizing.swap)
+    return [f"swap_space = {left // (GIB // 100) / 100:g}"] if plan.sizing.swap and left > 0 else []
 
 
 def _suggest_smaller_drafter(needs: Needs, plan: MemoryPlan) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Protocol
 from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
 from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
 SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for the first time
 # A token in Python: in the request, the sequence, the result, the prefix cache; with it 20 packed
@@ -22,9 +22,6 @@ MOST_SCORES = 64  # that the sampler lists
 MARGIN = 4 * MIB  # what two starts of one process may differ by; kept free in what we suggest
 MIN_CONTEXT = 16
 LEAST_WIDTH = 16  # blocks of a GPU's tables
-# The processes of a server next to the engine's, measured after 20,000 mixed requests: the API
-# server, with its own copy of the vocabulary, and two that try schemas.
-API_SERVER, API_SERVER_TOKEN, VALIDATORS = 54 * MIB, 160, 40 * MIB
 MAPPING, HUGE_PAGE = 64 * MIB, 2 * MIB  # weights share mappings, each begun on whole huge pages
 
 
@@ -48,7 +45,7 @@ class Sizing:
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
     log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
-    what draft tokens were drawn from is kept.
+    what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory.
     """
 
     max_model_len: int
@@ -65,6 +62,7 @@ class Sizing:
     scores: int = SCORES
     on_gpu: bool = False
     draft_probs: bool = False
+    swap: int = 0
 
     @property
     def token(self) -> int:
@@ -118,7 +116,8 @@ class MemoryPlan:
 
     @property
     def running(self) -> int:
-        return self.kv + self.draft_kv + self.books + self.step + self.logits + self.sizing.grammars
+        arrays = self.books + self.step + self.logits
+        return self.kv + self.draft_kv + arrays + self.sizing.grammars + self.sizing.swap
 
     def list_rows(self) -> list[tuple[str, int]]:
         """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
@@ -140,6 +139,7 @@ class MemoryPlan:
         more = [
             (f"{own} weights", self.draft),
             (f"{own} K/V, in the same blocks", self.draft_kv),
+            ("swap space", self.sizing.swap),
             ("grammars: the vocabulary, those in use", self.sizing.grammars),
             ("API server, and processes that try schemas", self.sizing.server),
             ("more while loading", LOAD_BUFFER - self.running),
@@ -208,13 +208,6 @@ def count_weight_bytes(kinds: SlotKinds, ops: Packer) -> int:
             matrix = len(shape) == 2
             total += ops.count_packed_bytes((shape[0], shape[1]), kind) if matrix else 4 * shape[0]
     return total
-
-
-def count_server_bytes(vocab: int, *, first: bool = True) -> int:
-    """What the other processes of a server take, for a vocabulary of so many tokens; without the
-    API server itself, for a model that is not the `first`.
-    """
-    return (API_SERVER if first else 0) + API_SERVER_TOKEN * vocab + VALIDATORS
 
 
 def count_rounding_bytes(needs: Needs) -> int:
@@ -301,6 +294,7 @@ def summarize(plan: MemoryPlan) -> str:
         "K/V": plan.kv,
         plan.drafter: plan.draft + plan.draft_kv,
         "grammars": plan.sizing.grammars,
+        "swap": plan.sizing.swap,
     }
     described = ", ".join(
         f"{what} {format_size(amount)}" for what, amount in parts.items() if amount

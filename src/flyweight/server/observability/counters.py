@@ -171,6 +171,7 @@ class ServerCounters:
         self.seats = 0  # sequences, summed over steps
         self.longest = 0  # tokens of a prompt and its answer that have ended
         self.busy, self._busy = 0.0, 0.0
+        self._found_here = 0
         self.totals = EngineTotals()
 
     def update_engine(
@@ -179,6 +180,13 @@ class ServerCounters:
         self.totals.take(totals, positions)
         self.busy += busy - self._busy if busy >= self._busy else busy
         self._busy = busy
+
+    def count_found_here(self) -> int:
+        """Prompt tokens found in the K/V cache itself.  Hits elsewhere are counted before their
+        request's tokens are; a counter must not fall.
+        """
+        self._found_here = max(self._found_here, self.cached_tokens - self.totals["external_hits"])
+        return self._found_here
 
     def count_eviction(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
         """Counts a sampled block that was evicted."""

@@ -17,6 +17,7 @@ from flyweight.config import Settings
 from flyweight.describe import (
     ModelDescription,
     describe_activations,
+    describe_external_cache,
     describe_kernels,
     describe_scheduler,
 )
@@ -349,6 +350,12 @@ def _list_build(
         f"{facts['blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}",
         "requested" if settings.blocks or settings.kv_cache_memory_bytes
         else "as many as can be used and fit in memory",
+    )  # fmt: skip
+    yield FeatureRow(
+        "external prefix cache", requests.of("prefix-cache-dir", "prefix-cache-gb", "swap-space"),
+        describe_external_cache(settings),
+        "blocks of K/V outlive the process, or the K/V cache", "external_hits",
+        "prompt tokens found there",
     )  # fmt: skip
     share = facts["kv_sample"]
     yield FeatureRow(

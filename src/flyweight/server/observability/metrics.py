@@ -115,9 +115,9 @@ OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ),
 )
 REFUSED = {"requests": "reqs", "tokens": "tokens"}
-CACHES = {  # vLLM's; only the first exists here, under two names
+CACHES = {  # vLLM's; the first has two names
     "prefix": "the prefix cache",
-    "external_prefix": "an external prefix cache (always 0)",
+    "external_prefix": "the external prefix cache",
     "mm": "a multimodal cache (always 0)",
     "gpu_prefix": "the prefix cache",
 }
@@ -313,17 +313,21 @@ class ModelFamilies:
         yield self._counter("flyweight:coalesced_requests", joined, self.client.joined)
         caching = self.client.facts.get("prefix_caching")
         queried = counts.prompt_tokens if caching else 0
+        external, found_here = counts.totals["external_hits"], counts.count_found_here()
+        looked_up = {
+            "prefix": (queried, found_here),
+            "external_prefix": (counts.totals["external_queries"], external),
+            "gpu_prefix": (queried, found_here),
+        }
         for cache, words in CACHES.items():
-            real = cache.endswith("prefix") and not cache.startswith("external")
-            queries, hits = (queried, counts.cached_tokens) if real else (0, 0)
+            queries, hits = looked_up.get(cache, (0, 0))
             name = f"vllm:{cache}_cache"
             yield self._counter(f"{name}_queries", f"Tokens looked up in {words}.", queries)
             yield self._counter(f"{name}_hits", f"Tokens found in {words}.", hits)
-        found = counts.cached_tokens
         sources = {
-            "local_compute": counts.prompt_tokens - found,
-            "local_cache_hit": found,
-            "external_kv_transfer": 0,
+            "local_compute": counts.prompt_tokens - counts.cached_tokens,
+            "local_cache_hit": found_here,
+            "external_kv_transfer": external,
         }
         yield self._count(
             "vllm:prompt_tokens_by_source", "Prompt tokens, by source.", "source", sources

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from flyweight.build import LoadedModel
+from flyweight.driver.background import Background, list_tasks
 from flyweight.driver.driver import BROKE, Driver
 from flyweight.engine.step import UNLIMITED, Plan
 from flyweight.errors import RequestError
@@ -30,7 +31,7 @@ class HostedEngine:
         self, loaded: LoadedModel, begin: pipe.EngineSetup, send: Callable[[pipe.ToFront], None]
     ) -> None:
         self.send, self.engine, self.limits = send, loaded.engine, loaded.limits
-        self.background = loaded.moving, loaded.ahead
+        self.background = Background([*list_tasks(loaded), loaded.ahead])
         most = loaded.limits.max_num_batched_tokens
         self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
         self.budget = UNLIMITED  # of the step under way
@@ -154,8 +155,7 @@ class HostedEngine:
         stays = residency.take() if residency is not None else []
         gauges = self._read_gauges(sum(self.shape), took)
         self.send(pipe.StepReport(news, started, gauges, stays, began + took))
-        for task in self.background:
-            task.step()
+        self.background.step()
         if sum(self.shape):  # sending and background work delay streams like the step
             self.controller.record(*self.shape, time.monotonic() - began)
         return took
@@ -191,7 +191,7 @@ class HostedEngine:
         }
 
     def _reset(self) -> dict[str, Any]:
-        return {"freed": self.engine.scheduler.pool.forget()}
+        return {"freed": self.engine.reset_prefix_cache()}
 
     def _list_blocks(self) -> dict[str, Any]:
         live = [seq for group in self.engine.scheduler.by_id.values() for seq in group]

@@ -39,6 +39,13 @@ class Worker:
 
     def run(self) -> None:
         """Runs until the API server is gone."""
+        try:
+            self._serve()
+        finally:
+            for one in self.engines.values():
+                one.engine.close()
+
+    def _serve(self) -> None:
         while True:
             for number, message in self._read():
                 self.take(number, message)
@@ -66,7 +73,7 @@ class Worker:
         """The messages that have arrived; waits for them if there is nothing to compute."""
         engines = self.engines.values()
         busy = any(one.busy for one in engines)
-        tasks = [task for one in engines for task in one.background if task.wanted]
+        tasks = [one.background for one in engines if one.background.wanted]
         unprepared = [one for one in engines if not one.engine.grammars.prepared]
         wait = 0 if busy or tasks else QUIET if unprepared else None
         waited: list[Any] = [self.line, self._loaded]
@@ -125,7 +132,10 @@ class Worker:
 
     def _unload(self, number: int) -> None:
         """Gives an engine's memory back."""
-        if self.engines.pop(number, None) is not None:
+        hosted = self.engines.pop(number, None)
+        if hosted is not None:
+            hosted.engine.close()
+            del hosted
             self.shares.remove(number)
             self.process.ledger.release(number)
             gc.unfreeze()

@@ -1,0 +1,228 @@
+"""The external prefix cache: blocks that the pool has are saved in a `BlockStore`, and taken from
+there once the pool, or a process that ended, has lost them.
+
+Invariant: a block gets its key after its contents are written, so an interrupt at any point leaves
+true keys.  Blocks are put back before a step is planned, as free blocks of the pool: whether a
+sequence may start is decided as without the cache.  Saving takes `SHARE` of the time between steps,
+and all of it while the engine is idle.  Knows no arrays and no model.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from itertools import takewhile
+from math import inf
+
+from flyweight.engine import capacity
+from flyweight.engine.admission import Admission, ContinuousAdmission, Live
+from flyweight.engine.lifecycle import LiveSequences
+from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.sequence import Sequence, SequenceState
+from flyweight.kv.blockbytes import BlockBytes
+from flyweight.kv.blocks import BlockPool, ChainLink
+from flyweight.kv.store import BlockStore
+
+SHARE = 0.05  # of the time, for saving blocks while requests are under way
+MOST_CREDIT = 0.05  # seconds of saving at a time, between two steps
+AT_ONCE = 0.02  # seconds of putting back blocks before a step, while sequences run
+AT_END = 1.0  # seconds of saving when the engine ends
+
+
+class ExternalCache:
+    """Of one pool.  `disk` gets blocks when they are published, `swap` when the pool takes them for
+    something else.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        kv: BlockBytes,
+        metrics: EngineMetrics,
+        disk: BlockStore | None = None,
+        swap: BlockStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pool, self.kv, self.metrics, self.clock = pool, kv, metrics, clock
+        self.disk, self.swap = disk, swap
+        self.stores = tuple(store for store in (swap, disk) if store is not None)
+        self._links: list[ChainLink | None] = [None] * pool.blocks  # of what each block had last
+        self._unsaved: dict[bytes, None] = {}  # keys that `disk` is to get, oldest first
+        self._saved, self._loaded = kv.make_buffer(), kv.make_buffer()
+        self._credit, self._since = 0.0, clock()
+        self.admission = HeldAdmission(ContinuousAdmission())
+        pool.on_index = self._note_index
+
+    def attach(self, live: LiveSequences) -> None:
+        """From now on sequences wait until their blocks are put back."""
+        self.admission.policy, live.admission = live.admission, self.admission
+
+    # --- blocks out of the pool ---
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is something to save."""
+        return bool(self._unsaved)
+
+    def run_idle(self) -> None:
+        """Saves one block, while the engine is idle."""
+        self._save_next()
+
+    def step(self) -> None:
+        """Between two steps: saves blocks for a share of the time that has passed."""
+        now = self.clock()
+        self._credit = min(MOST_CREDIT, self._credit + SHARE * (now - self._since))
+        self._since = now
+        while self._unsaved and self._credit > 0:
+            self._save_next()
+            after = self.clock()
+            self._credit, now = self._credit - (after - now), after
+
+    def evict(self, block: int, key: bytes) -> None:
+        """Saves what a block holds before the pool uses it for something else."""
+        unsaved = self._unsaved.pop(key, ...) is None and self._credit > 0
+        link, stores = self._find_link(block, key), list[BlockStore]()
+        if self.disk is not None and unsaved:
+            stores.append(self.disk)
+        if self.swap is not None and key not in self.swap:
+            self.swap.advance()  # what is evicted later was used later
+            stores.append(self.swap)
+        if not stores or link is None:
+            return
+        began = self.clock()
+        self.kv.read(block, self._saved)
+        for store in stores:
+            store.save(*link, self._saved)
+        self._credit -= self.clock() - began
+
+    def reset(self) -> None:
+        """Forgets all blocks, as the pool has."""
+        self._unsaved.clear()
+        for store in self.stores:
+            store.clear()
+
+    def close(self) -> None:
+        """Saves what is not saved, within `AT_END` seconds, and gives up the files."""
+        end = self.clock() + AT_END
+        while self._unsaved and self.clock() < end:
+            self._save_next()
+        for store in self.stores:
+            store.close()
+
+    def _note_index(self, block: int, link: ChainLink) -> None:
+        self._links[block] = link
+        if self.disk is not None and self.disk.writing and link.key not in self.disk:
+            self._unsaved[link.key] = None
+
+    def _find_link(self, block: int, key: bytes) -> ChainLink | None:
+        """What was noted of a block; None where an interrupt came between."""
+        link = self._links[block]
+        return link if link is not None and link.key == key else None
+
+    def _save_next(self) -> None:
+        """Saves one block, if the pool still has it."""
+        key = next(iter(self._unsaved))
+        block = self.pool.by_hash.get(key)
+        link = None if block is None else self._find_link(block, key)
+        if self.disk is not None and block is not None and link is not None:
+            self.kv.read(block, self._saved)
+            self.disk.save(*link, self._saved)
+            if not self.disk.writing:
+                self._unsaved.clear()
+        self._unsaved.pop(key, None)
+
+    # --- blocks into the pool ---
+
+    def restore(self, live: LiveSequences) -> None:
+        """Before a step is planned: puts back what the sequences that may start in it can use.
+        While others run this takes `AT_ONCE` seconds of a step; a sequence that needs more starts
+        later.
+        """
+        self.admission.held = None
+        if not live.waiting:
+            return
+        runs = any(not s.in_flight and s.computed < len(s.tokens) for s in live.running)
+        end = self.clock() + AT_ONCE if runs else inf
+        seats = live.free_seats()
+        free = len(self.pool.free) - len(live.running)
+        for seq in live.admission.choose(live.waiting, live.by_id):
+            if _waits_for_leader(seq):
+                continue
+            seats -= capacity.count_needed_seats(seq, live.by_id[seq.request.id])
+            found = self.pool.match(seq.table, seq.tokens)
+            free -= _count_blocks(seq, self.pool.block_size) - len(found)
+            free -= self.pool.count_unheld(found)
+            if seats < 0 or free < 0:
+                return
+            if not self._restore(seq, found, end):
+                self.admission.held = seq
+                return
+
+    def _restore(self, seq: Sequence, found: list[int], end: float) -> bool:
+        """Puts back blocks of a sequence after those `found` in the pool; False where time was
+        up before the last.
+        """
+        B, keys, first = self.pool.block_size, seq.table.hashes, len(found)
+        last = min((len(seq.tokens) - 1) // B, seq.first_row // B)
+        begins = not seq.scheduled and seq.leader is None
+        if begins and not seq.looked_up:
+            self.metrics.external_queries += len(seq.tokens) - first * B
+        if first < last or not seq.looked_up:
+            for store in self.stores:
+                store.advance()
+                store.touch(reversed(keys[:last]))
+            self.pool.keep(found)
+        seq.looked_up = True
+        blocks, whole = self._put_back(self._list_links(seq, first, last), end)
+        if blocks:
+            self.pool.keep([*found, *blocks])
+        self.metrics.external_hits += begins * len(blocks) * B
+        return whole
+
+    def _put_back(self, links: Iterator[ChainLink], end: float) -> tuple[list[int], bool]:
+        """The blocks of these links, up to the first that is not stored; and whether the time was
+        enough.
+        """
+        blocks: list[int] = []
+        for link in links:
+            if not any(link.key in store for store in self.stores):
+                break
+            if blocks and self.clock() >= end:
+                return blocks, False
+            if not any(store.load(link.key, self._loaded) for store in self.stores):
+                break
+            block = self.pool.take()
+            self.kv.write(block, self._loaded)
+            self.pool.add(block, link)
+            blocks.append(block)
+        return blocks, True
+
+    def _list_links(self, seq: Sequence, first: int, last: int) -> Iterator[ChainLink]:
+        keys: Seq[bytes] = seq.table.hashes
+        for i in range(first, last):
+            yield ChainLink(keys[i], keys[i - 1] if i else seq.table.root, i)
+
+
+class HeldAdmission:
+    """Another policy, of which a sequence whose blocks are being put back is held, and those after
+    it.
+    """
+
+    def __init__(self, policy: Admission) -> None:
+        self.policy = policy
+        self.held: Sequence | None = None
+
+    def choose(self, waiting: Seq[Sequence], live: Live) -> Seq[Sequence]:
+        chosen = self.policy.choose(waiting, live)
+        held = self.held
+        return chosen if held is None else list(takewhile(lambda seq: seq is not held, chosen))
+
+
+def _count_blocks(seq: Sequence, block_size: int) -> int:
+    """Blocks of all known tokens."""
+    return -(-len(seq.tokens) // block_size)
+
+
+def _waits_for_leader(seq: Sequence) -> bool:
+    """Whether a choice is to share the blocks of its leader."""
+    leader = seq.leader
+    return leader is not None and leader.state is not SequenceState.FINISHED and not seq.scheduled

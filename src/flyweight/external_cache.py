@@ -1,0 +1,147 @@
+"""Makes the external prefix cache that settings request: its directory, fingerprint and memory.
+
+Invariant: what cannot be used is refused before a tensor is read.  Two engines have the same
+fingerprint only if they compute the same K/V, bit for bit, from the same tokens, and have the same
+tokenizer and chat template.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+
+from flyweight.config import Settings
+from flyweight.describe import ModelDescription
+from flyweight.engine.external import ExternalCache
+from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.prefix import KeyBase
+from flyweight.errors import ConfigError
+from flyweight.kv.blockbytes import BlockBytes
+from flyweight.kv.blockfolder import BlockFolder
+from flyweight.kv.blocks import DIGEST, BlockPool
+from flyweight.kv.records import OwnedFile, RecordFile
+from flyweight.kv.store import BlockStore
+from flyweight.models.decoder import make_ropes
+from flyweight.ops.base import Ops
+from flyweight.plan.memory import GIB, Sizing
+from flyweight.weights.adapter import CONFIG, Adapter
+
+NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # weights, hashed by the checkpoint
+Parts = Iterable[object]
+
+
+class ExternalCacheSource:
+    """The directory of an engine, opened; `make_fingerprint` is called where there is one."""
+
+    def __init__(self, settings: Settings, make_fingerprint: Callable[[], bytes]) -> None:
+        self.settings = settings
+        self.folder: BlockFolder | None = None
+        self.fingerprint, self._file = bytes(DIGEST), OwnedFile(-1)
+        if settings.prefix_cache_dir is not None:
+            path = Path(settings.prefix_cache_dir).expanduser()
+            self.folder = BlockFolder(path, int(settings.prefix_cache_gb * GIB))
+            self.fingerprint = make_fingerprint()
+            self._file = self.folder.open_file(self.fingerprint)
+
+    @property
+    def secret(self) -> bytes | None:
+        """The secret that is kept; None where nothing is."""
+        return self.folder.secret if self.folder is not None else None
+
+    def make_keys(self, model: str, adapters: Sequence[Adapter]) -> KeyBase:
+        """What the keys of blocks begin with; `model` names the model and the type of its K/V."""
+        if self.secret is None:
+            return KeyBase(model)
+        named = zip(self.settings.adapters, adapters, strict=True)
+        known = {name: make_adapter_fingerprint(adapter) for name, adapter in named}
+        return KeyBase(f"{model} {self.fingerprint.hex()}", self.secret, known)
+
+    def make(self, pool: BlockPool, kv: BlockBytes, metrics: EngineMetrics) -> ExternalCache | None:
+        """The cache of a pool; None where none is requested."""
+        disk = self._open_disk(kv.size)
+        swap = self._open_swap(kv.size) if self.settings.swap_space else None
+        if disk is None and swap is None:
+            return None
+        return ExternalCache(pool, kv, metrics, disk, swap)
+
+    def _open_disk(self, size: int) -> BlockStore | None:
+        if self.folder is None:
+            return None
+        file = RecordFile(self._file, size, self.fingerprint)
+        _check_room("prefix_cache_gb", self.settings.prefix_cache_gb, file)
+        name = f"prefix cache {self.folder.path}"
+        try:
+            return BlockStore(file, self.folder.allow, name)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot be read: {error.strerror or error}",
+                "prefix_cache_dir",
+                value=str(self.folder.path),
+                hint="choose another directory",
+            ) from None
+
+    def _open_swap(self, size: int) -> BlockStore:
+        file = RecordFile(OwnedFile(os.memfd_create("flyweight-swap")), size, self.fingerprint)
+        _check_room("swap_space", self.settings.swap_space, file)
+        room = int(self.settings.swap_space * GIB)
+        return BlockStore(file, lambda wanted: wanted <= room, "swap space")
+
+
+def make_fingerprint(
+    found: ModelDescription, ops: Ops, settings: Settings, sizing: Sizing
+) -> bytes:
+    """What K/V in blocks depends on, apart from tokens and adapters."""
+    checkpoint = found.checkpoint
+    weights = checkpoint.fingerprint, checkpoint.stamps, checkpoint.quantisation
+    shapes = repr(found.spec), repr(found.plan.slots), sizing.kv_dtype, sizing.block_size
+    ropes = make_ropes(found.spec, sizing.max_model_len)  # some depend on the longest context
+    turns = [part for frequencies, factor in ropes for part in (frequencies.tobytes(), factor)]
+    device = getattr(ops, "isa", ""), ops.activations, settings.backend, settings.deterministic
+    code = _read_tokenizer(found), _read_code(settings.backend)
+    return _hash((*weights, *shapes, *turns, *device, *code))
+
+
+def make_adapter_fingerprint(adapter: Adapter) -> str:
+    """Of an adapter's weights and its config."""
+    file = adapter.file
+    config = (adapter.path / CONFIG).read_bytes()
+    return _hash((file.file.compute_digest(file.header), file.file.stamp, config)).hex()
+
+
+def _read_tokenizer(found: ModelDescription) -> bytes:
+    """A hash of the tokenizer's and the template's files; those of a GGUF file are in its hash."""
+    source = found.checkpoint.tokenizer_source
+    if not isinstance(source, Path):
+        return b""
+    files = sorted(p for p in source.iterdir() if p.is_file() and p.suffix not in NOT_TEXT)
+    return _hash(part for path in files for part in (path.name, path.read_bytes()))
+
+
+def _read_code(backend: str) -> bytes:
+    """A hash of the code that computes: other kernels may round otherwise."""
+    here = Path(__file__).parent
+    natives = sorted(here.glob("_native*.so"))
+    sources = sorted(p for part in ("models", "ops") for p in (here / part).rglob("*.py"))
+    files = [path.read_bytes() for path in (*natives, *sources)]
+    libraries = {"cuda": ("torch", "triton"), "reference": ("numpy",)}.get(backend, ())
+    return _hash((*files, *(version(name) for name in libraries)))
+
+
+def _hash(parts: Parts) -> bytes:
+    found = blake2b(digest_size=DIGEST)
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        found.update(len(data).to_bytes(8, "little") + data)
+    return found.digest()
+
+
+def _check_room(name: str, room: float, file: RecordFile) -> None:
+    """Refuses a size that holds no block."""
+    least = file.count_bytes(1)
+    if room * GIB < least:
+        file.file.close()
+        near = -(-least * 10_000 // GIB) / 10_000
+        raise ConfigError(
+            f"GiB hold no block of {least} bytes", name, value=room, hint=f"nearest valid: {near:g}"
+        )
