@@ -14,7 +14,6 @@ from flyweight.config import Settings
 from flyweight.describe import (
     choose_activations,
     describe_activations,
-    describe_external_cache,
     describe_kernels,
     describe_scheduler,
 )
@@ -75,9 +74,11 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     yield row("kv_cache", "on" if settings.kv_cache else "off", "K and V of computed tokens")
     yield row("enable_prefix_caching", "on" if limits.prefix_caching else "off",
               "prompts with equal beginnings share K/V blocks")  # fmt: skip
-    if settings.prefix_cache_dir is not None or settings.swap_space:
-        yield row("prefix_cache_dir", describe_external_cache(settings),
-                  "blocks of K/V outlive the process, or the K/V cache")  # fmt: skip
+    folder = settings.prefix_cache_dir
+    yield row("prefix_cache_dir", "off" if folder is None else str(folder),
+              "where blocks of the prefix cache are kept for the next start")  # fmt: skip
+    yield row("swap_space", f"{settings.swap_space:g} GiB",
+              "memory for blocks that the K/V cache has no room for")  # fmt: skip
     drafts = settings.speculation
     active, promise = "off", "answers are the same with and without"
     if drafts:
