@@ -34,6 +34,7 @@ class MockBlocks:
         return np.zeros(self.size, np.uint8)
 
     def read(self, block: int, out: U8) -> None:
+        assert block in self.tenants, "a block that was not computed is saved"
         size, own = self.runner.block_size, self.tenants[block]
         if own not in self.numbers:
             self.numbers.append(own)

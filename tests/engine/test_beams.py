@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 import pytest
+from mock_blocks import MockExternal
 from oracle import VOCAB, MockRunner, content, draw, search
 from test_interrupts import Tripwire
 from workload import Harness, workload
@@ -62,6 +63,7 @@ def test_a_beam_computed_again_takes_no_token(monkeypatch: pytest.MonkeyPatch) -
         return answer
 
     monkeypatch.setattr(BeamRequest, "complete", property(counted))
+    monkeypatch.setattr(MockExternal, "make", lambda *given: None)  # else others give way
     for seed in (1055, 1240, 1894):  # of 3,400 workloads, those without a block before
         Harness(workload(seed, 0.9)).run()
     assert len(met) >= 3

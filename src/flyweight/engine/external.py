@@ -48,6 +48,7 @@ class ExternalCache:
         self._links: list[ChainLink | None] = [None] * pool.blocks  # of what each block had last
         self._unsaved: dict[bytes, None] = {}  # keys that `disk` is to get, oldest first
         self._saved, self._loaded = kv.make_buffer(), kv.make_buffer()
+        self._restored = 0  # blocks that were put back
         self._credit, self._since = 0.0, clock()
         self.admission = HeldAdmission(ContinuousAdmission())
         pool.on_index = self._note_index
@@ -172,18 +173,24 @@ class ExternalCache:
                 store.touch(reversed(keys[:last]))
             self.pool.keep(found)
         seq.looked_up = True
+        before = self._restored
         blocks, whole = self._put_back(self._list_links(seq, first, last), end)
         if blocks:
             self.pool.keep([*found, *blocks])
-        self.metrics.external_hits += begins * len(blocks) * B
+        self.metrics.external_hits += begins * (self._restored - before) * B
         return whole
 
     def _put_back(self, links: Iterator[ChainLink], end: float) -> tuple[list[int], bool]:
         """The blocks of these links, up to the first that is not stored; and whether the time was
-        enough.
+        enough.  The pool may have some of them: only one before them was lost.
         """
         blocks: list[int] = []
         for link in links:
+            held = self.pool.by_hash.get(link.key)
+            if held is not None:
+                self.pool.keep([held])  # the next that are put back must not take it
+                blocks.append(held)
+                continue
             if not any(link.key in store for store in self.stores):
                 break
             if blocks and self.clock() >= end:
@@ -193,6 +200,7 @@ class ExternalCache:
             block = self.pool.take()
             self.kv.write(block, self._loaded)
             self.pool.add(block, link)
+            self._restored += 1
             blocks.append(block)
         return blocks, True
 
