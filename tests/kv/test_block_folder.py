@@ -21,7 +21,7 @@ sys.stdin.read()
 """
 
 
-def test_the_secret_is_kept_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_the_secret_is_kept_and_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "cache"
     secret = BlockFolder(path, 1000).secret
     assert len(secret) == 32 and BlockFolder(path, 1000).secret == secret

@@ -14,7 +14,7 @@ from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.model_memory import count_server_bytes
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.server import pipe
-from flyweight.server.worker.loading import ClientGone, describe_engine
+from flyweight.server.worker.loading import ApiServerGone, describe_engine
 from flyweight.server.worker.loop import Worker
 
 SETTINGS = Settings.of(max_num_seqs=2, threads=1, max_model_len=128)
@@ -38,7 +38,7 @@ def test_an_idle_engine_reads_the_vocabulary_for_grammars() -> None:
     assert not grammars.prepared
 
     def run() -> None:
-        with pytest.raises(ClientGone):
+        with pytest.raises(ApiServerGone):
             worker.run()
 
     thread = threading.Thread(target=run)

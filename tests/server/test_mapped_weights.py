@@ -10,7 +10,7 @@ import pytest
 from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.server import pipe
-from flyweight.server.worker.loading import ClientGone
+from flyweight.server.worker.loading import ApiServerGone
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.types import Request, SamplingParams
 from flyweight.weights.packed import shelf
@@ -39,7 +39,7 @@ def test_an_idle_engine_moves_all_and_says_nothing(mapped: LoadedModel) -> None:
     worker.host(0, mapped, pipe.EngineSetup({}, 0.2))
 
     def run() -> None:
-        with pytest.raises(ClientGone):
+        with pytest.raises(ApiServerGone):
             worker.run()
 
     thread = threading.Thread(target=run)

@@ -98,7 +98,7 @@ def test_a_watchdog_is_served_while_the_loop_runs(receiver: Receiver) -> None:
 @pytest.mark.parametrize(
     ("period", "pid", "seconds"),
     [
-        ("1500000", None, 1.5), ("1500000", str(os.getpid()), 1.5), ("1500000", "1", 0.0),
+        ("1500000", None, 1.5), ("1500000", "own", 1.5), ("1500000", "1", 0.0),
         (None, None, 0.0), ("soon", None, 0.0), ("-5", None, 0.0), ("9" * 40, None, 0.0),
     ],
 )  # fmt: skip
@@ -110,7 +110,7 @@ def test_a_watchdog_is_served_if_it_is_this_processs(
     for name, value in (("WATCHDOG_USEC", period), ("WATCHDOG_PID", pid), ("NOTIFY_SOCKET", "@x")):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
-            monkeypatch.setenv(name, value)
+            monkeypatch.setenv(name, str(os.getpid()) if value == "own" else value)
     assert read_service_manager() == ("@x", seconds)
     monkeypatch.delenv("NOTIFY_SOCKET")
     assert read_service_manager()[0] == ""

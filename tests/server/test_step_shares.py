@@ -39,7 +39,7 @@ def test_an_idle_engine_saves_no_time_up() -> None:
     assert spent[0] == pytest.approx(spent[1])
 
 
-def test_one_alone_has_all_the_time_and_none_where_nobody_works() -> None:
+def test_one_engine_alone_has_all_the_time() -> None:
     shares = StepShares()
     shares.add(3, 0.1)
     assert shares.choose([]) is None

@@ -12,6 +12,7 @@ MEDUSA_BLOCK = re.compile(
     r"(?:medusa_heads?\.)?(?:(\d+)\.(\d+)\.linear|blocks\.(\d+)\.layers\.(\d+))\.weight"
 )
 WHOLE_MODEL = ("model.layers.", "model.decoder.layers.", "transformer.h.")
+EAGLE3_LAYER = "midlayer."
 QUERY = "self_attn.q_proj.weight"
 CONFIG_KEYS = {  # of no other method
     "medusa_num_heads": "medusa", "medusa_num_layers": "medusa",
@@ -29,6 +30,8 @@ def _judge_tensors(shapes: Mapping[str, tuple[int, ...]]) -> str:
         return "draft_model"
     if any(MEDUSA_BLOCK.fullmatch(name) for name in shapes):
         return "medusa"
+    if any(name.startswith(EAGLE3_LAYER) for name in shapes):
+        return "eagle3"
     joined = shapes.get("fc.weight", ())
     queries = [shape for name, shape in shapes.items() if name.endswith(QUERY)]
     if len(joined) != 2 or not queries or len(queries[0]) != 2:

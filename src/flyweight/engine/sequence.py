@@ -33,7 +33,8 @@ class Sequence:
     `scored` those whose successors' log-probabilities are known or not wanted, where the first
     choice has a `scorer`.  One whose tokens are all computed is held: it is not planned until it
     gets a token or is ended.  `parents` are those of a `draft` that is a tree, in order, `branches`
-    the blocks of it while a step is in flight.  `looked_up`: the external prefix cache was asked.
+    the blocks of it while a step is in flight.  `looked_up`: an external prefix cache
+    was searched.
     """
 
     request: Request

@@ -13,8 +13,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def make_key(request: Request) -> bytes | None:
-    """None where no other request can share the answer: it tells what the cache held, or functions
-    change it.  Greedy answers and vectors do not depend on the seed.
+    """None where no other request can share the answer: it describes the cache, or functions change
+    it.  Greedy answers and vectors do not depend on the seed.
     """
     if request.explain or request.params.logits_processors:
         return None

@@ -120,9 +120,7 @@ class EffectiveConfiguration:
         computed = _list_steps(settings, server, requests, facts)
         built = _list_build(settings, server, requests, facts, summary)
         known = (*computed, *_list_quality(settings, requests, summary), *built)
-        known_rows = {
-            (feature.requested, feature.effective) for feature in known
-        }  # have a row already
+        known_rows = {(one.requested, one.effective) for one in known}  # have a row already
         noted = [FeatureRow(*astuple(request)) for request in requests.noted]
         self.noted = tuple(
             feature for feature in noted if (feature.requested, feature.effective) not in known_rows

@@ -9,13 +9,13 @@ import socket
 import sys
 from contextlib import suppress
 
-from flyweight.server.worker.loading import ClientGone
+from flyweight.server.worker.loading import ApiServerGone
 from flyweight.server.worker.loop import Worker
 
 
 def serve(line: socket.socket) -> None:
     """Runs until the API server is gone."""
-    with suppress(ClientGone, OSError):
+    with suppress(ApiServerGone, OSError):
         Worker(line).run()
 
 

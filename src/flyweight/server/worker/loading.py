@@ -22,7 +22,7 @@ EVERY = 0.25  # seconds between two messages of progress
 BROKE = "the model could not be loaded; the log has more"
 
 
-class ClientGone(Exception):
+class ApiServerGone(Exception):
     """The API server has closed the pipe."""
 
 
@@ -79,7 +79,7 @@ class EngineLoader:
             self.loaded = build(self.settings, tell, served=True, resources=own)
         except FlyweightError as error:
             self.failed = pipe.Failed(str(error), isinstance(error, MemoryShortage))
-        except ClientGone:
+        except ApiServerGone:
             return
         except Exception as error:
             report(error)

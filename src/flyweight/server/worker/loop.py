@@ -18,7 +18,7 @@ from flyweight.errors import ConfigError
 from flyweight.resources import ProcessResources
 from flyweight.server import pipe
 from flyweight.server.worker.hosted import HostedEngine
-from flyweight.server.worker.loading import ClientGone, EngineLoader, describe_engine
+from flyweight.server.worker.loading import ApiServerGone, EngineLoader, describe_engine
 from flyweight.server.worker.shares import StepShares
 
 READ = 1 << 20  # bytes at a time
@@ -87,7 +87,7 @@ class Worker:
             return []
         data = self.line.recv(READ)
         if not data:
-            raise ClientGone
+            raise ApiServerGone
         return self.frames.push(data)
 
     def _send(self, number: int, message: pipe.ToFront) -> None:
@@ -95,7 +95,7 @@ class Worker:
             with self._sending:
                 self.line.sendall(pipe.encode_frame(message, number))
         except OSError:
-            raise ClientGone from None
+            raise ApiServerGone from None
 
     # --- engines that come and go ---
 
