@@ -271,7 +271,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "a rope base of 0": (lambda p: lying(p, rope_theta=0), ("rope_theta = 0", "above 0")),
     "a rope factor of infinity": (
         lambda p: lying(p, rope_scaling={"type": "linear", "factor": 1e999}),
-        ("factor = inf", "above 0"),
+        ("factor = Infinity", "above 0"),
     ),
     "rope scaling without its settings": (
         lambda p: lying(p, rope_scaling={"rope_type": "llama3", "factor": 8}),

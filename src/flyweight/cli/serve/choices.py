@@ -46,6 +46,11 @@ class ServeChoice:
     detach: bool = False
     as_json: bool = False
 
+    @property
+    def settings(self) -> Settings:
+        """Of the default model."""
+        return self.models[0].settings
+
 
 def choose(parsed: ParsedOptions) -> ServeChoice:
     """Raises `ConfigError`."""

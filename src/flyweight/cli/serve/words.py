@@ -200,8 +200,9 @@ def make_command(names: Collection[str] | None = None) -> Any:
         models: Annotated[
             list[str] | None,
             typer.Argument(
-                metavar="[[NAME=]MODEL ...]",
-                help="A .gguf file, a folder, or a name on the Hub.  [default: stories]",
+                metavar="[MODEL]...",
+                help="A .gguf file, a folder, or a name on the Hub; NAME=MODEL names it.  "
+                "[default: stories]",
                 show_default=False,
             ),
         ] = None,
