@@ -9,8 +9,8 @@ from flyweight.config import Settings
 from flyweight.server.settings import ServerSettings
 
 COMMANDS = (
-    "", "run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve", "stop", "ps",
-    "version", "bench", "bench kernels", "bench throughput", "bench latency", "bench startup",
+    "", "run", "inspect", "tokenize", "check", "compile", "pull", "models", "rm", "serve", "stop",
+    "ps", "version", "bench", "bench kernels", "bench throughput", "bench latency", "bench startup",
     "bench serve", "bench quant", "quantize", "eval", "eval ppl", "eval kld", "eval stamp",
     "eval compare", "eval classify", "prompt lint", "prompt rag", "explain", "plan roofline",
     "plan capacity", "advise",
