@@ -84,7 +84,7 @@ BITSANDBYTES: dict[str, Lie] = {
         state(nested_offset="1"),
         "nested_offset = '1'; a number expected",
     ),
-    "offset infinite": ("bnb-nf4-double", state(nested_offset=1e999), "nested_offset = inf"),
+    "offset infinite": ("bnb-nf4-double", state(nested_offset=1e999), "nested_offset = Infinity"),
     "offset of 400 digits": (
         "bnb-nf4-double",
         state(nested_offset=10**400),
