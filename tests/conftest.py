@@ -17,6 +17,7 @@ from http_server import last_words
 
 # A shell that starts the suite in the background has Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
 # No test talks to the real Hub; those of ours to a stand-in set this and more for themselves.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor does one leave packed weights in somebody's home; those of ours that keep some say where.

@@ -60,6 +60,8 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/v1/embeddings": [{"input": ["a", "b"]}],
     "/v1/messages": [{**NAMED, "messages": TALK, "max_tokens": 2}],
     "/v1/messages/count_tokens": [{**NAMED, "messages": TALK}],
+    "/v1/models/load": [NAMED],
+    "/v1/models/unload": [{"model": "another"}],
     "/completion": [{"prompt": "a", "n_predict": 2, "stop": ["x"]}],
     "/infill": [{"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c"}]}],
     "/tokenize": [{"content": "a"}, {"prompt": "a", "add_special_tokens": False}],

@@ -41,7 +41,7 @@ class Under:
     """A bundle of one request under way, and its stream."""
 
     def __init__(self, own: Collector) -> None:
-        def submit(collector: Collector, news: asyncio.Event) -> EngineStream:
+        def submit(collector: Collector, news: asyncio.Event, key: Any) -> EngineStream:
             self.stream = EngineStream(collector, news)
             return self.stream
 
@@ -54,6 +54,8 @@ class Under:
             ),
             client=SimpleNamespace(submit=submit, leave=lambda stream: None),
             observer=SimpleNamespace(observe_end=lambda stream: None),
+            hold=lambda: None,
+            release=lambda: None,
         )
         queue: Any = SimpleNamespace(leave=lambda *given: None)
         place: Any = SimpleNamespace(requests=1, tokens=1)

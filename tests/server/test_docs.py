@@ -45,9 +45,10 @@ def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return await asyncio.to_thread(work)
 
     async def requested() -> list[bytes]:
-        model = SimpleNamespace(client=SimpleNamespace(facts={"vocab": 5, "width": 3}))
+        first = SimpleNamespace(client=SimpleNamespace(facts={"vocab": 5, "width": 3}))
+        directory = SimpleNamespace(first=first)
         server: Any = SimpleNamespace(
-            find=lambda: model, settings="s", write_in_thread=write_in_thread, document=None
+            directory=directory, settings="s", write_in_thread=write_in_thread, document=None
         )
         found = await asyncio.gather(*(openapi(server, request) for _ in range(3)))
         return [bytes(one.body) for one in (*found, await openapi(server, request))]

@@ -42,7 +42,7 @@ class ApiServer:
 
     async def open(self, request: Request, name: str | None = None) -> ServedModel:
         """The model that a request names, or the default; loaded first if it is not.  It stays
-        loaded until `release`.  Raises `HttpError`.
+        loaded until `release_models`.  Raises `HttpError`.
         """
         entry = self.directory.find(name)
         try:
@@ -53,16 +53,6 @@ class ApiServer:
         model.hold()
         request.scope.setdefault("models", []).append(model)
         return model
-
-    def release(self, request: Request) -> None:
-        """A request's handler has ended; what it began goes on."""
-        for model in request.scope.pop("models", ()):
-            model.release()
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is an engine process."""
-        return self.directory.host.connected
 
     def serves(self, name: str) -> bool:
         return any(entry.serves(name) for entry in self.directory.entries)
@@ -89,3 +79,9 @@ class ApiServer:
         group = RequestGroup(model, self.queue, self.groups, prompts, reservation, record.began)
         record.collectors = group.collectors
         return group
+
+
+def release_models(request: Request) -> None:
+    """A request's handler has ended; what it began goes on."""
+    for model in request.scope.pop("models", ()):
+        model.release()

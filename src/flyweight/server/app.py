@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from flyweight.errors import nearest
 from flyweight.server.admission.queue import prepare_and_run
-from flyweight.server.api_server import ApiServer
+from flyweight.server.api_server import ApiServer, release_models
 from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openapi import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
@@ -67,7 +67,7 @@ def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitab
                 print_failure(f"{entry.path} {get_record(request.scope).id}", error)
             return add_headers(request, reply(entry.errors(known), known.status, known.headers))
         finally:
-            server.release(request)
+            release_models(request)
 
     return endpoint
 

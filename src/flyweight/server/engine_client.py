@@ -110,11 +110,6 @@ class EngineClient:
         self.wanted, self._failure = True, None
         return self.begin
 
-    @property
-    def loading(self) -> bool:
-        """Whether someone waits for it to be loaded."""
-        return self._built is not None and not self._built.done()
-
     async def load(self) -> None:
         """Loads the engine.  Raises `ConfigError` if it cannot be loaded."""
         if not self.host.connected:

@@ -59,6 +59,11 @@ class EngineHost:
     def connected(self) -> bool:
         return self._line is not None
 
+    @property
+    def restarting(self) -> bool:
+        """Whether the process is gone, or has not loaded again what was loaded."""
+        return self._line is None or not self.restarts_lost
+
     def add(self, client: EngineListener) -> int:
         """Adds a client; the number of its engine."""
         number = len(self.clients)

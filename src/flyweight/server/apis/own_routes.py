@@ -39,8 +39,9 @@ OTHER_FIELDS = {  # fields that are no sampling options
 
 async def get_health(server: ApiServer, request: Request) -> Response:
     """200 if the engine process runs and, while it has work, makes progress."""
-    clients = [entry.client for entry in server.directory.entries if entry.client.wanted]
-    if not all(client.ready or client.loading for client in clients) or not server.connected:
+    directory = server.directory
+    clients = [entry.client for entry in directory.entries if entry.model is not None]
+    if directory.host.restarting or not all(client.ready for client in clients):
         raise HttpError(503, "the engine is restarting; retry later", code="engine_down")
     for client in clients:
         client.ping()
