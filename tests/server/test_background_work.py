@@ -29,3 +29,24 @@ def test_background_work_counts_as_part_of_the_step() -> None:
     theirs.close()
     (seconds,) = noted
     assert seconds >= worker.steps[-1]["seconds"] + 0.2
+
+
+def test_an_engine_that_is_unloaded_while_it_loads_holds_nothing() -> None:
+    """Its answer comes once it is gone."""
+    ours, theirs = socket.socketpair()
+    worker = Worker(theirs)
+    given = {"max_num_seqs": 1, "threads": 1, "max_model_len": 64}
+    worker.take(3, pipe.EngineSetup(given, 0.2))
+    worker.take(3, pipe.Unload())
+    found, frames = list[object](), pipe.PipeFrames(pipe.ToFront)
+    while pipe.Unloaded() not in found:
+        worker._read()
+        ours.setblocking(False)
+        try:
+            found += [message for number, message in frames.push(ours.recv(1 << 20))]
+        except BlockingIOError:
+            continue
+    ours.close()
+    theirs.close()
+    assert not any(isinstance(one, pipe.Ready) for one in found)
+    assert not worker.engines and not worker.loaders and not worker.process.ledger.reserved

@@ -50,11 +50,11 @@ def test_waiting_requests_have_a_reason() -> None:
         ours.setblocking(False)
         found = make_client()
         await found.host.connect(ours)
-        loading = asyncio.ensure_future(found.load())
+        found.load()
+        loading = asyncio.ensure_future(found.wait_until_ready())
         theirs.sendall(pipe.encode_frame(pipe.Failed("no such model")))
         with pytest.raises(ConfigError, match="no such model"):
             await loading
-        assert not found.wanted
         theirs.close()
         await found.host.close()
 

@@ -110,16 +110,11 @@ class EngineClient:
         self.wanted, self._failure = True, None
         return self.begin
 
-    async def load(self) -> None:
-        """Loads the engine.  Raises `ConfigError` if it cannot be loaded."""
+    def load(self) -> None:
+        """Lets the process load the engine.  Raises `EngineDown`."""
         if not self.host.connected:
             raise EngineDown("the engine is restarting; retry later")
         self.host.send(self.number, self.begin_loading())
-        try:
-            await self.wait_until_ready()
-        except ConfigError:
-            self.wanted = False
-            raise
 
     async def wait_until_ready(self) -> None:
         """Raises `ConfigError` if the engine cannot be loaded."""

@@ -70,6 +70,7 @@ class ModelDirectory:
         while entry.model is None:
             if entry.loading is None:
                 entry.loading = asyncio.get_running_loop().create_task(self._load(entry))
+                entry.loading.add_done_callback(note_failure)
             await asyncio.shield(entry.loading)  # it goes on if this request's client leaves
         return entry.model
 
@@ -165,3 +166,9 @@ class ModelDirectory:
                     unused = now - entry.model.used if entry.model is not None else 0.0
                     if entry.idle and unused > entry.keep_alive:
                         await self._drop(entry, "not used")
+
+
+def note_failure(loading: asyncio.Task[ServedModel]) -> None:
+    """Marks an error as retrieved: all clients that waited for it may have left."""
+    if not loading.cancelled():
+        loading.exception()

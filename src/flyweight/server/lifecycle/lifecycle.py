@@ -26,7 +26,6 @@ from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import find_error_format
 from flyweight.server.app import make_app
-from flyweight.server.engine_client import EngineDown
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.loading import ModelReader, make_entries
@@ -171,13 +170,11 @@ class ServerLifecycle:
     async def _make_model(self, entry: ModelEntry) -> ServedModel:
         """Loads an entry's engine, and reads its vocabulary meanwhile."""
         await asyncio.to_thread(entry.find, self.show)
-        if not self.host.connected:
-            raise EngineDown("the engine is restarting; retry later")
-        self.host.send(entry.client.number, entry.client.begin_loading())
+        entry.client.load()
         try:
             return await self._read_while_loading(entry)
         except BaseException:
-            entry.client.wanted = False
+            await entry.client.unload()  # it may be loaded all the same
             raise
 
     async def _read_while_loading(self, entry: ModelEntry) -> ServedModel:

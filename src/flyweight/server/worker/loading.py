@@ -54,7 +54,9 @@ class LoadingReporter:
 
 
 class EngineLoader:
-    """Loads one engine; `on_end` is called on its thread, when `loaded` or `failed` is set."""
+    """Loads one engine; `on_end` is called on its thread, when `loaded` or `failed` is set.
+    `dropped`: it was unloaded before that.
+    """
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class EngineLoader:
         self.loaded: LoadedModel | None = None
         self.settings: Settings | None = None
         self.failed: pipe.Failed | None = None
+        self.dropped = False
         self._send, self._on_end = send, on_end
         Thread(target=self._run, name="loader", daemon=True).start()
 

@@ -102,7 +102,10 @@ class Worker:
     def _install(self) -> None:
         """Takes over what loaders have built."""
         for number, loader in list(self.loaders.items()):
-            if loader.loaded is not None:
+            if loader.dropped and (loader.loaded or loader.failed):
+                del self.loaders[number], loader
+                self._give_back(number)
+            elif loader.loaded is not None:
                 del self.loaders[number]
                 self._add(number, loader)
             elif loader.failed is not None:
@@ -131,14 +134,21 @@ class Worker:
         return hosted
 
     def _unload(self, number: int) -> None:
-        """Gives an engine's memory back."""
+        """Drops an engine; one that is being loaded, as soon as it is."""
+        if number in self.loaders:
+            self.loaders[number].dropped = True
+            return
         hosted = self.engines.pop(number, None)
         if hosted is not None:
             hosted.engine.close()
-            del hosted
             self.shares.remove(number)
-            self.process.ledger.release(number)
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
+        del hosted
+        self._give_back(number)
+
+    def _give_back(self, number: int) -> None:
+        """Gives back the memory of an engine that is referred to no more."""
+        self.process.ledger.release(number)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
         self._send(number, pipe.Unloaded())
