@@ -68,7 +68,7 @@ def check(wanted: Answers, config: dict[str, Any], mix: dict[str, Any]) -> None:
     llm = load("stories", {**config, "adaptive": False}, **mix)
     assert answer(llm) == wanted
     stats = llm.stats()
-    assert 100 < stats["accepted"] < stats["proposed"]
+    assert 300 < stats["accepted"] < stats["proposed"]
     assert not llm.loaded.engine.drafts.calls.ended
 
 
