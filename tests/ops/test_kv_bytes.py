@@ -7,6 +7,11 @@ from op_cases import Make, normal, paged, still
 from flyweight.spec import KV_TYPES, KVGroup
 
 
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(29)
+
+
 @pytest.mark.parametrize("v_in_k", [False, True])
 @pytest.mark.parametrize("dtype", KV_TYPES)
 def test_blocks_of_kv_are_copied_out_and_in(

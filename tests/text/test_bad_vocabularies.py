@@ -89,7 +89,7 @@ JSON_CASES = [
     ("tokenizer.json", b"{", "not a readable tokenizer"),
     ("tokenizer.json", b"\xff\xfe", "not a readable tokenizer"),
     ("tokenizer.json", b'{"model": {"type": "BPE"}}', "not a readable tokenizer"),
-    ("tokenizer_config.json", b"[1]", "found list"),
+    ("tokenizer_config.json", b"[1]", "found an array"),
     ("tokenizer_config.json", b"{" * 100_000, "not valid JSON"),
     ("tokenizer_config.json", b"\xff", "not valid JSON"),
     ("tokenizer_config.json", b'{"eos_token": "a", "eos_token": "b"}', "'eos_token' appears twice"),
