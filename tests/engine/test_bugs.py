@@ -1,5 +1,6 @@
 """The fuzz's own test: bugs put in on purpose, each of which it must catch."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from math import inf
@@ -18,6 +19,7 @@ from flyweight.engine.batch import build
 from flyweight.engine.prefix import PrefixCache
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence, SequenceState
+from flyweight.engine.shared_prefill import SharedPrefills
 from flyweight.engine.step import Plan, Produced
 from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.kv.store import BlockStore
@@ -179,6 +181,17 @@ class SeatsOneByOne(Scheduler):
         return 1
 
 
+class WaitsForThoseThatEnded(SharedPrefills):
+    """What was computed once is waited for until it is published, which may be never."""
+
+    def note(self, running: Iterable[Sequence]) -> None:
+        for seq in running:
+            self._add(seq, seq.computed)
+
+    def _is_computing(self, block: int, seq: Sequence) -> bool:
+        return self.computing.get(seq.table.hashes[block], seq) is not seq
+
+
 POOLS = (
     PublishesOneTooMany,
     FreesShared,
@@ -216,6 +229,11 @@ def test_a_store_that_gives_another_block_is_caught():
 
 def test_a_prefix_that_is_shared_too_early_is_caught(monkeypatch):
     monkeypatch.setattr(lifecycle_room, "PrefixCache", SharesUncomputed)
+    assert caught()
+
+
+def test_a_wait_for_a_sequence_that_ended_is_caught(monkeypatch):
+    monkeypatch.setattr(lifecycle_room, "SharedPrefills", WaitsForThoseThatEnded)
     assert caught()
 
 

@@ -37,11 +37,11 @@ class World:
     def add(self, tokens: Sequence[int], salt: str = "", explain: bool = True, **more: Any) -> str:
         id = f"r{self.count}"
         self.count += 1
-        length = more.pop("max_tokens", 2)
+        length, priority = more.pop("max_tokens", 2), more.pop("priority", 0)
         self.engine.add(
             Request(
                 id, tuple(tokens), SamplingParams(**more), max_tokens=length, salt=salt,
-                explain=explain,
+                explain=explain, priority=priority,
             )
         )  # fmt: skip
         return id
@@ -180,13 +180,19 @@ def test_ended_prompts_are_bounded_by_number_and_by_tokens(
     assert sum(len(tokens) for _, (tokens, _) in world.scheduler.prefix.known.ended) <= 20
 
 
-def test_not_yet_where_another_is_computing_it() -> None:
+@pytest.mark.parametrize(
+    "priority, expected", [(-1, Reuse(4, "not_yet", None)), (0, Reuse(16, "", None))]
+)
+def test_not_yet_where_another_of_worse_priority_is_computing_it(
+    priority: int, expected: Reuse
+) -> None:
+    """One of the same priority is waited for."""
     world = World(max_chunk=4)
     world.add(LONG)
     world.engine.step()
-    second = world.add(LONG)
+    second = world.add(LONG, priority=priority)
     found = next(one for one in world.finish()[second] if one is not None)
-    assert found == Reuse(4, "not_yet", None)
+    assert found == expected
 
 
 def test_log_probabilities_of_the_prompt_need_its_rows() -> None:

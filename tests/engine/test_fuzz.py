@@ -18,6 +18,7 @@ OFTEN = (
     "rejected draft",
     "accepted draft",
     "copy-on-write",
+    "shared prefill",
     "restored block",
     "vector",
     "scored rows",

@@ -302,6 +302,7 @@ class Harness:
                 "rejected draft": m.proposed - m.accepted,
                 "accepted draft": m.accepted,
                 "copy-on-write": m.copied,
+                "shared prefill": m.awaited,
                 "restored block": self.external.blocks.written,
                 "steps": m.steps,
             }

@@ -5,6 +5,7 @@ it gets the seats and blocks it needs.  A search has the seats of its whole widt
 never wait for each other's.  Standard library only; changes nothing.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 from flyweight.config import Limits
@@ -66,12 +67,12 @@ def count_needed_seats(seq: Sequence, group: Seq[Sequence]) -> int:
     return 0 if any(s.state is SequenceState.RUNNING for s in group) else width
 
 
-def count_startable(running: Seq[Sequence], waiting: Seq[Sequence], seats: int) -> int:
-    """Tokens of waiting sequences, in their order, that could take one of so many seats without
-    delaying a decode of better priority.
+def count_startable(running: Seq[Sequence], seated: Iterable[Sequence]) -> int:
+    """Tokens of waiting sequences for which there are seats, as far as they delay no decode of
+    better priority.
     """
     best = min((s.request.priority for s in running if s.decoding), default=None)
-    able = (s for s in waiting[: max(0, seats)] if best is None or s.request.priority <= best)
+    able = (s for s in seated if best is None or s.request.priority <= best)
     return sum(len(s.tokens) for s in able)
 
 

@@ -146,7 +146,7 @@ class ExternalCache:
         seats = live.free_seats()
         free = len(self.pool.free) - len(live.running)
         for seq in live.admission.choose(live.waiting, live.by_id):
-            if _waits_for_leader(seq):
+            if _waits_for_leader(seq) or not live.shared.is_ready(seq):
                 continue
             seats -= capacity.count_needed_seats(seq, live.by_id[seq.request.id])
             found = self.pool.match(seq.table, seq.tokens)

@@ -18,6 +18,7 @@ from flyweight.engine.admission import Admission, ContinuousAdmission
 from flyweight.engine.branches import release as release_branches
 from flyweight.engine.prefix import ANY_MODEL, KeyBase, PrefixCache
 from flyweight.engine.sequence import Sequence, SequenceState
+from flyweight.engine.shared_prefill import SharedPrefills
 from flyweight.engine.step import Produced, make_abort_events, make_event
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
@@ -43,6 +44,7 @@ class LiveSequences:
         self.limits, self.pool, self.clock = limits, pool, clock
         self.admission = admission or ContinuousAdmission()
         self.prefix = PrefixCache(pool, limits.prefix_caching, keys)
+        self.shared = SharedPrefills(pool, limits.prefix_caching)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.by_id: dict[str, list[Sequence]] = {}

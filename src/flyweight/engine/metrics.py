@@ -37,6 +37,7 @@ class EngineMetrics:
     prefill_only: int = 0  # steps that sequences which decode skipped
     external_queries: int = 0  # prompt tokens looked up in the external prefix cache
     external_hits: int = 0  # prompt tokens found there
+    awaited: int = 0  # tokens not computed again, as a sequence waited for another's
     drafting_ended: int = 0  # 1 once a failure has ended drafting for all requests
 
     @property
@@ -51,6 +52,7 @@ class EngineMetrics:
         self.steps += 1
         self.preempted += len(plan.preempted)
         self.cached += plan.cached
+        self.awaited += plan.awaited
         self.shared += len(plan.chunks) > 1
         self.prefill_only += plan.prefill_only
         for chunk in plan.chunks:

@@ -112,6 +112,12 @@ def count_common(a: Seq[int], b: Seq[int]) -> int:
     return low
 
 
+def adopt_keys(seq: Sequence, block_size: int) -> None:
+    """Gives a choice the keys of its leader's prompt, which need not be made again."""
+    if seq.leader is not None and not seq.table.hashes:
+        seq.table.hashes = seq.leader.table.hashes[: seq.prompt // block_size]
+
+
 class KeyBase(NamedTuple):
     """What the keys of an engine's blocks begin with.  `fingerprint` names the model; without a
     `secret` the process has one of its own.  `adapters` are fingerprints by name, where a name may
@@ -146,8 +152,7 @@ class PrefixCache:
         the last token is left to compute.
         """
         leader, most, B = seq.leader, seq.prompt - 1, self.pool.block_size
-        if leader is not None and not seq.table.hashes:
-            seq.table.hashes = leader.table.hashes[: seq.prompt // B]
+        adopt_keys(seq, B)
         found = self.pool.match(seq.table, seq.tokens) if self.enabled else []
         found = found[: seq.first_row // B]
         valid = len(found) * B

@@ -7,6 +7,7 @@ model, no text.
 
 from bisect import insort
 from collections.abc import Sequence as Seq
+from itertools import islice
 from math import inf
 
 from flyweight.draft.tree import Run, split_runs
@@ -37,13 +38,16 @@ class Scheduler(LiveSequences):
 
     def load(self) -> Load:
         """What is known of the next step before it is planned.  Waiting prompts are startable as
-        far as seats and blocks suffice and nothing of better priority is decoding.
+        far as seats and blocks suffice, nothing of better priority is decoding, and they do not
+        wait for another's blocks.
         """
         decoding = any(seq.decoding for seq in self.running)
         startable = 0
         if self.waiting:
             able = self.admission.choose(self.waiting, self.by_id)
-            tokens = capacity.count_startable(self.running, able, self.free_seats())
+            ready = (seq for seq in able if not self.shared.is_held(seq))
+            seated = islice(ready, max(0, self.free_seats()))
+            tokens = capacity.count_startable(self.running, seated)
             startable = min(tokens, len(self.pool.free) * self.pool.block_size)
         return Load(len(self.running), decoding, startable, capacity.count_started(self.running))
 
@@ -201,17 +205,18 @@ class Scheduler(LiveSequences):
 
     def _admit(self, budget: int, plan: Plan, worst: float = inf) -> None:
         """Admits those that may start, in rank order, until one does not fit, or is of a priority
-        below `worst`; a choice whose leader is still at the prompt is passed over.
+        below `worst`; those that wait for what another computes now are passed over.
         """
         if not self.waiting:
             return
+        self.shared.note(self.running)
         seats = self.free_seats()
         started: list[Sequence] = []
         for seq in self.admission.choose(self.waiting, self.by_id):
             needs = self._count_seats(seq)
             if not budget or needs > seats or seq.request.priority > worst:
                 break
-            if not _is_ready(seq):
+            if not self.shared.is_ready(seq):
                 continue
             shared, valid = self.prefix.find(seq)
             if not self._has_blocks(seq, shared, valid) or not self._count_tokens(
@@ -220,6 +225,7 @@ class Scheduler(LiveSequences):
                 break
             started.append(seq)
             plan.cached += 0 if seq.scheduled or seq.leader else valid  # choices share one prompt
+            plan.awaited += self.shared.begin(seq, valid)
             copy = self._start(seq, shared, valid)
             seats -= needs
             budget -= self._plan_chunk(seq, budget, plan, copy)
@@ -258,16 +264,3 @@ class Scheduler(LiveSequences):
         """Back to waiting, to be computed again; what was published may still be found."""
         self.requeue(seq)
         plan.preempted.append(seq)
-
-
-def _is_ready(seq: Sequence) -> bool:
-    """Whether a choice may start: its leader's prompt is computed except for the last token, or was
-    once.
-    """
-    leader = seq.leader
-    return (
-        leader is None
-        or leader.state is SequenceState.FINISHED
-        or leader.computed >= seq.prompt - 1
-        or leader.generated > 0
-    )

@@ -75,12 +75,14 @@ class Chunk:
 class Plan:
     """The scheduler's answer for one step.  `logits` and `hidden` count its rows of both kinds,
     `scored` those for log-probabilities of prompts.  `cached` prompt tokens of requests begun in it
-    were found in the prefix cache.  `prefill_only`: sequences that decode skip this step.
+    were found in the prefix cache; `awaited` are those found there by sequences that waited for
+    another to compute them.  `prefill_only`: sequences that decode skip this step.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     cached: int = 0
+    awaited: int = 0
     hidden: int = 0
     logits: int = 0
     scored: int = 0

@@ -96,7 +96,7 @@ class BlockPool:
         compute.  Changes nothing but the table's known keys.
         """
         full = (len(tokens) - 1) // self.block_size
-        self._extend_hashes(table, tokens, full)
+        self.extend_keys(table, tokens, full)
         found: list[int] = []
         for key in table.hashes[:full]:
             block = self.by_hash.get(key)
@@ -104,6 +104,13 @@ class BlockPool:
                 break
             found.append(block)
         return found
+
+    def extend_keys(self, table: Table, tokens: Sequence[int], full: int) -> None:
+        """Makes the keys of the first `full` blocks of `tokens` that are not made yet."""
+        B, hashes = self.block_size, table.hashes
+        for i in range(len(hashes), full):
+            parent = hashes[-1] if hashes else table.root
+            hashes.append(self.key(parent, tokens[i * B : (i + 1) * B]))
 
     def list_cached_runs(self) -> list[tuple[int, int]]:
         """The free blocks whose contents can be found: the first of each run, and how many."""
@@ -178,7 +185,7 @@ class BlockPool:
         full = computed // self.block_size
         if full <= table.published:
             return
-        self._extend_hashes(table, tokens, full)
+        self.extend_keys(table, tokens, full)
         for i in range(table.published, full):
             block, key = table.blocks[i], table.hashes[i]
             if self.hash_of[block] is None and key not in self.by_hash:
@@ -251,12 +258,6 @@ class BlockPool:
         self.hash_of[block] = link.key
         self.by_hash[link.key] = block
         self.on_index(block, link)
-
-    def _extend_hashes(self, table: Table, tokens: Sequence[int], full: int) -> None:
-        B, hashes = self.block_size, table.hashes
-        for i in range(len(hashes), full):
-            parent = hashes[-1] if hashes else table.root
-            hashes.append(self.key(parent, tokens[i * B : (i + 1) * B]))
 
     def _copy_on_write(self, table: Table, index: int, count: int) -> Copy:
         """Replaces a shared block by one of the table's own (copy-on-write)."""

@@ -82,6 +82,11 @@ OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
     ("steps", "Steps computed.", lambda c: c.totals["steps"]),
     ("busy_seconds", "Time spent in steps (s).", lambda c: c.busy),
     ("computed_tokens", "Tokens computed, recomputation included.", lambda c: c.totals["computed"]),
+    (
+        "shared_prefill_tokens",
+        "Tokens not computed again, as a request waited for another's prompt.",
+        lambda c: c.totals["awaited"],
+    ),
     ("evicted_blocks", "Evicted K/V cache blocks.", lambda c: c.totals["evicted"]),
     (
         "spec_decode_seconds",
