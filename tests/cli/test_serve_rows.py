@@ -39,7 +39,7 @@ VALUES = {  # of options that a number is no value of
 }  # fmt: skip
 ALSO = {
     "enable-lora": ["--lora-modules", "a=b"], "lora-modules": ["--enable-lora"],
-    "ssl-keyfile": ["--ssl-certfile", "cert.pem"],
+    "ssl-keyfile": ["--ssl-certfile", "cert.pem"], "preferred-batch": ["--batch-wait-ms", "5"],
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.requests.prompts import PreparedPrompt
+from flyweight.server.admission.batching import RequestBatcher
 from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.model_directory import ModelDirectory
@@ -33,7 +34,7 @@ class ApiServer:
 
     def __init__(self, settings: ServerSettings, directory: ModelDirectory, log: ServerLog) -> None:
         self.settings, self.directory, self.log = settings, directory, log
-        self.queue = AdmissionQueue(settings)
+        self.queue, self.batcher = AdmissionQueue(settings), RequestBatcher(settings)
         self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.http = HttpCounts()
         self.metrics = MetricsPage(directory.entries, self.queue.refused, self.http)
@@ -62,9 +63,16 @@ class ApiServer:
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
     def begin(
-        self, model: ServedModel, prompts: Sequence[PreparedPrompt], request: Request
+        self,
+        model: ServedModel,
+        prompts: Sequence[PreparedPrompt],
+        request: Request,
+        *,
+        stream: bool = False,
     ) -> RequestGroup:
-        """Runs the prompts of an HTTP request.  Raises `HttpError` where the queue is full."""
+        """Runs the prompts of an HTTP request, those of a `stream` without waiting for a batch.
+        Raises `HttpError` where the queue is full.
+        """
         tenant = request.scope.get("tenant", "")
         if tenant:  # of fixed length, so that no key and salt read like another pair
             prompts = [
@@ -76,7 +84,10 @@ class ApiServer:
         if isinstance(preparation, Preparation):
             preparation.end()
         record = get_record(request.scope)
-        group = RequestGroup(model, self.queue, self.groups, prompts, reservation, record.began)
+        batcher = self.batcher if self.batcher.enabled and not stream else None
+        group = RequestGroup(
+            model, self.queue, self.groups, prompts, reservation, record.began, batcher
+        )
         record.collectors = group.collectors
         return group
 

@@ -8,6 +8,7 @@ no process (`EngineHost`).
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -157,6 +158,14 @@ class EngineClient:
         self.streams[collector.request.id] = stream
         self.host.send(self.number, pipe.Submit.of(collector.request))
         return stream
+
+    def send_together(self) -> AbstractContextManager[None]:
+        """What is submitted meanwhile arrives at the engine as one."""
+        return self.host.send_together()
+
+    def computes(self, key: bytes | None) -> bool:
+        """Whether a request with this key would join one that runs."""
+        return key is not None and key in self._leaders
 
     def leave(self, stream: EngineStream) -> None:
         """Aborts a request that has no reader any more; one that others follow is computed on."""

@@ -9,7 +9,8 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -52,6 +53,7 @@ class EngineHost:
         self.restarts_lost = False  # set once the server is ready
         self._process: subprocess.Popen[bytes] | None = None
         self._line: asyncio.WriteTransport | None = None
+        self._together: list[bytes] | None = None  # frames to be written at once
         self._closing = False
         self._again: asyncio.Task[None] | None = None
 
@@ -87,8 +89,26 @@ class EngineHost:
 
     def send(self, number: int, message: pipe.ToEngine) -> None:
         """Sends a message to an engine; nothing where there is no process."""
-        if self._line is not None:
-            self._line.write(pipe.encode_frame(message, number))
+        if self._line is None:
+            return
+        frame = pipe.encode_frame(message, number)
+        if self._together is None:
+            self._line.write(frame)
+        else:
+            self._together.append(frame)
+
+    @contextmanager
+    def send_together(self) -> Iterator[None]:
+        """What is sent meanwhile is written at once, so that the engine reads all of it before its
+        next step.
+        """
+        frames = self._together = list[bytes]()
+        try:
+            yield
+        finally:
+            self._together = None
+            if frames and self._line is not None:
+                self._line.write(b"".join(frames))
 
     def kill(self) -> None:
         """Kills a process that hangs, or sends invalid messages."""

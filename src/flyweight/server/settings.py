@@ -23,6 +23,8 @@ ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010fff
 MOST_TOOLS = 1024
 MOST_SECONDS = 10**9
 MOST_PRIORITY = 2**31 - 1
+MOST_BATCH_WAIT_MS = 60_000
+PREFERRED_BATCH, MOST_BATCH = 5, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,14 @@ class ServerSettings:
     )
     coalesce_requests: bool = setting(
         True, "Engine", "Compute identical running requests of one tenant once."
+    )
+    batch_wait_ms: int = setting(
+        0, "Engine", "Max time (ms) that requests without a stream wait for a batch; 0: none.",
+        "MS", low=0, high=MOST_BATCH_WAIT_MS
+    )
+    preferred_batch: int = setting(
+        PREFERRED_BATCH, "Engine", "Waiting requests that start such a batch at once.", "N", low=2,
+        high=MOST_BATCH
     )
     # HTTP
     host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")
@@ -236,6 +246,12 @@ class ServerSettings:
                 _seconds(known.name, getattr(self, known.name), found.low)
         self._check_origins()
         self._check_address()
+        if self.preferred_batch != PREFERRED_BATCH and not self.batch_wait_ms:
+            raise ConfigError(
+                "has no effect without a time to wait; give --batch-wait-ms too",
+                "preferred_batch",
+                value=self.preferred_batch,
+            )
         find_format(self.tool_call_parser, "")
         find_marks(self.reasoning_parser, "")
         names = self.served_model_name

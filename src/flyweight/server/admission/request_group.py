@@ -6,23 +6,36 @@ once.  Knows no API.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import cast
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import NamedTuple, cast
 
 from flyweight.errors import FlyweightError
 from flyweight.requests.attempts import Attempts
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
+from flyweight.server.admission.batching import RequestBatcher
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
 from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.served_model import ServedModel, count_sequences
-from flyweight.server.transport.errors import HttpError, make_timeout_error
+from flyweight.server.transport.errors import HttpError, make_timeout_error, to_http_error
+
+
+class _Unsent(NamedTuple):
+    """A request before it is submitted; `choices` sequences of it wait in the queue, with `tokens`
+    of its prompt.
+    """
+
+    collector: Collector | VectorCollector
+    key: bytes | None
+    choices: int
+    tokens: int
 
 
 class RequestGroup:
-    """The requests of one HTTP request, which `arrived` then.  They run once this exists, and it is
-    in `groups`; `close` ends those that still run.
+    """The requests of one HTTP request, which `arrived` then.  They run once this exists, or with
+    the batch that `batcher` forms, and it is in `groups`; `close` ends those that still run.
     """
 
     def __init__(
@@ -33,11 +46,14 @@ class RequestGroup:
         prompts: Sequence[PreparedPrompt],
         reservation: Reservation,
         arrived: float,
+        batcher: RequestBatcher | None = None,
     ) -> None:
         self.model, self.queue, self.groups, self.reservation = model, queue, groups, reservation
         self.collectors: list[Collector | VectorCollector] = []
         self._changed = asyncio.Event()
         self._streams: list[EngineStream] = []
+        self._unsent: list[_Unsent] = []
+        self._withdraw: Callable[[], None] = lambda: None
         self._attempts: list[Attempts] = []  # at answers that are checked
         self._retries: list[EngineStream] = []
         self._error: HttpError | None = None
@@ -53,8 +69,12 @@ class RequestGroup:
         groups.add(self)
         model.hold()
         try:
-            for one in prompts:
-                self._submit(one)
+            self._unsent = [self._make(one) for one in prompts]
+            if batcher is None or self._would_join():
+                self._submit()
+            else:
+                client, count = model.client, len(prompts)
+                self._withdraw = batcher.hold(client, count, self._submit_held)
         except BaseException:
             self.close()
             raise
@@ -69,6 +89,7 @@ class RequestGroup:
         if self._closed:
             return
         self._closed = True
+        self._withdraw()
         self.groups.discard(self)
         self.model.release()
         self._late.cancel()
@@ -122,6 +143,10 @@ class RequestGroup:
         """Waits until all requests have ended and all checked answers are final; returns the
         collectors.
         """
+        while self._unsent:
+            await self._wait_for_change()
+        if self._error is not None:  # also where nothing could be submitted
+            raise self._error
         await self._finish(self._streams)
         await self._retry()
         for collector in self.collectors:
@@ -163,7 +188,8 @@ class RequestGroup:
         if self._error is not None:
             raise self._error
 
-    def _submit(self, prompt: PreparedPrompt) -> None:
+    def _make(self, prompt: PreparedPrompt) -> _Unsent:
+        """A request that was not submitted yet."""
         preparer = self.model.preparer
         make = preparer.make_collector if prompt.pooling is None else preparer.make_vector
         collector = make(prompt, preparer.make_id())
@@ -173,13 +199,30 @@ class RequestGroup:
                 self._attempts.append(attempts)
         shared = self.model.settings.coalesce_requests and not self._attempts
         key = make_key(collector.request) if shared else None
-        stream = self.model.client.submit(collector, self._changed, key)
-        choices, tokens = count_sequences(prompt), len(prompt.tokens)
-        stream.on_start = lambda: self.queue.leave(self.reservation, choices, tokens)
-        if stream.running:
-            stream.on_start()
         self.collectors.append(collector)
-        self._streams.append(stream)
+        return _Unsent(collector, key, count_sequences(prompt), len(prompt.tokens))
+
+    def _would_join(self) -> bool:
+        """Whether others compute all of this already."""
+        return all(self.model.client.computes(one.key) for one in self._unsent)
+
+    def _submit(self) -> None:
+        """Submits what was not yet.  Raises `EngineDown`."""
+        unsent, self._unsent = self._unsent, []
+        for one in unsent:
+            stream = self.model.client.submit(one.collector, self._changed, one.key)
+            stream.on_start = partial(self.queue.leave, self.reservation, one.choices, one.tokens)
+            if stream.running:
+                stream.on_start()
+            self._streams.append(stream)
+
+    def _submit_held(self) -> None:
+        """The same where an error ends the response."""
+        try:
+            self._submit()
+        except Exception as error:  # those of its batch are submitted all the same
+            self._error = to_http_error(error)
+        self._changed.set()
 
     def _time_out(self) -> None:
         self._error = make_timeout_error(self.model.settings.request_timeout)

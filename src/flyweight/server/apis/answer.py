@@ -63,7 +63,7 @@ async def answer(
     """Runs checked prompts, and writes the result."""
     for form in {one.params.structured_outputs for one in prepared} - {None}:
         ignore_keywords(request, form_keywords(form))
-    group = server.begin(model, prepared, request)
+    group = server.begin(model, prepared, request, stream=stream)
     writer = make(group)
     record = get_record(request.scope)
     record.reply = writer.id

@@ -267,6 +267,7 @@ class ServerLifecycle:
         time is up end with an error.
         """
         api.queue.draining = True
+        api.batcher.submit_all()
         assert self.http is not None and self.pool is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + self.server.shutdown_timeout
