@@ -103,7 +103,7 @@ GRAPH_SIZES = "a CPU has no graphs to capture; a GPU's have fixed sizes"
 ONE_ENGINE = "one engine generates and embeds"
 OWN_CONFIG = "the config is used unchanged"
 TEXT_ONLY = "a prompt has no images, audio or video"
-NO_EXPORT = "nothing is sent anywhere"
+NO_EVENTS = "events of blocks are not sent"
 NO_H11 = "h11 is not used"
 
 # fmt: off
@@ -155,10 +155,8 @@ ENGINE = (
     Support("additional-config", NONE, "there are no platform plugins",
             is_object=True),
     Support("kv-transfer-config", NONE, "K/V is not sent between machines", is_object=True),
-    Support("kv-events-config", NONE, NO_EXPORT, instead="--kv-cache-metrics times blocks for "
+    Support("kv-events-config", NONE, NO_EVENTS, instead="--kv-cache-metrics times blocks for "
             "/metrics", is_object=True),
-    Support("otlp-traces-endpoint", NONE, NO_EXPORT,
-            instead="/metrics and the timings of each answer have the figures"),
     Support("disable-log-stats", BOTH, "/metrics and LLM.get_metrics have the figures",
             "nothing logged"),
     Support("use-tqdm-on-load", ON, "progress is shown after two seconds"),
@@ -247,12 +245,16 @@ SERVER = (
     Support("enable-log-outputs", OFF, "no text of a request is logged", "never"),
     Support("max-log-len", COUNTS, "no prompt is logged", "0"),
     Support("log-config-file", NONE, "the log has one format", instead="use --log-format"),
-    Support("collect-detailed-traces", NONE, NO_EXPORT,
-            instead="/debug/steps and the timings of each answer have the figures"),
+    Support("collect-detailed-traces", NONE, "a trace has every stage of its request",
+            instead="leave it out; /debug/steps has the steps"),
     Support("show-hidden-metrics-for-version", NONE, "no metric is hidden"),
 )
+OFFLINE = (
+    Support("served-model-name", ANY, "there is no server; requests name no model"),
+    Support("otlp-traces-endpoint", NONE, "requests of a server are traced",
+            instead="use flyweight serve"),
+)
 # fmt: on
-OFFLINE = (Support("served-model-name", ANY, "there is no server; requests name no model"),)
 
 
 GPU = ("cuda", "gpu")  # values of --device

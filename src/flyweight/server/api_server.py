@@ -4,6 +4,7 @@ Invariant: whatever happens to a client, the requests it started are ended.  Kno
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -84,11 +85,12 @@ class ApiServer:
         if isinstance(preparation, Preparation):
             preparation.end()
         record = get_record(request.scope)
+        record.model, record.prepared = model.names[0], time.monotonic()
         batcher = self.batcher if self.batcher.enabled and not stream else None
         group = RequestGroup(
             model, self.queue, self.groups, prompts, reservation, record.began, batcher
         )
-        record.collectors = group.collectors
+        record.collectors, group.on_start = group.collectors, record.note_start
         return group
 
 

@@ -19,6 +19,7 @@ from flyweight.server.api_server import ApiServer, release_models
 from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openapi import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
+from flyweight.server.observability.tracing import RequestTracer
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.guard import RequestGuard
 from flyweight.server.transport.keys import ApiKeys
@@ -34,7 +35,7 @@ NOT_JSON = HttpError(
 )
 
 
-def make_app(server: ApiServer, keys: ApiKeys) -> ASGIApp:
+def make_app(server: ApiServer, keys: ApiKeys, tracer: RequestTracer | None = None) -> ASGIApp:
     routes = [
         Route(entry.path, _endpoint(server, entry), methods=[entry.method]) for entry in ROUTES
     ]
@@ -45,7 +46,8 @@ def make_app(server: ApiServer, keys: ApiKeys) -> ASGIApp:
     guard = RequestGuard(app, server.settings, keys, open_paths, find_error_format)
     paths = {entry.path for entry in ROUTES}
     polled = {entry.path for entry in ROUTES if entry.polled}
-    return RequestLog(guard, server.http, log, paths, polled)
+    traced = {entry.path for entry in ROUTES if entry.body is not None}
+    return RequestLog(guard, server.http, log, paths, polled, tracer, traced)
 
 
 def _endpoint(server: ApiServer, entry: ApiRoute) -> Callable[[Request], Awaitable[Response]]:

@@ -14,14 +14,15 @@ from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+from flyweight.validation.amounts import check_price, check_seconds
 from flyweight.validation.setting import check_settings, find_setting, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
 LOG_FORMATS = ("text", "json")
+COLLECTOR = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")  # no keys in it: they would be shown
 ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?")
 MOST_TOOLS = 1024
-MOST_SECONDS = 10**9
 MOST_PRIORITY = 2**31 - 1
 MOST_BATCH_WAIT_MS = 60_000
 PREFERRED_BATCH, MOST_BATCH = 5, 4096
@@ -130,6 +131,22 @@ class ServerSettings:
     log_file_bytes: int = setting(
         64 * MIB, "Log", "Size at which the file becomes PATH.1 and a new one begins.", "SIZE",
         kind="size", low=64 << 10
+    )
+    # Monitoring
+    otlp_traces_endpoint: str = setting(
+        "", "Monitoring", "Send traces to this OpenTelemetry collector.", "URL"
+    )
+    price_per_kwh: float = setting(
+        0.0, "Monitoring", "Price of a kilowatt hour of energy; 0: unknown.", "PRICE", low=0
+    )
+    price_per_hour: float = setting(
+        0.0, "Monitoring", "Price of an hour of this machine; 0: unknown.", "PRICE", low=0
+    )
+    price_input: float = setting(
+        0.0, "Monitoring", "Cloud price of a million prompt tokens; 0: unknown.", "PRICE", low=0
+    )
+    price_output: float = setting(
+        0.0, "Monitoring", "Cloud price of a million output tokens; 0: unknown.", "PRICE", low=0
     )
     # Limits
     max_queued_requests: int = setting(
@@ -243,7 +260,8 @@ class ServerSettings:
         for known in fields(self):
             found = find_setting(known)
             if found is not None and known.type is float:
-                _seconds(known.name, getattr(self, known.name), found.low)
+                check = check_price if found.unit == "PRICE" else check_seconds
+                check(known.name, getattr(self, known.name), found.low)
         self._check_origins()
         self._check_address()
         if self.preferred_batch != PREFERRED_BATCH and not self.batch_wait_ms:
@@ -284,6 +302,14 @@ class ServerSettings:
                 "is given without a certificate; give --ssl-certfile too",
                 "ssl_keyfile",
                 value=self.ssl_keyfile,
+            )
+        if self.otlp_traces_endpoint and not COLLECTOR.fullmatch(self.otlp_traces_endpoint):
+            raise ConfigError(
+                "is not valid",
+                "otlp_traces_endpoint",
+                value=self.otlp_traces_endpoint,
+                allowed="http://HOST:PORT/PATH or https://HOST:PORT/PATH, without keys",
+                hint="nearest valid: http://localhost:4318/v1/traces",
             )
 
     def _check_origins(self) -> None:
@@ -353,19 +379,3 @@ def loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _seconds(name: str, value: object, least: int) -> None:
-    """Raises `ConfigError` unless `value` is a time; 0 is one where `least` is."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
-        raise ConfigError("is not valid", name, value=value, allowed="seconds, above 0")
-    if not (0 < value < MOST_SECONDS or value == least == 0):
-        near = least if value <= 0 else MOST_SECONDS - 1
-        allowed = "0 seconds or more" if least == 0 else "above 0 seconds"
-        raise ConfigError(
-            "is out of range",
-            name,
-            value=value,
-            allowed=f"{allowed}, below {MOST_SECONDS}",
-            hint=f"nearest valid: {near}",
-        )

@@ -36,6 +36,7 @@ class _Unsent(NamedTuple):
 class RequestGroup:
     """The requests of one HTTP request, which `arrived` then.  They run once this exists, or with
     the batch that `batcher` forms, and it is in `groups`; `close` ends those that still run.
+    `on_start` is called when one of them is computed for the first time.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class RequestGroup:
     ) -> None:
         self.model, self.queue, self.groups, self.reservation = model, queue, groups, reservation
         self.collectors: list[Collector | VectorCollector] = []
+        self.on_start: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
         self._streams: list[EngineStream] = []
         self._unsent: list[_Unsent] = []
@@ -211,7 +213,7 @@ class RequestGroup:
         unsent, self._unsent = self._unsent, []
         for one in unsent:
             stream = self.model.client.submit(one.collector, self._changed, one.key)
-            stream.on_start = partial(self.queue.leave, self.reservation, one.choices, one.tokens)
+            stream.on_start = partial(self._note_start, one.choices, one.tokens)
             if stream.running:
                 stream.on_start()
             self._streams.append(stream)
@@ -223,6 +225,10 @@ class RequestGroup:
         except Exception as error:  # those of its batch are submitted all the same
             self._error = to_http_error(error)
         self._changed.set()
+
+    def _note_start(self, choices: int, tokens: int) -> None:
+        self.queue.leave(self.reservation, choices, tokens)
+        self.on_start()
 
     def _time_out(self) -> None:
         self._error = make_timeout_error(self.model.settings.request_timeout)

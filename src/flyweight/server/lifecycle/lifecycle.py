@@ -41,6 +41,7 @@ from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.observability.log import LogFile, ServerLog
+from flyweight.server.observability.tracing import open_tracer
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
@@ -110,6 +111,7 @@ class ServerLifecycle:
         self.notifier = ServiceNotifier(*read_service_manager())
         self.log_file = options.log
         self.log = ServerLog(self.server.log_format, options.log)
+        self.tracer = open_tracer(self.server, self.log)
         self.host = EngineHost(self.give_up)
         self.host.on_event = self.log.event
         self.reader = ModelReader(self.server, options.requests, self.log)
@@ -152,6 +154,8 @@ class ServerLifecycle:
             remove_record(os.getpid())
             await self.host.close()
             await self.directory.close()
+            if self.tracer is not None:
+                self.tracer.close()
             self.log.close()
         return self.code
 
@@ -193,7 +197,7 @@ class ServerLifecycle:
         server = self.server
         self.pool = pool = ConnectionLimits(server, limit_connections(server.max_connections))
         config = uvicorn.Config(
-            make_app(api, self.keys),
+            make_app(api, self.keys, self.tracer),
             http=pool.make_protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",

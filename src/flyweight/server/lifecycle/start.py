@@ -12,6 +12,7 @@ import socket
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from flyweight.server.observability.log import LogFile
 from flyweight.server.settings import ServerSettings
 
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
+TRACING = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 if TYPE_CHECKING:  # heavy modules are imported while the engine starts
     from flyweight.server.lifecycle.lifecycle import ShowsLoading
@@ -96,6 +98,23 @@ def check_memory() -> None:
         )
 
 
+def check_trace_packages(server: ServerSettings) -> None:
+    """Raises `ConfigError` where traces are to be sent and the packages for that are missing."""
+    if server.otlp_traces_endpoint and not all(map(_is_installed, TRACING)):
+        raise ConfigError(
+            "needs OpenTelemetry's SDK and its exporter",
+            "--otlp-traces-endpoint",
+            hint="pip install 'flyweight[otel]'",
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
+
 def open_log_file(server: ServerSettings) -> LogFile | None:
     """Raises `ConfigError` where it cannot be written."""
     if not server.log_file:
@@ -112,6 +131,7 @@ def serve(
     """Serves models until a signal ends it, and returns the exit code; the first is the default.
     `requests` go into the effective configuration.
     """
+    check_trace_packages(server)
     check_memory()
     log = open_log_file(server)
     sock = listen_on_path(server.uds) if server.uds else listen(server.host, server.port)

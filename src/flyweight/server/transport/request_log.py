@@ -1,4 +1,4 @@
-"""Counts and logs every HTTP request, also refused ones.
+"""Counts and logs every HTTP request, also refused ones; traces those that may run a model.
 
 Invariant: requests and responses are not changed.  Of the client's text only the path and ids are
 logged, bounded and escaped; no body and no answer.
@@ -16,15 +16,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
+from flyweight.server.observability.spans import RequestTrace
+from flyweight.server.observability.tracing import RequestTracer
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CUT = 499  # the client disconnected before the response began
+CONTEXT = ("traceparent", "tracestate")  # headers of the trace that a request is part of
 
 
 @dataclass(slots=True)
 class RequestRecord:
     """One HTTP request: `collectors` are those of its prompts, `id` is its x-request-id, `reply`
-    the id of its reply.
+    the id of its reply.  It `began`, its prompts were `prepared` for `model`, and it was computed
+    for the first time (`started`); 0 before that.
     """
 
     began: float
@@ -35,6 +39,12 @@ class RequestRecord:
     id: str = ""
     reply: str = ""
     collectors: Sequence[Collector | VectorCollector] = field(default_factory=tuple)
+    model: str = ""
+    prepared: float = 0.0
+    started: float = 0.0
+
+    def note_start(self) -> None:
+        self.started = self.started or time.monotonic()
 
 
 def get_record(scope: Any) -> RequestRecord:
@@ -45,7 +55,8 @@ def get_record(scope: Any) -> RequestRecord:
 
 class RequestLog:
     """ASGI around an app.  `routes` are paths without parameters; successful requests of `polled`
-    ones are counted, not logged.  `log` is None if requests are not logged.
+    ones are counted, not logged.  `log` is None if requests are not logged, `tracer` if none is
+    traced; else requests of `traced` paths are.
     """
 
     def __init__(
@@ -55,9 +66,12 @@ class RequestLog:
         log: ServerLog | None,
         routes: Collection[str],
         polled: Collection[str],
+        tracer: RequestTracer | None = None,
+        traced: Collection[str] = (),
     ) -> None:
         self.app, self.counts, self.log = app, counts, log
         self.routes, self.polled = frozenset(routes), frozenset(polled)
+        self.tracer, self.traced = tracer, frozenset(traced)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,6 +105,8 @@ class RequestLog:
         size = Headers(scope=scope).get("content-length", "0")
         taken = int(size) if size.isdecimal() and len(size) < 20 else 0
         self.counts.note((route, method, status), taken, record.given, seconds)
+        if self.tracer is not None and route in self.traced:
+            self.tracer.send(make_trace(scope, record, method, route))
         if self.log is None or (route in self.polled and record.status == 200):
             return
         self.log.event(
@@ -100,6 +116,16 @@ class RequestLog:
             request_id=record.id or None, reply=record.reply or None,
             **describe_prompts(record.collectors),
         )  # fmt: skip
+
+
+def make_trace(scope: Scope, record: RequestRecord, method: str, route: str) -> RequestTrace:
+    """A request that ends now."""
+    headers = Headers(scope=scope)
+    return RequestTrace(
+        method, route, record.status, record.whole, record.began, record.prepared, record.started,
+        time.monotonic(), record.model, record.id, record.reply, record.collectors,
+        {name: headers[name] for name in CONTEXT if name in headers},
+    )  # fmt: skip
 
 
 def describe_prompts(collectors: Sequence[Collector | VectorCollector]) -> dict[str, object]:
