@@ -75,8 +75,8 @@ class Request:
     `params.stop_token_ids`, `words` what the params' strings are as ids.  Lower `priority` goes
     first.  With `pooling` it requests a vector and no tokens, and `max_tokens` is 0; with `beam`
     for the answers of a search, which ends as a whole.  `explain` requests what became of its
-    prompt in the prefix cache.  Log-probabilities of the prompt begin with the successor of token
-    `score_from`.  Raises `RequestError`.
+    prompt in the prefix cache, `measure` what its steps took.  Log-probabilities of the prompt
+    begin with the successor of token `score_from`.  Raises `RequestError`.
     """
 
     id: str
@@ -93,6 +93,7 @@ class Request:
     pooling: PoolingParams | None = None
     beam: BeamSearchParams | None = None
     explain: bool = False
+    measure: bool = False
     score_from: int = 0
 
     @property
@@ -139,6 +140,21 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
+class StepUse:
+    """A request's share of its steps so far: seconds, and the energy of the processors, None where
+    that cannot be read.
+    """
+
+    seconds: float
+    joules: float | None
+
+    def __add__(self, other: "StepUse") -> "StepUse":
+        known = self.joules is not None and other.joules is not None
+        joules = (self.joules or 0.0) + (other.joules or 0.0) if known else None
+        return StepUse(self.seconds + other.seconds, joules)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Raw log-probabilities at one position: the chosen token's, its rank (1 = best), and the best
     few.
@@ -157,8 +173,9 @@ class Event:
     token on; they come before the first token.  `vector` is the answer of a request that wants
     one, `error` says what a function of the caller's raised, or why the request cannot be served
     (`refused`: before it began); `total` and `score` are the log-probability of an answer found by
-    a search, and what ranked it; `reuse` comes with timings, where it was requested.  (Not frozen:
-    that would cost 128 sequences 0.2 ms a step.)
+    a search, and what ranked it; `reuse` comes with timings, where it was requested, and `use` in
+    each event of a request that is measured.  (Not frozen: that would cost 128 sequences 0.2 ms a
+    step.)
     """
 
     id: str
@@ -176,6 +193,7 @@ class Event:
     score: float | None = None
     reuse: Reuse | None = None
     refused: bool = False
+    use: StepUse | None = None
 
 
 class EventCollector(Protocol):

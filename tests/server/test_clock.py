@@ -110,6 +110,7 @@ SHOWN = {  # where it is printed for a person
     "server/served_model.py",
     "server/observability/log.py",
     "server/observability/metrics.py",
+    "server/observability/spans.py",
     "server/worker/hosted.py",
     "text/sandbox.py",
 }

@@ -200,3 +200,4 @@ def test_seeds_count_where_tokens_are_drawn() -> None:
     assert make_key(drawn) != make_key(replace(drawn, seed=drawn.seed + 1))
     assert make_key(request("a")) == make_key(replace(request("a"), seed=5))
     assert make_key(replace(request("a"), explain=True)) is None
+    assert make_key(replace(request("a"), measure=True)) is None

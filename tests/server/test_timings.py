@@ -195,6 +195,25 @@ def test_every_api_explains_the_cache_on_request(talker: Running, path: str, str
     assert 0 < left <= found["block_size"] and found["hit_tokens"] > 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", DIALECTS)
+def test_every_api_reports_costs_on_request(talker: Running, path: str, stream: bool) -> None:
+    found = last(talker, path, stream=stream, return_cost=True)["cost"]
+    assert found["step_seconds"] > 0
+    assert found["machine_cost"] == found["cloud_cost"] == "unavailable"  # without prices
+    assert "cost" not in last(talker, path, stream=stream)
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/embeddings", "input"), ("/api/embed", "input"), ("/api/embeddings", "prompt")],
+)
+def test_so_do_vectors(server: Running, path: str, field: str) -> None:
+    body = {"model": server.get("/v1/models").json["data"][0]["id"], field: SAID}
+    assert server.post(path, {**body, "return_cost": True}).json["cost"]["step_seconds"] > 0
+    assert "cost" not in server.post(path, body).json
+
+
 def test_a_vector_has_times_and_an_explanation_too(server: Running) -> None:
     body = {"input": [SAID + "A vector.", "One"], "cache_salt": "vectors", "pooling": "last"}
     server.post("/v1/embeddings", body)

@@ -29,13 +29,21 @@ class EnergyMeter:
         return bool(self._zones)
 
     def __enter__(self) -> "EnergyMeter":
-        self._before = self._read()
+        self.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pairs = zip(self._zones, self._before, self._read(), strict=True)
-        used = [self._subtract(zone, before, now) for zone, before, now in pairs]
-        self.joules = sum(used) / 1e6 if used else None
+        self.joules = self.take()
+
+    def begin(self) -> None:
+        self._before = self._read()
+
+    def take(self) -> float | None:
+        """Joules since it began, or since they were taken last; None where nothing can be read."""
+        before, self._before = self._before, self._read()
+        pairs = zip(self._zones, before, self._before, strict=True)
+        used = [self._subtract(*pair) for pair in pairs]
+        return sum(used) / 1e6 if used else None
 
     def _read(self) -> list[int]:
         return [read_number(zone / "energy_uj") or 0 for zone in self._zones]

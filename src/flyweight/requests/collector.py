@@ -29,7 +29,7 @@ from flyweight.requests.explaining import explain_cache
 from flyweight.requests.scores import ScoreColumns
 from flyweight.text.detokenizer import Detokenizer
 from flyweight.text.tokenizer import Tokenizer
-from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, TokenLogprobs
+from flyweight.types import Event, Finish, Request, Reuse, SamplingParams, StepUse, TokenLogprobs
 
 
 def make_drawn_params(requested: SamplingParams) -> SamplingParams:
@@ -114,6 +114,7 @@ class Collector:
         self.cached = 0
         self.interval = 1  # tokens of a piece, from the second on
         self.reuse: Reuse | None = None
+        self.use: StepUse | None = None
         self._draft_speedup: float | None = None
         self._scheduled = self._first = self._last = 0.0
         params = request.params
@@ -148,6 +149,8 @@ class Collector:
             fresh.discarded = self.choices[index].spent
             self.choices[index] = fresh
         self._last = other._last
+        if self.use is not None and other.use is not None:
+            self.use += other.use
 
     def feed(self, event: Event) -> bool:
         """Takes one event; True when a stop string ended its choice, so that the engine can
@@ -155,7 +158,7 @@ class Collector:
         """
         choice = self.choices[event.index]
         self.cached = max(self.cached, event.cached)
-        self.reuse = self.reuse or event.reuse
+        self.reuse, self.use = self.reuse or event.reuse, event.use or self.use
         if choice.finish:
             return False
         self._time(choice, event)
@@ -360,6 +363,10 @@ class VectorCollector:
     @property
     def reuse(self) -> Reuse | None:
         return self.event.reuse if self.event is not None else None
+
+    @property
+    def use(self) -> StepUse | None:
+        return self.event.use if self.event is not None else None
 
     @property
     def finished(self) -> bool:

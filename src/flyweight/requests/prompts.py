@@ -33,13 +33,14 @@ Prompt = PromptType
 class RequestContext:
     """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
     goes first), the adapter it goes through, "" for none, and whether it reports what it got from
-    the cache.
+    the cache, and what its steps took.
     """
 
     salt: str = ""
     priority: int = 0
     adapter: str = ""
     explain: bool = False
+    measure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from flyweight.server.admission.batching import RequestBatcher
 from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.model_directory import ModelDirectory
+from flyweight.server.observability.costs import MachineCosts
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import MetricsPage
@@ -38,7 +39,8 @@ class ApiServer:
         self.queue, self.batcher = AdmissionQueue(settings), RequestBatcher(settings)
         self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.http = HttpCounts()
-        self.metrics = MetricsPage(directory.entries, self.queue.refused, self.http)
+        costs = MachineCosts(settings)
+        self.metrics = MetricsPage(directory.entries, self.queue.refused, self.http, costs)
         self.document: asyncio.Future[bytes] | None = None  # OpenAPI, once it was requested
         self._writers = ThreadPoolExecutor(WRITERS, "writer")
 

@@ -13,10 +13,10 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def make_key(request: Request) -> bytes | None:
-    """None where no other request can share the answer: it describes the cache, or functions change
-    it.  Greedy answers and vectors do not depend on the seed.
+    """None where no other request can share the answer: it describes the cache, has its own cost,
+    or functions change it.  Greedy answers and vectors do not depend on the seed.
     """
-    if request.explain or request.params.logits_processors:
+    if request.explain or request.measure or request.params.logits_processors:
         return None
     greedy = request.params.temperature == 0 and request.beam is None
     seed = 0 if greedy or request.pooling is not None else request.seed

@@ -25,6 +25,7 @@ from flyweight.types import (
     RequestWords,
     Reuse,
     SamplingParams,
+    StepUse,
     ThinkingBudget,
     Timings,
     TokenLogprobs,
@@ -72,6 +73,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     explain: bool = False
     thought: ThinkingBudget | None = None
     score_from: int = 0
+    measure: bool = False
 
     @classmethod
     def of(cls, request: Request) -> "Submit":
@@ -99,6 +101,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             explain=request.explain,
             thought=request.words.thought,
             score_from=request.score_from,
+            measure=request.measure,
         )
 
     def to_request(self) -> Request:
@@ -124,6 +127,7 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             beam=BeamSearchParams(**self.beam) if self.beam else None,
             explain=self.explain,
             score_from=self.score_from,
+            measure=self.measure,
         )
 
 
@@ -178,6 +182,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
     total: float | None = None
     score: float | None = None
     reuse: tuple[int, str, int | None, tuple[int, ...], bool, int] | None = None
+    use: tuple[float, float | None] | None = None  # see `StepUse`
 
     @classmethod
     def of(cls, event: Event) -> "StepEvents":
@@ -197,6 +202,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             event.total,
             event.score,
             astuple(event.reuse) if event.reuse else None,
+            (event.use.seconds, event.use.joules) if event.use else None,
         )
 
     def to_event(self) -> Event:
@@ -218,6 +224,7 @@ class StepEvents(msgspec.Struct, array_like=True, tag=2):
             self.total,
             self.score,
             Reuse(*self.reuse) if self.reuse else None,
+            use=StepUse(*self.use) if self.use else None,
         )
 
 

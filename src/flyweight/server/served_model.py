@@ -209,11 +209,12 @@ class ServedModel:
         cache_salt: str | None,
         priority: int | None,
         return_cache_explanation: bool | None = None,
+        return_cost: bool | None = None,
     ) -> RequestContext:
         """How a request for `model`, a name that this model `serves`, is run."""
         adapter = model if model in self.preparer.facts.adapters else ""
-        explain = bool(return_cache_explanation)
-        return RequestContext(cache_salt or "", priority or 0, adapter, explain)
+        explain, measure = bool(return_cache_explanation), bool(return_cost)
+        return RequestContext(cache_salt or "", priority or 0, adapter, explain, measure)
 
     async def run_in_thread(self, work: Callable[..., T], *args: Any) -> T:
         """Runs work that a long prompt makes slow, outside the event loop."""

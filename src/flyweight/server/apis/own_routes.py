@@ -21,6 +21,7 @@ from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.sampling_fields import (
     Explain,
     Priority,
+    ReturnCost,
     Salt,
     StopText,
     make_field,
@@ -33,7 +34,7 @@ from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event, reply
 
 OTHER_FIELDS = {  # fields that are no sampling options
-    "prompt", "stream", "cache_salt", "priority", "return_cache_explanation",
+    "prompt", "stream", "cache_salt", "priority", "return_cache_explanation", "return_cost",
 }  # fmt: skip
 
 
@@ -187,6 +188,7 @@ class GenerateBody(Fields):
     cache_salt: Salt = None
     priority: Priority = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
 
 
 async def generate(server: ApiServer, request: Request, body: GenerateBody) -> Response:
@@ -195,7 +197,7 @@ async def generate(server: ApiServer, request: Request, body: GenerateBody) -> R
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
     params = make_sampling_params({**every, **model.defaults, **given})
     context = model.make_context(
-        None, body.cache_salt, body.priority, body.return_cache_explanation
+        None, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
     prepared = await model.prepare([body.prompt], params, context)
     return await answer(server, model, request, prepared, GenerateWriter, stream=body.stream)

@@ -66,6 +66,9 @@ Salt = Annotated[str | None, Field(min_length=1, max_length=1024)]
 Explain = Annotated[
     bool | None, Field(description="Return what was found in the prefix cache, and why not more.")
 ]
+ReturnCost = Annotated[
+    bool | None, Field(description="Return the time, the energy and the cost of the steps.")
+]
 OWN = ("n", "prompt_logprobs", "logprob_token_ids", "thinking_token_budget")  # of some bodies
 Body = TypeVar("Body", bound=BaseModel)
 Id = Annotated[int, Field(ge=0, lt=2**31, json_schema_extra={TOKEN: True})]
@@ -244,6 +247,7 @@ class SamplingBody(VllmFields):
     )
     request_id: RequestId = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

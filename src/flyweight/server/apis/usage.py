@@ -10,7 +10,9 @@ from typing import Any
 from flyweight.outputs import AttemptReport
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.explaining import explain_cache
+from flyweight.server.observability.costs import describe_cost
 from flyweight.server.served_model import ServedModel
+from flyweight.types import StepUse
 
 
 def count_usage(collectors: Sequence[Collector | VectorCollector]) -> dict[str, Any]:
@@ -99,8 +101,8 @@ def report_usage(model: ServedModel, collectors: Sequence[Collector]) -> dict[st
 
 
 def report_timings(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
-    """Timings, the same in every API, and the cache explanation if it was requested."""
-    return {"metrics": measure_timings(*collectors), **report_reuse(model, *collectors)}
+    """Timings, the same in every API, and what else was requested."""
+    return {"metrics": measure_timings(*collectors), **report_extras(model, *collectors)}
 
 
 def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:
@@ -114,11 +116,25 @@ def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:
     return {"queue_time_ms": to_ms(begun - arrival), "prefill_time_ms": to_ms(done - begun)}
 
 
-def report_reuse(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
-    """The cache explanation, if it was requested."""
-    if not any(c.request.explain for c in collectors):
-        return {}
-    return {"cache_explanation": explain_reuse(model, collectors)}
+def report_extras(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
+    """The cache explanation and the cost, if they were requested."""
+    found: dict[str, Any] = {}
+    if any(c.request.explain for c in collectors):
+        found["cache_explanation"] = explain_reuse(model, collectors)
+    if any(c.request.measure for c in collectors):
+        found["cost"] = report_cost(model, collectors)
+    return found
+
+
+def report_cost(
+    model: ServedModel, collectors: Sequence[Collector | VectorCollector]
+) -> dict[str, float | str]:
+    """What the steps of all prompts took, and what that costs."""
+    uses = [c.use for c in collectors if c.use is not None]
+    total = sum(uses[1:], start=uses[0]) if uses else StepUse(0.0, None)
+    prompt = sum(len(c.request.tokens) for c in collectors)
+    made = sum(c.produced for c in collectors if isinstance(c, Collector))
+    return describe_cost(model.settings, total, prompt, made)
 
 
 def explain_reuse(

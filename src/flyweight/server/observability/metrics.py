@@ -22,6 +22,8 @@ from prometheus_client.registry import Collector
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client import EngineClient
+from flyweight.server.observability.cost_metrics import ServedTokens, collect_costs
+from flyweight.server.observability.costs import MachineCosts
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.observability.metric_names import (
     BY_POSITION,
@@ -57,9 +59,13 @@ class MetricsPage(Collector):
     """
 
     def __init__(
-        self, models: Sequence[CountedModel], refused: Mapping[str, int], http: HttpCounts
+        self,
+        models: Sequence[CountedModel],
+        refused: Mapping[str, int],
+        http: HttpCounts,
+        costs: MachineCosts,
     ) -> None:
-        self.models, self.refused, self.http = models, refused, http
+        self.models, self.refused, self.http, self.costs = models, refused, http, costs
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -83,6 +89,7 @@ class MetricsPage(Collector):
         ]
         yield from merge(chain.from_iterable(one.collect() for one in models))
         yield from self._server()
+        yield from collect_costs(self.costs, [count_served(one) for one in self.models])
         yield from self._http()
         yield from models[0].collect_llama()
 
@@ -329,6 +336,13 @@ class ModelFamilies:
         family = HistogramMetricFamily(name, text, labels=LABELS)
         family.add_metric(self.labels, list_buckets(histogram), histogram.sum)
         return family
+
+
+def count_served(model: CountedModel) -> ServedTokens:
+    counts = model.counts
+    if counts is None:
+        return ServedTokens(model.name, 0, 0)
+    return ServedTokens(model.name, counts.prompt_tokens, counts.generation_tokens)
 
 
 def read_share(limit: str | int | None) -> float | None:

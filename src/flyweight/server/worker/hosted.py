@@ -20,6 +20,7 @@ from flyweight.errors import RequestError
 from flyweight.server import pipe
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
+from flyweight.server.worker.metering import RequestMeter
 
 KEPT_STEPS = 256  # shown by /debug/steps
 
@@ -36,6 +37,7 @@ class HostedEngine:
         self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
         self.budget = UNLIMITED  # of the step under way
         self.fault = Fault.of(begin.fault)
+        self.meter = RequestMeter(reads=begin.settings.get("backend") != "cuda")
         self.steps: deque[dict[str, Any]] = deque(maxlen=KEPT_STEPS)
         self.arrived: dict[str, int] = {}  # requests under way, numbered as they came
         self.unstarted: set[str] = set()
@@ -85,6 +87,8 @@ class HostedEngine:
             return
         self.arrived[request.id] = number
         self.unstarted.add(request.id)
+        if request.measure:
+            self.meter.add(request.id)
 
     def _leave(self, message: pipe.Abort) -> None:
         """Ends a request that its client left.  The engine recovers before a second try; if that
@@ -107,6 +111,7 @@ class HostedEngine:
     def note_plan(self, plan: Plan) -> None:
         """Called by the engine with each step's plan, before it is computed."""
         now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
+        self.meter.note(now)
         prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
         self.shape = prompts, sum(c[3] for c in now) - prompts
         budget = self.budget
@@ -135,6 +140,7 @@ class HostedEngine:
         scheduler = self.engine.scheduler
         self.budget = self.controller.budget(scheduler.load())
         self.shape = 0, 0
+        self.meter.begin()
         began = time.monotonic()
         try:
             events = self.driver.step(self.budget, self.note_plan)
@@ -142,15 +148,17 @@ class HostedEngine:
             events = self.driver.recover(error)
         took = time.monotonic() - began
         self.seconds += took
+        self.meter.end(took)
         if sum(self.shape):
             self.steps[-1]["seconds"] = took
             self.step += 1
+        news = [pipe.StepEvents.of(event) for event in events if not event.refused]
+        self.meter.report(news)
         self._tidy([event.id for event in events if event.finish])
         started, self.started = self.started, []
         for event in events:
             if event.error is not None and event.refused:
                 self.send(pipe.RequestRefused.of(event.id, event.error))
-        news = [pipe.StepEvents.of(event) for event in events if not event.refused]
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
         gauges = self._read_gauges(sum(self.shape), took)
@@ -166,6 +174,7 @@ class HostedEngine:
             if id not in self.engine.scheduler.by_id:
                 self.arrived.pop(id, None)
                 self.unstarted.discard(id)
+                self.meter.remove(id)
 
     # --- state and counters ---
 

@@ -31,6 +31,7 @@ from flyweight.server.apis.sampling_fields import (
     Idle,
     Metadata,
     Priority,
+    ReturnCost,
     Salt,
     StopText,
     make_field,
@@ -50,6 +51,7 @@ NAMES = {
 }
 TAKEN = (  # as a chat has them
     "temperature", "top_p", "top_k", "cache_salt", "priority", "return_cache_explanation",
+    "return_cost",
 )  # fmt: skip
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -208,6 +210,7 @@ class MessagesBody(CountBody):
     cache_salt: Salt = None
     priority: Priority = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
     metadata: Metadata = None
     service_tier: Idle = None
 

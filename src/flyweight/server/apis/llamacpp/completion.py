@@ -28,6 +28,7 @@ from flyweight.server.apis.sampling_fields import (
     Id,
     No,
     Priority,
+    ReturnCost,
     Salt,
     SamplingFields,
     make_sampling_params,
@@ -90,6 +91,7 @@ class LlamaOptions(SamplingFields):
     cache_salt: Salt = None
     priority: Priority = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
     dynatemp_range: float | None = Field(None, ge=0, le=0)
     dynatemp_exponent: float | None = Field(None, description="Of a range that is 0.")
     n_keep: int | None = Field(
@@ -168,7 +170,9 @@ async def continue_prompts(
 ) -> Response:
     """Answers prompts with their continuations, which also end at the tokens `ends`."""
     salt = body.cache_salt if body.cache_prompt else uuid4().hex
-    context = model.make_context(None, salt, body.priority, body.return_cache_explanation)
+    context = model.make_context(
+        None, salt, body.priority, body.return_cache_explanation, body.return_cost
+    )
     with field_names(NAMES):
         wanted = await model.run_in_thread(body.to_options, model.defaults, model.tokenizer)
         params = make_sampling_params({**wanted, "stop_token_ids": ends})

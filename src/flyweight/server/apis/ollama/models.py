@@ -27,7 +27,7 @@ from flyweight.server.apis.ollama.schema import (
 )
 from flyweight.server.apis.openai.embeddings import compute_vectors, get_vectors
 from flyweight.server.apis.own_routes import find_parent
-from flyweight.server.apis.usage import measure_vector_timings, report_reuse
+from flyweight.server.apis.usage import measure_vector_timings, report_extras
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
@@ -81,7 +81,7 @@ def report_usage(model: ServedModel, found: list[VectorCollector]) -> dict[str, 
     return {
         "cached_tokens": cached,
         "metrics": measure_vector_timings(*found),
-        **report_reuse(model, *found),
+        **report_extras(model, *found),
     }
 
 
@@ -97,7 +97,9 @@ async def embed_texts(
     options = body.options or Shared.model_validate({})
     options.check(model)
     name, explain = resolve_name(model.serves, body.model), body.return_cache_explanation
-    context = model.make_context(name, options.cache_salt, options.priority, explain)
+    context = model.make_context(
+        name, options.cache_salt, options.priority, explain, body.return_cost
+    )
     if not given:
         return []
     with field_names({"prompt": "input"}):

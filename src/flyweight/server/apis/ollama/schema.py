@@ -21,6 +21,7 @@ from flyweight.server.apis.sampling_fields import (
     Explain,
     No,
     Priority,
+    ReturnCost,
     Salt,
     SamplingFields,
     Yes,
@@ -152,6 +153,7 @@ class OllamaBody(Fields):
     top_logprobs: int | None = LOGPROBS
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
 
     def to_options(self, model: ServedModel) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
@@ -170,6 +172,7 @@ class OllamaBody(Fields):
             "cache_salt": options.cache_salt,
             "priority": options.priority,
             "return_cache_explanation": self.return_cache_explanation,
+            "return_cost": self.return_cost,
         }
 
     @property
@@ -268,6 +271,7 @@ class EmbedBody(Fields):
     keep_alive: Keep = None
     options: Shared | None = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
 
 
 class EmbeddingsBody(Fields):
@@ -278,6 +282,7 @@ class EmbeddingsBody(Fields):
     keep_alive: Keep = None
     options: Shared | None = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
 
 
 class ShowBody(Fields):

@@ -69,7 +69,7 @@ async def prepare_chat(
     tools = read_tools(model, body)
     params = make_params(body, body.to_options(defaults))
     context = model.make_context(
-        body.model, body.cache_salt, body.priority, body.return_cache_explanation
+        body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
     prompt = await model.run_in_thread(render_prompt, model, body)
     reading = make_answer_format(model, body, tools, prompt["prompt"])

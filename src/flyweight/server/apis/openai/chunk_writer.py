@@ -30,6 +30,7 @@ class ChunkWriter:
         self.ends_with_usage = (
             (stream is not None and (stream.include_usage or running))
             or bool(options.return_cache_explanation)
+            or bool(options.return_cost)
             or self.model.settings.enable_force_include_usage
         )
         self.choices = options.n or 1  # of each prompt; a beam search has more

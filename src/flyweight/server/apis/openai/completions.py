@@ -74,7 +74,7 @@ async def create_completion(server: ApiServer, request: Request, body: Completio
             "cannot be combined with stream: the best choices are known only at the end", "best_of"
         )
     context = model.make_context(
-        body.model, body.cache_salt, body.priority, body.return_cache_explanation
+        body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
     prepared = await model.prepare(
         prompts, params, context, body.form_place, body.prompt_score_copies

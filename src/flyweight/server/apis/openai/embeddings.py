@@ -36,10 +36,11 @@ from flyweight.server.apis.sampling_fields import (
     Idle,
     Priority,
     RequestId,
+    ReturnCost,
     Text,
     Truncation,
 )
-from flyweight.server.apis.usage import measure_vector_timings, report_reuse
+from flyweight.server.apis.usage import measure_vector_timings, report_extras
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import reply, run_while_connected
@@ -78,6 +79,7 @@ class EmbeddingBody(Fields):
     priority: Priority = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
 
     def prompts(self, model: ServedModel) -> list[Any]:
         """The separate prompts.  Raises `RequestError`."""
@@ -95,8 +97,9 @@ class EmbeddingBody(Fields):
 
 async def create_embeddings(server: ApiServer, request: Request, body: EmbeddingBody) -> Response:
     model = await server.open(request, body.model)
-    explain = body.return_cache_explanation
-    context = model.make_context(body.model, body.cache_salt, body.priority, explain)
+    context = model.make_context(
+        body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
+    )
     with field_names({"prompt": "input" if body.messages is None else "messages"}):
         prompts = await model.run_in_thread(body.prompts, model)
         given = await compute_vectors(
@@ -125,7 +128,7 @@ def make_reply(
         "data": data,
         "usage": count_usage(given),
         "metrics": measure_vector_timings(*given),
-        **report_reuse(model, *given),
+        **report_extras(model, *given),
     }
 
 

@@ -28,6 +28,7 @@ from flyweight.server.apis.sampling_fields import (
     No,
     RequestId,
     Retention,
+    ReturnCost,
     Stored,
     VllmFields,
 )
@@ -37,7 +38,7 @@ from flyweight.server.settings import MOST_TOOLS
 TAKEN = (  # as a chat has them
     *VllmFields.model_fields,
     "model", "parallel_tool_calls", "chat_template_kwargs", "return_cache_explanation",
-    "thinking_token_budget", "documents", "add_special_tokens",
+    "return_cost", "thinking_token_budget", "documents", "add_special_tokens",
 )  # fmt: skip
 
 
@@ -241,6 +242,7 @@ class ResponseBody(VllmFields):
     add_special_tokens: bool | None = None
     thinking_token_budget: Budget = None
     return_cache_explanation: Explain = None
+    return_cost: ReturnCost = None
 
     @property
     def form_place(self) -> str:
