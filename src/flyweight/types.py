@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Protocol
 
 from flyweight.errors import FlyweightError
@@ -76,7 +77,9 @@ class Request:
     first.  With `pooling` it requests a vector and no tokens, and `max_tokens` is 0; with `beam`
     for the answers of a search, which ends as a whole.  `explain` requests what became of its
     prompt in the prefix cache, `measure` what its steps took.  Log-probabilities of the prompt
-    begin with the successor of token `score_from`.  Raises `RequestError`.
+    begin with the successor of token `score_from`.  It will meet its deadline if its first step
+    begins at `start_by`, of the clock of `arrival`; infinity: it has none.  Without `drafted`,
+    nothing is drafted for it.  Raises `RequestError`.
     """
 
     id: str
@@ -95,6 +98,8 @@ class Request:
     explain: bool = False
     measure: bool = False
     score_from: int = 0
+    start_by: float = inf
+    drafted: bool = True
 
     @property
     def width(self) -> int:

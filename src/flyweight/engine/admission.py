@@ -1,5 +1,6 @@
-"""Which waiting sequences may start: all of them (continuous batching), or those of one batch of
-requests until every request of it has ended (static batching).
+"""Which waiting sequences may start: all of them (continuous batching; `deadline_admission` has
+their order), or those of one batch of requests until every request of it has ended (static
+batching).
 
 Invariant: while requests are live, some of those that may start, or that run, are among them, so
 work always ends.  Seats, blocks and budget are the scheduler's.  Standard library only.
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
+from flyweight.engine.deadline_admission import DeadlineAdmission
 from flyweight.engine.sequence import Sequence
 from flyweight.types import Request
 
@@ -19,7 +21,9 @@ class Admission(Protocol):
     """Used before each step in which sequences wait."""
 
     def choose(self, waiting: Seq[Sequence], live: Live) -> Seq[Sequence]:
-        """Those of `waiting`, in its order, that may start."""
+        """Those of `waiting` that may start, in the order in which they start: better priorities
+        first.
+        """
         ...
 
 
@@ -58,6 +62,6 @@ class StaticAdmission:
 
 
 ADMISSIONS: Mapping[str, Callable[[int], Admission]] = {
-    "continuous": lambda seats: ContinuousAdmission(),
+    "continuous": lambda seats: DeadlineAdmission(),
     "static": StaticAdmission,
 }

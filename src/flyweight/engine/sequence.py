@@ -68,6 +68,7 @@ class Sequence:
         best = None if r.beam is None else make_rules(r).candidates
         own = r.seed, self.index, len(r.tokens)
         self.options = SequenceOptions(r.params, *own, r.stop_ids, r.words, best)
+        self.options.drafts = self.options.drafts and r.drafted
         self.mu = 2 * r.params.mirostat_tau
         if self.index == 0 and r.params.prompt_logprobs is not None:
             wanted = SamplingParams(temperature=0, logprobs=r.params.prompt_logprobs)

@@ -113,6 +113,7 @@ class Collector:
         self.clock = clock
         self.cached = 0
         self.interval = 1  # tokens of a piece, from the second on
+        self.notes: dict[str, Any] = {}  # what is reported with its times
         self.reuse: Reuse | None = None
         self.use: StepUse | None = None
         self._draft_speedup: float | None = None

@@ -9,6 +9,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from numbers import Integral
 from operator import index
 from typing import Any, TypeVar
@@ -33,7 +34,7 @@ Prompt = PromptType
 class RequestContext:
     """How a request runs among others: whose cache it shares (`salt`), its turn (lower `priority`
     goes first), the adapter it goes through, "" for none, and whether it reports what it got from
-    the cache, and what its steps took.
+    the cache, and what its steps took.  `start_by` and `drafted` are those of `Request`.
     """
 
     salt: str = ""
@@ -41,6 +42,8 @@ class RequestContext:
     adapter: str = ""
     explain: bool = False
     measure: bool = False
+    start_by: float = inf
+    drafted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

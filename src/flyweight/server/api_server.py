@@ -8,27 +8,33 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.batching import RequestBatcher
+from flyweight.server.admission.deadlines import TimedRequest
+from flyweight.server.admission.overload import OverloadLadder
 from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.model_directory import ModelDirectory
+from flyweight.server.model_entry import ModelEntry
 from flyweight.server.observability.costs import MachineCosts
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import MetricsPage
+from flyweight.server.overload_steps import OverloadStep
 from flyweight.server.served_model import ServedModel, count_sequences
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import format_names, set_header
 from flyweight.server.transport.request_log import get_record
 
 T = TypeVar("T")
 WRITERS = 2  # threads that write long replies
+PREDICTED, DEGRADED = "x-predicted-", "x-flyweight-degraded"  # headers of replies
 
 
 class ApiServer:
@@ -37,6 +43,7 @@ class ApiServer:
     def __init__(self, settings: ServerSettings, directory: ModelDirectory, log: ServerLog) -> None:
         self.settings, self.directory, self.log = settings, directory, log
         self.queue, self.batcher = AdmissionQueue(settings), RequestBatcher(settings)
+        self.ladder = OverloadLadder(settings, self.queue)
         self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.http = HttpCounts()
         costs = MachineCosts(settings)
@@ -48,7 +55,19 @@ class ApiServer:
         """The model that a request names, or the default; loaded first if it is not.  It stays
         loaded until `release_models`.  Raises `HttpError`.
         """
-        entry = self.directory.find(name)
+        return await self._open_entry(request, self.directory.find(name))
+
+    async def open_to_generate(self, request: Request, name: str | None = None) -> ServedModel:
+        """The same, or the model that an overload step names in its place."""
+        chosen = None
+        if not request.scope.get("as_named"):
+            chosen = self.ladder.choose_model(self.directory, name)
+        if chosen is None:
+            return await self.open(request, name)
+        entry, request.scope["model_step"] = chosen
+        return await self._open_entry(request, entry)
+
+    async def _open_entry(self, request: Request, entry: ModelEntry) -> ServedModel:
         try:
             model = await self.directory.open(entry)
         except (CheckpointError, ConfigError) as error:
@@ -57,6 +76,11 @@ class ApiServer:
         model.hold()
         request.scope.setdefault("models", []).append(model)
         return model
+
+    def keep_model(self, request: Request) -> bool:
+        """Whether another model than the named one was to answer; now the named one will."""
+        request.scope["as_named"] = True
+        return request.scope.pop("model_step", None) is not None
 
     def serves(self, name: str) -> bool:
         return any(entry.serves(name) for entry in self.directory.entries)
@@ -74,26 +98,58 @@ class ApiServer:
         stream: bool = False,
     ) -> RequestGroup:
         """Runs the prompts of an HTTP request, those of a `stream` without waiting for a batch.
-        Raises `HttpError` where the queue is full.
+        Raises `HttpError` where the queue is full, or a strict deadline is predicted to be missed.
         """
         tenant = request.scope.get("tenant", "")
         if tenant:  # of fixed length, so that no key and salt read like another pair
             prompts = [
                 replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
             ]
+        prompts, done = self.ladder.change_prompts(model, prompts)
+        record, deadlines = get_record(request.scope), request.scope.get("deadlines")
+        timed, notes = None, dict[str, Any]()
+        if prompts and prompts[0].pooling is None:
+            timed = TimedRequest(model, prompts, record.began, deadlines)
+            notes |= note_prediction(request, timed)
+            timed.check()
+            prompts = timed.schedule(prompts)
         choices = sum(count_sequences(one) for one in prompts)
         reservation = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
+        notes |= note_steps(model, request, done)
         preparation = request.scope.get("preparation")
         if isinstance(preparation, Preparation):
             preparation.end()
-        record = get_record(request.scope)
         record.model, record.prepared = model.names[0], time.monotonic()
-        batcher = self.batcher if self.batcher.enabled and not stream else None
         group = RequestGroup(
-            model, self.queue, self.groups, prompts, reservation, record.began, batcher
-        )
+            model, self.queue, self.groups, prompts, reservation, record.began,
+            batcher=self.batcher if self.batcher.enabled and not stream else None,
+            timed=timed, notes=notes,
+        )  # fmt: skip
         record.collectors, group.on_start = group.collectors, record.note_start
         return group
+
+
+def note_steps(
+    model: ServedModel, request: Request, done: Sequence[OverloadStep]
+) -> dict[str, Any]:
+    """The overload steps that changed a request, in its headers and for its reply."""
+    chosen = request.scope.get("model_step")
+    steps = [*done] if chosen is None else [chosen, *done]
+    if not steps:
+        return {}
+    for one in steps:
+        model.counts.degraded[one.kind] += 1
+    names = [str(one) for one in steps]
+    set_header(request, DEGRADED, format_names(names))
+    return {"degraded": names}
+
+
+def note_prediction(request: Request, timed: TimedRequest) -> dict[str, Any]:
+    """What is predicted of a request with deadlines, in its headers and for its reply."""
+    found = timed.prediction
+    for name, milliseconds in found.items():
+        set_header(request, PREDICTED + name.replace("_", "-"), f"{milliseconds:.15g}")
+    return {f"predicted_{name}": milliseconds for name, milliseconds in found.items()}
 
 
 def release_models(request: Request) -> None:

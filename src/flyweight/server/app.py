@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from flyweight.errors import nearest
+from flyweight.errors import RequestError, nearest
 from flyweight.server.admission.queue import prepare_and_run
 from flyweight.server.api_server import ApiServer, release_models
 from flyweight.server.apis.body import read_body
 from flyweight.server.apis.openapi import JSON, ApiRoute
 from flyweight.server.apis.routes import OLLAMA, ROUTES, find_error_format
+from flyweight.server.apis.slo import read_deadlines
 from flyweight.server.observability.tracing import RequestTracer
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.guard import RequestGuard
@@ -78,7 +79,13 @@ async def _handle(server: ApiServer, entry: ApiRoute, request: Request) -> Respo
     if entry.body is None:
         return await entry.handler(server, request)
     body = read_body(server.settings, request, await request.body(), entry.body)
-    return await entry.handler(server, request, body)
+    request.scope["deadlines"] = read_deadlines(request, body)
+    try:
+        return await entry.handler(server, request, body)
+    except RequestError:  # of another model than the named one, which may take the request
+        if not server.keep_model(request):
+            raise
+        return await entry.handler(server, request, body)
 
 
 def _is_json(request: Request) -> bool:

@@ -4,6 +4,9 @@ Invariant: two requests with one key have equal answers, bit for bit, and one te
 Knows no engine.
 """
 
+from math import inf
+from typing import Any
+
 import msgspec
 
 from flyweight.server.pipe import Submit
@@ -14,11 +17,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 def make_key(request: Request) -> bytes | None:
     """None where no other request can share the answer: it describes the cache, has its own cost,
-    or functions change it.  Greedy answers and vectors do not depend on the seed.
+    or functions change it.  Greedy answers and vectors do not depend on the seed, and none on its
+    deadline: a request that joins another starts when that does.
     """
     if request.explain or request.measure or request.params.logits_processors:
         return None
     greedy = request.params.temperature == 0 and request.beam is None
     seed = 0 if greedy or request.pooling is not None else request.seed
-    same = msgspec.structs.replace(Submit.of(request), id="", arrival=0.0, seed=seed)
+    own: dict[str, Any] = {"id": "", "arrival": 0.0, "seed": seed, "start_by": inf}
+    same = msgspec.structs.replace(Submit.of(request), **own)
     return _encoder.encode(same)

@@ -81,5 +81,6 @@ class ModelEntry:
         if model is None:
             return
         model.observer.observe_step(message)
+        model.latency.record_step(message.gauges)
         for warning in model.effective.note(model.counts):
             model.log.event("no_effect", warning=warning)

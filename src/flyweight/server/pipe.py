@@ -74,6 +74,8 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
     thought: ThinkingBudget | None = None
     score_from: int = 0
     measure: bool = False
+    start_by: float = inf
+    drafted: bool = True
 
     @classmethod
     def of(cls, request: Request) -> "Submit":
@@ -102,6 +104,8 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             thought=request.words.thought,
             score_from=request.score_from,
             measure=request.measure,
+            start_by=request.start_by,
+            drafted=request.drafted,
         )
 
     def to_request(self) -> Request:
@@ -128,6 +132,8 @@ class Submit(msgspec.Struct, array_like=True, tag=1):
             explain=self.explain,
             score_from=self.score_from,
             measure=self.measure,
+            start_by=self.start_by,
+            drafted=self.drafted,
         )
 
 
@@ -250,6 +256,7 @@ class Gauges(msgspec.Struct, array_like=True):
     seconds: float  # it took
     busy: float  # seconds within steps since the start
     accepted: tuple[int, ...] = ()  # draft tokens, by position in the draft
+    prompt_tokens: int = 0  # of `tokens`, those of prompts
 
 
 class StepReport(msgspec.Struct, array_like=True, tag=3):

@@ -21,6 +21,7 @@ from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import ConstraintValidator, map_constraint_names
 from flyweight.server.engine_client import EngineClient
+from flyweight.server.latency import LatencyModel
 from flyweight.server.observability.counters import ServerCounters, StepObserver
 from flyweight.server.observability.effective_config import EffectiveConfiguration
 from flyweight.server.observability.log import ServerLog
@@ -159,6 +160,7 @@ class ServedModel:
         self.chat_format = ChatFormat.of(settings, preparer.tokenizer)
         self.counts = counts or ServerCounters(preparer.facts.max_model_len)
         self.users, self.used = 0, time.monotonic()  # requests that use it; when one ended last
+        self.latency = LatencyModel()
         self.observer = StepObserver(self.counts, lambda: client.streams, log)
         self.created = self.now()
         self.validator = ConstraintValidator(

@@ -11,6 +11,7 @@ from typing import Any
 
 from flyweight.errors import ConfigError
 from flyweight.params.structured import DEEPEST, LONGEST
+from flyweight.server.overload_steps import parse_overload_steps
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
@@ -79,6 +80,13 @@ class ServerSettings:
     preferred_batch: int = setting(
         PREFERRED_BATCH, "Engine", "Waiting requests that start such a batch at once.", "N", low=2,
         high=MOST_BATCH
+    )
+    overload_steps: str = setting(
+        "", "Engine",
+        "Steps before requests are refused: max_tokens=N,model=NAME,no_speculation.", "STEP,..."
+    )
+    overload_percent: int = setting(
+        50, "Engine", "Share of the queue from which --overload-steps apply.", "PERCENT", high=99
     )
     # HTTP
     host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")
@@ -262,6 +270,7 @@ class ServerSettings:
             if found is not None and known.type is float:
                 check = check_price if found.unit == "PRICE" else check_seconds
                 check(known.name, getattr(self, known.name), found.low)
+        parse_overload_steps(self.overload_steps, self.overload_percent)
         self._check_origins()
         self._check_address()
         if self.preferred_batch != PREFERRED_BATCH and not self.batch_wait_ms:

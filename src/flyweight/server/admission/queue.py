@@ -91,6 +91,12 @@ class AdmissionQueue:
         self.tokens += tokens
         return Reservation(requests, tokens)
 
+    def measure_fill(self) -> float:
+        """The share of the queue that is taken, by requests or by tokens, whichever is more."""
+        limits = self.limits
+        taken = self.requests / limits.max_queued_requests, self.tokens / limits.max_queued_tokens
+        return min(1.0, max(taken))
+
     def make_draining_error(self) -> HttpError:
         """The error while the server shuts down; another server may be there once it has
         drained.

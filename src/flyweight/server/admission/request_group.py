@@ -6,15 +6,17 @@ once.  Knows no API.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from flyweight.errors import FlyweightError
 from flyweight.requests.attempts import Attempts
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.batching import RequestBatcher
+from flyweight.server.admission.deadlines import TimedRequest
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
 from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineStream
@@ -36,7 +38,8 @@ class _Unsent(NamedTuple):
 class RequestGroup:
     """The requests of one HTTP request, which `arrived` then.  They run once this exists, or with
     the batch that `batcher` forms, and it is in `groups`; `close` ends those that still run.
-    `on_start` is called when one of them is computed for the first time.
+    `on_start` is called when one of them is computed for the first time.  `notes` are
+    reported with their times.
     """
 
     def __init__(
@@ -47,9 +50,13 @@ class RequestGroup:
         prompts: Sequence[PreparedPrompt],
         reservation: Reservation,
         arrived: float,
+        *,
         batcher: RequestBatcher | None = None,
+        timed: TimedRequest | None = None,
+        notes: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.model, self.queue, self.groups, self.reservation = model, queue, groups, reservation
+        self.timed, self.notes = timed, dict(notes)
         self.collectors: list[Collector | VectorCollector] = []
         self.on_start: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
@@ -99,6 +106,8 @@ class RequestGroup:
         for stream in self._streams:
             self.model.client.leave(stream)
             self.model.observer.observe_end(stream)
+        if self.timed is not None:
+            self.timed.end(self._streams)
         for stream in self._retries:
             self.model.client.leave(stream)
         self.queue.leave(self.reservation, self.reservation.requests, self.reservation.tokens)
@@ -197,6 +206,7 @@ class RequestGroup:
         collector = make(prompt, preparer.make_id())
         if isinstance(collector, Collector):
             collector.interval = self.model.settings.stream_interval
+            collector.notes = self.notes
             if attempts := preparer.attempts(prompt, collector):
                 self._attempts.append(attempts)
         shared = self.model.settings.coalesce_requests and not self._attempts

@@ -27,6 +27,7 @@ from flyweight.server.apis.sampling_fields import (
     make_field,
     make_sampling_params,
 )
+from flyweight.server.apis.slo import Slo
 from flyweight.server.apis.usage import report_usage
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.pipe import Topic
@@ -34,7 +35,8 @@ from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event, reply
 
 OTHER_FIELDS = {  # fields that are no sampling options
-    "prompt", "stream", "cache_salt", "priority", "return_cache_explanation", "return_cost",
+    "prompt", "stream", "cache_salt", "priority", "slo", "return_cache_explanation",
+    "return_cost",
 }  # fmt: skip
 
 
@@ -187,12 +189,13 @@ class GenerateBody(Fields):
     stream: bool = False
     cache_salt: Salt = None
     priority: Priority = None
+    slo: Slo = None
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None
 
 
 async def generate(server: ApiServer, request: Request, body: GenerateBody) -> Response:
-    model = await server.open(request)
+    model = await server.open_to_generate(request)
     every = body.model_dump(exclude=OTHER_FIELDS, exclude_none=True)
     given = {name: value for name, value in every.items() if name in body.model_fields_set}
     params = make_sampling_params({**every, **model.defaults, **given})

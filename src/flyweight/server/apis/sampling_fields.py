@@ -30,6 +30,7 @@ from flyweight.server.apis.output_formats import (
     constraint,
     place_of,
 )
+from flyweight.server.apis.slo import Slo
 from flyweight.server.settings import MOST_PRIORITY
 from flyweight.server.transport.guard import LETTERS
 from flyweight.types import (
@@ -202,6 +203,7 @@ class VllmFields(SamplingFields):
     truncation_side: Literal["left", "right"] | None = None
     spaces_between_special_tokens: Yes | None = None
     priority: Priority = None
+    slo: Slo = None
     cache_salt: Salt = None
     watermarking: No | None = None
     vllm_xargs: Nothing = None

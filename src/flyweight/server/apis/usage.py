@@ -101,8 +101,11 @@ def report_usage(model: ServedModel, collectors: Sequence[Collector]) -> dict[st
 
 
 def report_timings(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
-    """Timings, the same in every API, and what else was requested."""
-    return {"metrics": measure_timings(*collectors), **report_extras(model, *collectors)}
+    """Timings, the same in every API, with what is noted of the request, and what else was
+    requested.
+    """
+    times = {**measure_timings(*collectors), **collectors[0].notes}
+    return {"metrics": times, **report_extras(model, *collectors)}
 
 
 def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:

@@ -30,6 +30,7 @@ from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.observability.effective_config import EffectiveConfiguration, summarize_model
 from flyweight.server.observability.log import ServerLog
+from flyweight.server.overload_steps import check_overload_models, parse_overload_steps
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.text.chat import PLAIN, TemplateFault, try_out
@@ -88,8 +89,8 @@ def set_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
 def make_entries(
     models: Sequence[ModelOptions], server: ServerSettings, host: EngineHost
 ) -> list[ModelEntry]:
-    """An entry for each model.  Raises `ConfigError` where two have one name, or their memory is
-    more than there is.
+    """An entry for each model.  Raises `ConfigError` where two have one name, their memory is more
+    than there is, or an overload step names none of them.
     """
     total = read_machine().total
     limit = parse_bytes(str(models[0].settings.memory_limit), total)
@@ -109,6 +110,8 @@ def make_entries(
         entry = ModelEntry(one, client, names, also, server.parents)
         client.on_step = entry.observe_step
         entries.append(entry)
+    steps = parse_overload_steps(server.overload_steps, server.overload_percent)
+    check_overload_models(steps, [name for entry in entries for name in entry.own])
     fixed = sum(parse_bytes(one.memory, limit) for one in models if one.memory)
     if fixed > limit:
         raise ConfigError(

@@ -15,6 +15,7 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector, VectorCollector
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.observability.log import ServerLog
+from flyweight.server.overload_steps import KINDS
 from flyweight.server.pipe import StepEvents, StepReport
 from flyweight.types import Request
 
@@ -42,6 +43,7 @@ RESIDENCY = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 1200.0, 1800.0,
 )  # fmt: skip
+OUTCOMES = ("met", "missed", "refused")  # of requests with deadlines
 REASONS = ("stop", "length", "abort", "error", "repetition")
 FIELDS = [one.name for one in fields(EngineMetrics)]
 INTERVAL = 10.0  # seconds between two lines about the same
@@ -166,6 +168,8 @@ class ServerCounters:
         self.lifetime, self.idle = Histogram(RESIDENCY), Histogram(RESIDENCY)
         self.reuse_gap = Histogram(RESIDENCY)
         self.reasons = dict.fromkeys(REASONS, 0)
+        self.deadlines = dict.fromkeys(OUTCOMES, 0)
+        self.degraded: dict[str, int] = dict.fromkeys(KINDS, 0)  # requests, by overload step
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
         self.offered = self.reasoned = 0  # chats with tools; read for reasoning
         self.seats = 0  # sequences, summed over steps

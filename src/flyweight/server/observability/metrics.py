@@ -258,6 +258,10 @@ class ModelFamilies:
         )
         ended = "Finished choices, by reason."
         yield self._count("vllm:request_success", ended, "finished_reason", counts.reasons)
+        outcomes = "Requests with deadlines, by outcome."
+        yield self._count("flyweight:deadlines", outcomes, "outcome", counts.deadlines)
+        steps = "Requests that an overload step changed."
+        yield self._count("flyweight:degraded_requests", steps, "step", counts.degraded)
         positions = {str(i): float(n) for i, n in enumerate(counts.totals.positions)}
         yield self._count("vllm:" + BY_POSITION[0], BY_POSITION[1], "position", positions)
 

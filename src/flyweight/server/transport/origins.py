@@ -14,7 +14,10 @@ from flyweight.server.transport.errors import HttpError
 
 ANY = "*"
 # Headers a page may read.
-EXPOSED = "x-request-id, x-ignored-params, x-ignored-schema-keywords, retry-after"
+EXPOSED = (
+    "x-request-id, x-ignored-params, x-ignored-schema-keywords, retry-after, "
+    "x-predicted-ttft-ms, x-predicted-e2el-ms, x-flyweight-degraded"
+)
 REMEMBERED = "600"  # seconds a browser need not repeat a preflight request
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 MOST_NAMES = 64

@@ -161,8 +161,16 @@ def ignore_keywords(request: Request, names: Iterable[str]) -> None:
     request.state.ignored_keywords = list(dict.fromkeys([*known, *names]))
 
 
+def set_header(request: Request, name: str, value: str) -> None:
+    """Notes a header of the response, whatever becomes of the request."""
+    known: dict[str, str] = getattr(request.state, "headers", {})
+    request.state.headers = {**known, name: value}
+
+
 def add_headers(request: Request, response: Response) -> Response:
-    """The response with the headers of ignored fields, if any."""
+    """The response with the headers that were noted, and those of ignored fields, if any."""
+    noted: dict[str, str] = getattr(request.state, "headers", {})
+    response.headers.update(noted)
     for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
         names: list[str] = getattr(request.state, kind, [])
         if names:

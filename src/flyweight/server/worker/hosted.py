@@ -161,7 +161,7 @@ class HostedEngine:
                 self.send(pipe.RequestRefused.of(event.id, event.error))
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
-        gauges = self._read_gauges(sum(self.shape), took)
+        gauges = self._read_gauges(sum(self.shape), took, self.shape[0])
         self.send(pipe.StepReport(news, started, gauges, stays, began + took))
         self.background.step()
         if sum(self.shape):  # sending and background work delay streams like the step
@@ -178,7 +178,7 @@ class HostedEngine:
 
     # --- state and counters ---
 
-    def _read_gauges(self, tokens: int, seconds: float) -> pipe.Gauges:
+    def _read_gauges(self, tokens: int, seconds: float, prompt_tokens: int = 0) -> pipe.Gauges:
         scheduler = self.engine.scheduler
         return pipe.Gauges(
             len(scheduler.running),
@@ -190,6 +190,7 @@ class HostedEngine:
             seconds,
             self.seconds,
             tuple(self.engine.drafts.places),
+            prompt_tokens,
         )
 
     def _list_steps(self) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
         "block_size": limits.block_size,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "draft_tokens": settings.draft_tokens,
         "prefix_caching": limits.prefix_caching,
         "kv_sample": settings.kv_cache_metrics_sample if settings.kv_cache_metrics else 0.0,
         "threads": plan.sizing.threads,

@@ -36,6 +36,7 @@ from flyweight.server.apis.sampling_fields import (
     StopText,
     make_field,
 )
+from flyweight.server.apis.slo import Slo
 from flyweight.server.apis.tools import TOOLS
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
@@ -209,6 +210,7 @@ class MessagesBody(CountBody):
     top_k: int | None = Field(None, ge=0, lt=2**31)
     cache_salt: Salt = None
     priority: Priority = None
+    slo: Slo = None
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None
     metadata: Metadata = None
@@ -227,7 +229,7 @@ class MessagesBody(CountBody):
 
 
 async def create_message(server: ApiServer, request: Request, body: MessagesBody) -> Response:
-    model = await server.open(request, body.model)
+    model = await server.open_to_generate(request, body.model)
     check_thinking(model, body)
     with field_names(NAMES):
         chat_body = convert_body(model, request, body)

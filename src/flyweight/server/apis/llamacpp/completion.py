@@ -34,6 +34,7 @@ from flyweight.server.apis.sampling_fields import (
     make_sampling_params,
     with_options,
 )
+from flyweight.server.apis.slo import Slo
 from flyweight.server.apis.usage import measure_llama_timings, report_timings
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
@@ -90,6 +91,7 @@ class LlamaOptions(SamplingFields):
     timings_per_token: bool = False
     cache_salt: Salt = None
     priority: Priority = None
+    slo: Slo = None
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None
     dynatemp_range: float | None = Field(None, ge=0, le=0)
@@ -156,7 +158,7 @@ class LlamaBody(LlamaOptions):
 
 
 async def complete(server: ApiServer, request: Request, body: LlamaBody) -> Response:
-    model = await server.open(request)
+    model = await server.open_to_generate(request)
     return await continue_prompts(server, model, request, body, body.prompts(model))
 
 

@@ -51,7 +51,7 @@ class InfillBody(LlamaOptions):
 
 
 async def infill(server: ApiServer, request: Request, body: InfillBody) -> Response:
-    model = await server.open(request)
+    model = await server.open_to_generate(request)
     marks = await model.run_in_thread(get_infill, model, "input_suffix")
     ends = () if body.ignore_eos else marks.ends
     prompt = partial(make_prompt, body, marks, model)

@@ -126,11 +126,19 @@ def declare_tool(tool: Tool) -> dict[str, Any]:
 
 
 async def open_model(
-    server: ApiServer, request: Request, name: str, keep: str | float | None
+    server: ApiServer,
+    request: Request,
+    name: str,
+    keep: str | float | None,
+    *,
+    generates: bool = True,
 ) -> ServedModel:
-    """The model of that name; it may be said how long it is kept loaded, one of several."""
+    """The model of that name, or what takes its place where it `generates`; it may be said how long
+    it is kept loaded, one of several.
+    """
     known = resolve_name(server.serves, name)
-    model = await server.open(request, known)
+    opening = server.open_to_generate if generates else server.open
+    model = await opening(request, known)
     if keep is not None and len(server.directory.entries) > 1:
         server.directory.keep(server.directory.find(known), count_seconds(keep))
     return model
@@ -148,7 +156,7 @@ async def load_or_unload(
         entry = server.directory.find(resolve_name(server.serves, body.model))
         await server.directory.unload(entry)
         return reply({**head, "done_reason": "unload"})
-    await open_model(server, request, body.model, body.keep_alive)
+    await open_model(server, request, body.model, body.keep_alive, generates=False)
     return reply({**head, "done_reason": "load"})
 
 

@@ -28,6 +28,7 @@ from flyweight.server.apis.sampling_fields import (
     count_alternatives,
     with_options,
 )
+from flyweight.server.apis.slo import Slo
 from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
 
@@ -151,6 +152,7 @@ class OllamaBody(Fields):
     shift: No | None = Field(None, description="An answer ends where the context does.")
     logprobs: bool | None = None
     top_logprobs: int | None = LOGPROBS
+    slo: Slo = None
     rendered: No | None = Field(None, alias="_debug_render_only")
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None

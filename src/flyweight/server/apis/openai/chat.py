@@ -42,7 +42,7 @@ BROKEN = (
 
 
 async def create_chat_completion(server: ApiServer, request: Request, body: ChatBody) -> Response:
-    model = await server.open(request, body.model)
+    model = await server.open_to_generate(request, body.model)
     with field_names({"prompt": "messages"} | name_logprobs(body.top_logprobs)):
         prepared, reading = await prepare_chat(model, request, body, model.defaults)
     write = partial(ChatWriter, body, reading)

@@ -61,7 +61,7 @@ class CompletionBody(SamplingBody):
 
 
 async def create_completion(server: ApiServer, request: Request, body: CompletionBody) -> Response:
-    model = await server.open(request, body.model)
+    model = await server.open_to_generate(request, body.model)
     options = body.to_options(model.defaults)
     prompts = await model.run_in_thread(read_prompts, model, body)
     if body.suffix and not body.ignore_eos:

@@ -317,7 +317,7 @@ class ResponseBody(VllmFields):
 
 
 async def create_response(server: ApiServer, request: Request, body: ResponseBody) -> Response:
-    model = await server.open(request, body.model)
+    model = await server.open_to_generate(request, body.model)
     with field_names(NAMES):
         prepared, reading = await prepare_chat(
             model, request, make_chat_body(body.to_chat()), model.defaults, body.form_place, NAMES
