@@ -112,7 +112,8 @@ class ApiServer:
             timed = TimedRequest(model, prompts, record.began, deadlines)
             notes |= note_prediction(request, timed)
             timed.check()
-            prompts = timed.schedule(prompts)
+            if self.settings.max_priority:  # else requests start as they arrived
+                prompts = timed.schedule(prompts)
         choices = sum(count_sequences(one) for one in prompts)
         reservation = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
         notes |= note_steps(model, request, done)

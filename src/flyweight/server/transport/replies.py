@@ -174,7 +174,7 @@ def add_headers(request: Request, response: Response) -> Response:
     for header, kind in ((HEADER, "ignored"), (SCHEMA_HEADER, "ignored_keywords")):
         names: list[str] = getattr(request.state, kind, [])
         if names:
-            response.headers[header] = format_names(names)
+            response.headers[header] = format_names([*dict.fromkeys(names)])
     return response
 
 
