@@ -11,16 +11,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request as HttpRequest
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
+from flyweight.server import api_server
 from flyweight.server.admission.deadlines import Deadlines, TimedRequest, judge
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.latency import LEAST, LatencyModel, RequestDemand, measure_backlog
 from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.observability.log import ServerLog
 from flyweight.server.pipe import Gauges, Submit
+from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.replies import add_headers, reply
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Event, Finish, Request, RequestWords, SamplingParams, Timings
 from http_server import Running, served
@@ -206,6 +211,9 @@ def test_only_strict_requests_are_refused() -> None:
     for deadlines in (Deadlines(0.2), Deadlines(0.25, 0.35, strict=True), None):
         time_request(deadlines).check()
     time_request(Deadlines(0.001, strict=True), known=False).check()
+    stale = time_request(Deadlines(0.2, strict=True))
+    stale.model.latency.clock = lambda: inf
+    stale.check()
     timed = time_request(Deadlines(0.2, strict=True))
     with pytest.raises(HttpError) as caught:
         timed.check()
@@ -217,6 +225,42 @@ def test_only_strict_requests_are_refused() -> None:
     assert timed.model.counts.deadlines == {"met": 0, "missed": 0, "refused": 1}
     with pytest.raises(HttpError, match=r"^slo.e2el_ms = 300 would be missed: the last token"):
         time_request(Deadlines(inf, 0.3, strict=True)).check()
+
+
+class Group:
+    """What is run: the arguments of a `RequestGroup`."""
+
+    def __init__(self, *given: Any) -> None:
+        self.prompts, self.notes, self.collectors = given[3], given[-1], list[Any]()
+
+
+def begin(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Any, HttpRequest]:
+    """What a request with a deadline of 500 ms runs as, in a queue of 512 that has 256 requests."""
+    monkeypatch.setattr(api_server, "RequestGroup", Group)
+    monkeypatch.setattr(api_server, "MetricsPage", lambda *given: None)
+    directory: Any = SimpleNamespace(entries=[])
+    server = api_server.ApiServer(ServerSettings(**settings), directory, ServerLog("text"))
+    server.queue.enter(256, 256)
+    request = HttpRequest({"type": "http", "headers": [], "deadlines": Deadlines(0.5)})
+    return server.begin(make_model(), [make_prompt()], request), request
+
+
+def test_what_is_predicted_and_changed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, request = begin(monkeypatch, overload_steps="max_tokens=5,no_speculation")
+    (prompt,) = group.prompts
+    assert prompt.params.max_tokens == 5 and prompt.lane.start_by < inf
+    assert group.notes["degraded"] == ["max_tokens=5"]
+    later = group.notes["predicted_e2el_ms"] - group.notes["predicted_ttft_ms"]
+    assert later == pytest.approx(40)
+    headers = add_headers(request, reply({})).headers
+    assert headers["x-flyweight-degraded"] == "max_tokens=5"
+    assert headers["x-predicted-ttft-ms"] == f"{group.notes['predicted_ttft_ms']:.15g}"
+
+
+def test_deadlines_order_nothing_where_priorities_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, _ = begin(monkeypatch, max_priority=0)
+    assert group.prompts[0].lane.start_by == inf
+    assert group.prompts[0].params.max_tokens == 11 and "degraded" not in group.notes
 
 
 @pytest.mark.parametrize(

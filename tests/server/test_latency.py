@@ -10,6 +10,7 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.latency import (
     FARTHEST,
+    FRESH,
     LEAST,
     Backlog,
     Correction,
@@ -67,6 +68,23 @@ def test_a_prediction_takes_requests_that_have_ended() -> None:
     for _ in range(LEAST):
         other.record_request(None, 0.2, 0.1, 11)  # begun while nothing was known
     assert not other.known
+
+
+def test_a_prediction_is_fresh_for_a_minute() -> None:
+    """What is refused is not measured, so a wrong prediction would last for ever."""
+    now = [100.0]
+    found = LatencyModel(lambda: now[0])
+    for tokens, prompts in ((100, 100), (1, 0)):
+        found.record_step(gauges(tokens, prompts, 0.1))
+    assert not found.fresh
+    for _ in range(LEAST):
+        found.record_request(foretell(found), 0.2, 0.1, 11)
+    now[0] += FRESH
+    assert found.fresh
+    now[0] += 1
+    assert found.known and not found.fresh
+    found.record_step(gauges(1, 0, 0.1))
+    assert found.fresh
 
 
 def test_an_idle_engine_takes_its_own_prompt_and_answer() -> None:

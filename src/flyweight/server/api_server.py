@@ -107,7 +107,8 @@ class ApiServer:
             ]
         prompts, done = self.ladder.change_prompts(model, prompts)
         record, deadlines = get_record(request.scope), request.scope.get("deadlines")
-        timed, notes = None, dict[str, Any]()
+        timed: TimedRequest | None = None
+        notes = dict[str, Any]()
         if prompts and prompts[0].pooling is None:
             timed = TimedRequest(model, prompts, record.began, deadlines)
             notes |= note_prediction(request, timed)

@@ -5,8 +5,10 @@ Invariant: nothing is predicted before `LEAST` requests have ended; a prediction
 The formula is in docs/deadlines.md.  Knows no HTTP and no deadline.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from flyweight.engine.moving_line import MovingLine, average
 from flyweight.server.engine_client import EngineClient
@@ -17,6 +19,7 @@ RECENT = 0.05  # weight of the newest step or request in the moving averages, at
 ALIKE_PROMPTS = 10.0**2  # variances of sizes below which little is learned of the cost per token
 ALIKE_SEQUENCES = 1.0
 FARTHEST = 4.0  # how many times too low or too high the uncorrected times may be taken to be
+FRESH = 60.0  # seconds without a measurement after which nothing is refused by a prediction
 FULL = 0.05  # share of free blocks below which K/V memory, not seats, limits what runs
 
 
@@ -80,7 +83,8 @@ class Correction:
 class LatencyModel:
     """The costs of one engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self._newest = clock, -inf  # when something was measured last
         self.ttft, self.step = Correction(), Correction()
         self._decodes, self._prompts = MovingLine(ALIKE_SEQUENCES), MovingLine(ALIKE_PROMPTS)
         self._steps = [0, 0]  # recorded: without prompts, and with some
@@ -95,6 +99,7 @@ class LatencyModel:
         tokens, prompts, seconds = gauges.tokens, gauges.prompt_tokens, gauges.seconds
         if not tokens:
             return
+        self._newest = self.clock()
         self._steps[prompts > 0] += 1
         weight = max(RECENT, 1 / self._steps[prompts > 0])
         if not prompts:
@@ -129,6 +134,11 @@ class LatencyModel:
     def known(self) -> bool:
         """Whether enough was measured to predict."""
         return self.ttft.count >= LEAST
+
+    @property
+    def fresh(self) -> bool:
+        """Whether that was lately: if all were refused by it, it would never be corrected."""
+        return self.known and self.clock() - self._newest <= FRESH
 
     def forecast(self, backlog: Backlog, work: RequestDemand) -> Forecast | None:
         """None while no step of either kind was measured."""

@@ -1,7 +1,7 @@
 """Deadlines of requests: what is predicted when one begins, and whether it was kept at the end.
 
 Invariant: a deadline changes when a request runs, never its answer.  Only a strict one is refused,
-and only where a prediction is known.  Times are counted from the arrival of the HTTP request.
+and only where a prediction is known and fresh.  Times are counted from the arrival of the HTTP request.
 Knows no API.
 """
 
@@ -63,6 +63,8 @@ class TimedRequest:
         """Raises `HttpError` where a strict deadline is predicted to be missed."""
         found, wanted, predicted = self.forecast, self.deadlines, self.prediction
         if found is None or wanted is None or not wanted.strict or not predicted:
+            return
+        if not self.model.latency.fresh:
             return
         alone = {"ttft_ms": found.alone_ttft, "e2el_ms": found.alone_e2el}
         for name, limit in (("ttft_ms", wanted.ttft), ("e2el_ms", wanted.e2el)):

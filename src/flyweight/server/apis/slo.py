@@ -58,7 +58,7 @@ def read_deadlines(request: Request, body: BaseModel) -> Deadlines | None:
     """
     if "slo" not in type(body).model_fields:
         return None
-    given = getattr(body, "slo", None) or SloFields()
+    given = getattr(body, "slo", None) or SloFields.model_validate({})
     times = [
         _read_header(request.headers, name) if own is None else own
         for name, own in (("ttft-ms", given.ttft_ms), ("e2el-ms", given.e2el_ms))
