@@ -1,8 +1,8 @@
 """Deadlines of requests: what is predicted when one begins, and whether it was kept at the end.
 
 Invariant: a deadline changes when a request runs, never its answer.  Only a strict one is refused,
-and only where a prediction is known and fresh.  Times are counted from the arrival of the HTTP request.
-Knows no API.
+and only where a prediction is known and fresh.  Times are counted from the arrival of the HTTP
+request.  Knows no API.
 """
 
 import math
