@@ -118,8 +118,9 @@ def test_the_routes_that_scripts_use_exist(server: Running) -> None:
 
 def test_metrics_that_scripts_show_exist(server: Running) -> None:
     text = server.get("/metrics").body.decode()
-    shown = set(re.findall(r'"((?:vllm|flyweight):[a-z_]+)"', FILES["tiles.js"]))
-    assert len(shown) >= 8
+    used = "".join(SCRIPTS[name] for name in ("tiles.js", "loads.js", "history.js"))
+    shown = set(re.findall(r'"((?:vllm|flyweight):[a-z_]+)"', used))
+    assert len(shown) >= 10
     assert [name for name in shown if f"\n{name}" not in text] == []
 
 

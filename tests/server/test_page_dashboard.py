@@ -54,10 +54,11 @@ def test_the_dashboard_shows_what_the_server_reports(page: Any, server: Running)
     assert names == [one["feature"] for one in effective["features"]]
     row = page.locator("#techniques tr", has_text="prefix caching").first.inner_text()
     assert "on" in row and "prompt tokens found in it" in row
+    assert not page.is_visible("#models-panel"), "there is one model"
 
 
 def test_blocks_are_drawn_by_who_holds_them(page: Any) -> None:
-    page.route("**/debug/kv", lambda route: route.fulfill(json=KV))
+    page.route("**/debug/kv*", lambda route: route.fulfill(json=KV))
     page.get_by_text("12 blocks of 16 tokens").wait_for()
     assert page.inner_text("#kv-summary").endswith("5 in use · 3 cached · 4 free")
     assert page.evaluate(READ_CELLS) == EXPECTED_CELLS
@@ -72,7 +73,7 @@ def test_blocks_are_drawn_by_who_holds_them(page: Any) -> None:
 
 def test_many_blocks_share_cells(page: Any) -> None:
     kv = {**KV, "blocks": 100_000, "free_blocks": 99_995}
-    page.route("**/debug/kv", lambda route: route.fulfill(json=kv))
+    page.route("**/debug/kv*", lambda route: route.fulfill(json=kv))
     page.get_by_text("100,000 blocks of 16 tokens").wait_for()
     page.get_by_text("one cell is").wait_for()
     box = page.locator("#kv").bounding_box()

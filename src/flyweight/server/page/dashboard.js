@@ -4,22 +4,25 @@
 import { ApiError } from "./api.js";
 import { BlockPicture } from "./blocks.js";
 import { ConfigurationTable } from "./configuration.js";
-import { find } from "./elements.js";
+import { find, setText } from "./elements.js";
 import { History } from "./history.js";
+import { ModelTable } from "./loads.js";
 import { parseMetrics } from "./metrics.js";
 import { Tiles } from "./tiles.js";
 
 const INTERVAL = 1000; // milliseconds
+const NOT_LOADED = 409; // the status of facts about such a model
 
 export class Dashboard {
   #visible = false;
   #polling = false;
   #past = new History();
 
-  // `findModel()` is the name of the selected model: its blocks and configuration are shown.
-  constructor(api, findModel) {
-    [this.api, this.findModel] = [api, findModel];
+  // `models` has the selected model: its blocks and configuration are shown.
+  constructor(api, models) {
+    [this.api, this.models] = [api, models];
     this.tiles = new Tiles();
+    this.table = new ModelTable();
     this.picture = new BlockPicture();
     this.configuration = new ConfigurationTable();
   }
@@ -56,16 +59,39 @@ export class Dashboard {
   }
 
   async #read() {
-    const model = this.findModel();
+    const { selected, measured } = this.models;
+    const [text, facts] = await Promise.all([this.api.getText("metrics"), this.#readFacts(selected)]);
+    const features = facts?.effective.features.map((one) => [one.feature, one.counter?.value ?? 0]);
+    const counters = features ? new Map(features) : null;
+    this.#past.add({ time: performance.now() / 1000, metrics: parseMetrics(text), model: selected, counters });
+    const model = measured || this.#past.models[0];
+    this.tiles.show(this.#past, model);
+    this.table.show(this.#past, model);
+    this.#showFacts(facts, selected);
+  }
+
+  // The blocks and the configuration of a model; null while it is not loaded.
+  async #readFacts(model) {
     const query = model ? `?${new URLSearchParams({ model })}` : "";
-    const [text, kv, effective] = await Promise.all([
-      this.api.getText("metrics"), this.api.getJson(`debug/kv${query}`), this.api.getJson(`v1/engine/effective${query}`),
-    ]);
-    const counters = new Map(effective.features.map((one) => [one.feature, one.counter?.value ?? 0]));
-    this.#past.add({ time: performance.now() / 1000, metrics: parseMetrics(text), counters });
-    this.tiles.show(this.#past);
-    this.picture.show(kv);
-    this.configuration.show(effective, this.#past);
+    try {
+      const paths = [`debug/kv${query}`, `v1/engine/effective${query}`];
+      const [kv, effective] = await Promise.all(paths.map((path) => this.api.getJson(path)));
+      return { kv, effective };
+    } catch (error) {
+      if (error instanceof ApiError && error.status === NOT_LOADED) return null;
+      throw error;
+    }
+  }
+
+  #showFacts(facts, model) {
+    find("unloaded").hidden = facts !== null;
+    find("facts").hidden = facts === null;
+    if (facts === null) {
+      setText(find("unloaded"), `${model || "The default model"} is not loaded. The next request to it loads it.`);
+      return;
+    }
+    this.picture.show(facts.kv);
+    this.configuration.show(facts.effective, this.#past);
   }
 
   #showTrouble(text) {

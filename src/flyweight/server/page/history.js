@@ -1,5 +1,6 @@
 // The readings of the last minutes, and what changed between them.
-// A reading has the time in seconds, the metrics and the counters of the effective configuration.
+// A reading has the time in seconds, the metrics, the model that is shown, and the counters of its effective configuration (null
+// while it is not loaded).  Values are those of one model where one is given, otherwise the sums over all.
 
 import { countBetween, findQuantile } from "./metrics.js";
 
@@ -26,26 +27,32 @@ export class History {
     return this.readings[Math.max(i, 0)];
   }
 
-  value(name) {
-    return read(this.last, name);
+  // The names of the server's models; the first is the default.
+  get models() {
+    return [...(this.last.metrics.models.get("flyweight:model_loads_total")?.keys() ?? [])];
+  }
+
+  value(name, model = null) {
+    return read(this.last, name, model);
   }
 
   // How much a total has grown in the last seconds.
-  growth(name, seconds) {
-    return this.value(name) - read(this.before(seconds), name);
+  growth(name, seconds, model = null) {
+    return this.value(name, model) - read(this.before(seconds), name, model);
   }
 
   // A total's growth per second before each reading.
-  rates(name, seconds) {
-    return this.readings.map((one) => {
-      const earlier = this.before(seconds, one);
-      const elapsed = one.time - earlier.time;
-      return elapsed > 0 ? (read(one, name) - read(earlier, name)) / elapsed : 0;
-    });
+  rates(name, seconds, model = null) {
+    return this.readings.map((one) => this.#rate(one, name, seconds, model));
   }
 
-  values(name) {
-    return this.readings.map((one) => read(one, name));
+  // The same before the last one.
+  rate(name, seconds, model = null) {
+    return this.#rate(this.last, name, seconds, model);
+  }
+
+  values(name, model = null) {
+    return this.readings.map((one) => read(one, name, model));
   }
 
   // The mean of a histogram's observations in the seconds before a reading; 0 without any.
@@ -59,14 +66,26 @@ export class History {
     return findQuantile(countBetween(this.before(seconds).metrics, this.last.metrics, name), share);
   }
 
-  // How much a feature's counter has grown in the last seconds.
+  // How much a feature's counter of the model that is shown has grown in the last seconds.  Counters of different models are
+  // not compared.
   featureGrowth(feature, seconds) {
-    return this.last.counters.get(feature) - (this.before(seconds).counters.get(feature) ?? 0);
+    const { time, model, counters } = this.last;
+    const earlier = this.readings.find(
+      (one) => one.model === model && one.counters !== null && time - one.time <= seconds + 0.5,
+    );
+    return counters.get(feature) - (earlier.counters.get(feature) ?? 0);
+  }
+
+  #rate(reading, name, seconds, model) {
+    const earlier = this.before(seconds, reading);
+    const elapsed = reading.time - earlier.time;
+    return elapsed > 0 ? (read(reading, name, model) - read(earlier, name, model)) / elapsed : 0;
   }
 }
 
-function read(reading, name) {
-  return reading.metrics.sums.get(name) ?? 0;
+function read(reading, name, model = null) {
+  const { sums, models } = reading.metrics;
+  return (model === null ? sums.get(name) : models.get(name)?.get(model)) ?? 0;
 }
 
 // Totals that shrink are those of another process.

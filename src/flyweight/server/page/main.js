@@ -18,7 +18,7 @@ const api = new Api(askKey, () => {
 });
 const models = new ModelList(api);
 const chat = new Chat(api, new Settings(), () => models.selected);
-const dashboard = new Dashboard(api, () => models.selected);
+const dashboard = new Dashboard(api, models);
 
 function showView(view) {
   document.body.dataset.view = view;

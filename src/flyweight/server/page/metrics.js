@@ -1,11 +1,14 @@
-// Reads Prometheus' text format: sums over labels, and histograms.
+// Reads Prometheus' text format: sums over labels, sums of each model, and histograms.
 
 const SAMPLE = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
 const LE = /(?:^|,)le="([^"]+)"/;
+const MODEL = /(?:^|,)model_name="((?:[^"\\]|\\.)*)"/;
 
-// Names to sums over all labels; `buckets` has, by name, pairs of a bound and the number of observations up to it.
+// Names to sums over all labels.  `models` has, by name, the sum of each model: shares of different models must not be added.
+// `buckets` has, by name, pairs of a bound and the number of observations up to it.
 export function parseMetrics(text) {
   const sums = new Map();
+  const models = new Map();
   const buckets = new Map();
   for (const line of text.split("\n")) {
     const found = line.startsWith("#") ? null : SAMPLE.exec(line);
@@ -14,12 +17,24 @@ export function parseMetrics(text) {
     const number = Number(value.replace("Inf", "Infinity"));
     const bound = name.endsWith("_bucket") ? LE.exec(labels) : null;
     if (bound) {
-      const bounds = buckets.get(name) ?? new Map();
-      bounds.set(bound[1], (bounds.get(bound[1]) ?? 0) + number);
-      buckets.set(name, bounds);
-    } else sums.set(name, (sums.get(name) ?? 0) + number);
+      addTo(buckets, name, bound[1], number);
+      continue;
+    }
+    sums.set(name, (sums.get(name) ?? 0) + number);
+    const model = MODEL.exec(labels);
+    if (model) addTo(models, name, unescapeLabel(model[1]), number);
   }
-  return { sums, buckets };
+  return { sums, models, buckets };
+}
+
+function addTo(tables, name, key, number) {
+  const table = tables.get(name) ?? new Map();
+  table.set(key, (table.get(key) ?? 0) + number);
+  tables.set(name, table);
+}
+
+function unescapeLabel(text) {
+  return text.replace(/\\(.)/g, (_, letter) => (letter === "n" ? "\n" : letter));
 }
 
 // How many observations each bucket got between two readings, by its upper bound.

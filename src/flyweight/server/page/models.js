@@ -3,6 +3,8 @@
 import { find, make } from "./elements.js";
 
 export class ModelList {
+  #roots = new Map(); // the models' names in metrics, by the names that requests use
+
   constructor(api) {
     this.api = api;
     this.select = find("model");
@@ -14,6 +16,11 @@ export class ModelList {
     return this.select.value;
   }
 
+  // The name of the selected model in metrics: an adapter's is that of its base model.
+  get measured() {
+    return this.#roots.get(this.selected) ?? this.selected;
+  }
+
   async load() {
     let models;
     try {
@@ -21,6 +28,7 @@ export class ModelList {
     } catch {
       return; // the list stays as it is; the chat and the dashboard show what is wrong
     }
+    this.#roots = new Map(models.map(({ id, root }) => [id, root]));
     const described = models.map((model) => (model.state === "loaded" ? model.id : `${model.id} (${model.state})`));
     const known = [...this.select.options].map((option) => option.textContent);
     if (described.join("\n") === known.join("\n")) return;

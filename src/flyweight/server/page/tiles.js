@@ -1,5 +1,5 @@
 // The figures at the top of the dashboard: now, or of the last minute where the caption has `1 min`; `in all` is since the
-// server's start.
+// server's start.  They are of all models together, but for the K/V blocks: each model has its own.
 
 import { Chart } from "./chart.js";
 import { find, make, setText } from "./elements.js";
@@ -11,7 +11,7 @@ const RECENT = 60; // seconds
 const TTFT = "vllm:time_to_first_token_seconds";
 const ITL = "vllm:inter_token_latency_seconds";
 
-// Title, and from the history: the figure, its caption and the values of its chart.
+// Title, and from the history and the name of the model that is shown: the figure, its caption and the values of its chart.
 const TILES = {
   Requests: (past) => ({
     figure: `${formatCount(past.value("vllm:num_requests_running"))} running`,
@@ -29,12 +29,15 @@ const TILES = {
   },
   "Time to first token": (past) => describeLatency(past, TTFT),
   "Time per token": (past) => describeLatency(past, ITL),
-  "K/V blocks in use": (past) => ({
-    figure: formatPercent(past.value("vllm:kv_cache_usage_perc")),
-    caption: `${formatCount(past.value("flyweight:evicted_blocks_total"))} evicted in all`,
-    values: past.values("vllm:kv_cache_usage_perc"),
-    most: 1,
-  }),
+  "K/V blocks in use": (past, model) => {
+    const evicted = `${formatCount(past.value("flyweight:evicted_blocks_total", model))} evicted in all`;
+    return {
+      figure: past.value("flyweight:engine_up", model) ? formatPercent(past.value("vllm:kv_cache_usage_perc", model)) : NONE,
+      caption: past.models.length > 1 ? `of ${model} · ${evicted}` : evicted,
+      values: past.values("vllm:kv_cache_usage_perc", model),
+      most: 1,
+    };
+  },
   "Prefix cache hits": (past) => {
     const [hits, queries] = ["hits", "queries"].map((word) => `vllm:prefix_cache_${word}_total`);
     return {
@@ -69,9 +72,9 @@ export class Tiles {
     });
   }
 
-  show(past) {
+  show(past, model) {
     for (const { describe, figure, caption, chart } of this.tiles) {
-      const shown = describe(past);
+      const shown = describe(past, model);
       setText(figure, shown.figure);
       setText(caption, shown.caption);
       chart.draw(shown.values, shown.most);
