@@ -1,7 +1,10 @@
-"""Takes the pictures of docs/page.md: the page of a running server under some load.
+"""Takes the pictures of docs/page.md, or with several models that of docs/several-models.md: the page
+of a running server under some load.
 
     flyweight serve --port 8000
     python tools/page_screenshots.py http://127.0.0.1:8000/ docs/img
+    flyweight serve tales=stories tiny=stories-draft --port 8001
+    python tools/page_screenshots.py http://127.0.0.1:8001/ docs/img
 
 It needs Playwright and an installed Chromium; nothing is downloaded.
 """
@@ -29,6 +32,15 @@ SHOTS = {  # name: colours, view, size
     "page-dashboard-light": ("light", "dashboard", (1200, 1250)),
     "page-dashboard-dark": ("dark", "dashboard", (1200, 1250)),
 }
+SHOTS_OF_SEVERAL = {
+    "page-models-light": ("light", "dashboard", (1200, 900)),
+    "page-models-dark": ("dark", "dashboard", (1200, 900)),
+}
+
+
+def list_models(address: str) -> list[str]:
+    with urllib.request.urlopen(f"{address}v1/models") as reply:
+        return [one["id"] for one in json.load(reply)["data"]]
 
 
 def post(address: str, body: dict[str, Any]) -> None:
@@ -41,15 +53,19 @@ def post(address: str, body: dict[str, Any]) -> None:
 
 
 @contextmanager
-def loaded(address: str) -> Iterator[None]:
-    """Requests with a common beginning, in turn in several threads."""
+def loaded(address: str, models: list[str]) -> Iterator[None]:
+    """Requests with a common beginning, in turn in several threads; each has one of the models."""
     ended = threading.Event()
 
-    def work(end: str) -> None:
+    def work(end: str, model: str) -> None:
+        body = {"prompt": STORY + end, "max_tokens": 300, "ignore_eos": True, "n": 2}
         while not ended.is_set():
-            post(address, {"prompt": STORY + end, "max_tokens": 300, "ignore_eos": True, "n": 2})
+            post(address, {**body, "model": model})
 
-    threads = [threading.Thread(target=work, args=(end,)) for end in ENDS]
+    threads = [
+        threading.Thread(target=work, args=(end, models[i % len(models)]))
+        for i, end in enumerate(ENDS)
+    ]
     for thread in threads:
         thread.start()
     yield
@@ -80,9 +96,11 @@ def take(browser: Browser, address: str, path: Path, shot: tuple[str, str, Any])
 def main() -> None:
     address, folder = sys.argv[1], Path(sys.argv[2])
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    with sync_playwright() as playwright, loaded(address):
+    models = list_models(address)
+    shots = SHOTS if len(models) == 1 else SHOTS_OF_SEVERAL
+    with sync_playwright() as playwright, loaded(address, models):
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, shot in SHOTS.items():
+        for name, shot in shots.items():
             take(browser, address, folder / f"{name}.png", shot)
         browser.close()
 
