@@ -1,5 +1,5 @@
-"""Takes the pictures of docs/page.md, or with several models that of docs/several-models.md: the page
-of a running server under some load.
+"""Takes the pictures of docs/page.md, or with several models those of docs/several-models.md: the
+page of a running server under some load.
 
     flyweight serve --port 8000
     python tools/page_screenshots.py http://127.0.0.1:8000/ docs/img
