@@ -201,3 +201,25 @@ def test_seeds_count_where_tokens_are_drawn() -> None:
     assert make_key(request("a")) == make_key(replace(request("a"), seed=5))
     assert make_key(replace(request("a"), explain=True)) is None
     assert make_key(replace(request("a"), measure=True)) is None
+
+
+@pytest.mark.parametrize("waits_before", [True, False])
+def test_a_restart_does_not_wait_for_an_engine_that_is_unloaded(waits_before: bool) -> None:
+    """Else the server would be unhealthy for ever: the engine does not become ready."""
+
+    async def unload() -> None:
+        own = client()
+        own.host._line = object()  # type: ignore[assignment]
+        own.begin_loading()
+        waits = [own.wait_until_ready()] if waits_before else []
+        waiting = [asyncio.ensure_future(one) for one in waits]
+        await asyncio.sleep(0)
+        dropping = asyncio.ensure_future(own.unload())
+        await asyncio.sleep(0)
+        own.take(pipe.Unloaded())
+        await dropping
+        for one in waiting or [own.wait_until_ready()]:
+            await asyncio.wait_for(one, 30)
+        assert not own.ready
+
+    asyncio.run(unload())
