@@ -158,15 +158,13 @@ class SoakActors:
         self.record.note("engine killed")
         os.kill(engine, signal.SIGKILL)
         health = SentRequest("health", "GET", "/health")
-        seen_down = False
         while True:
-            outcome = await self.send(health)
-            seen_down = seen_down or outcome.fate != ANSWERED
-            if seen_down and outcome.fate == ANSWERED:
+            another = self.server.find_engine() not in (None, engine)
+            if (await self.send(health)).fate == ANSWERED and another:
                 break
             if self.record.over:
                 return
-            await asyncio.sleep(POLL / 10)
+            await asyncio.sleep(POLL)
         down.end = self.record.now()
         self.record.note("engine back")
 
