@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 
+from flyweight.describe import LoadListener
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.batching import RequestBatcher
@@ -21,6 +22,7 @@ from flyweight.server.admission.queue import AdmissionQueue, Preparation
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.model_entry import ModelEntry
+from flyweight.server.model_options import ModelChanges
 from flyweight.server.observability.costs import MachineCosts
 from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
@@ -37,13 +39,28 @@ WRITERS = 2  # threads that write long replies
 PREDICTED, DEGRADED = "x-predicted-", "x-flyweight-degraded"  # headers of replies
 
 
+class ChangesModels(Protocol):
+    """Changes which models are served; see `lifecycle.updates`."""
+
+    async def reload(self) -> ModelChanges: ...
+    async def pull(self, name: str, tell: LoadListener) -> None: ...
+    def parse(self, name: str) -> object: ...
+
+
 class ApiServer:
     """There is one per process."""
 
-    def __init__(self, settings: ServerSettings, directory: ModelDirectory, log: ServerLog) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        directory: ModelDirectory,
+        log: ServerLog,
+        updates: ChangesModels,
+    ) -> None:
         self.settings, self.directory, self.log = settings, directory, log
         self.queue, self.batcher = AdmissionQueue(settings), RequestBatcher(settings)
         self.ladder = OverloadLadder(settings, self.queue)
+        self.updates = updates
         self.groups: set[RequestGroup] = set()  # of the HTTP requests being answered
         self.http = HttpCounts()
         costs = MachineCosts(settings)
@@ -71,7 +88,7 @@ class ApiServer:
         try:
             model = await self.directory.open(entry)
         except (CheckpointError, ConfigError) as error:
-            words = f"model = {entry.name} cannot be loaded: {error}"
+            words = f"model = {entry.name} cannot be loaded: {entry.failure or error}"
             raise HttpError(503, words, "model", code="model_not_loaded") from None
         model.hold()
         request.scope.setdefault("models", []).append(model)
@@ -100,7 +117,7 @@ class ApiServer:
         """Runs the prompts of an HTTP request, those of a `stream` without waiting for a batch.
         Raises `HttpError` where the queue is full, or a strict deadline is predicted to be missed.
         """
-        tenant = request.scope.get("tenant", "")
+        tenant = get_tenant(request)
         if tenant:  # of fixed length, so that no key and salt read like another pair
             prompts = [
                 replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
@@ -129,6 +146,12 @@ class ApiServer:
         )  # fmt: skip
         record.collectors, group.on_start = group.collectors, record.note_start
         return group
+
+
+def get_tenant(request: Request) -> str:
+    """Whose prefix cache a request may use: the hash of its API key, or "" where keys share one."""
+    found: str = request.scope.get("tenant", "")
+    return found
 
 
 def note_steps(

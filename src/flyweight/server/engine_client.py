@@ -269,6 +269,7 @@ class EngineClient:
             kind = MemoryShortage if message.short else ConfigError
             self._settle(kind(message.message))
         elif isinstance(message, pipe.Unloaded) and self._dropped is not None:
+            self._settle(ConfigError("the model was unloaded"))  # while it was being loaded
             self._dropped.set_result(None)
             self._dropped = None
 

@@ -1,27 +1,31 @@
 """The engine process as the API server sees it: started, and started again if it dies.
 
 Invariant: a message goes to the client of the engine that its frame names; when the process ends,
-every client learns it at once, another process is started, and it loads what was loaded.  Runs on
-one event loop; knows no HTTP and no request.
+every client learns it at once, another process is started, and it loads what was loaded.  One of
+several engines that cannot be loaded again is given up, and the others go on.  Runs on one event
+loop; knows no HTTP and no request.
 """
 
 import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Protocol, cast
 
 import msgspec
 
-from flyweight.errors import FlyweightError
+from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.server import pipe
 from flyweight.server.engine_process import EngineProcess, wait_or_kill
 
 SOONEST, LATEST = 0.2, 10.0  # seconds before another process is started, doubled each time
 SETTLED = 60.0  # seconds after which a process counts as having lived
 TRIES = 5  # processes in a row that did not
+MOST_DEATHS = 2  # processes that may end while they load one engine of several
 
 
 class EngineListener(Protocol):
@@ -34,6 +38,7 @@ class EngineListener(Protocol):
     lost: int
 
     def begin_loading(self) -> pipe.EngineSetup: ...
+    def load(self) -> None: ...
     async def wait_until_ready(self) -> None: ...
     def take(self, message: Any) -> None: ...
     def handle_lost(self) -> None: ...
@@ -42,12 +47,13 @@ class EngineListener(Protocol):
 class EngineHost:
     """One engine process and its `clients`, by their engines' numbers.  `on_event` gets the name
     and facts of what happens to the process; `on_failure` is called if processes die as soon as
-    they are started.
+    they are started, `on_given_up` with the number of an engine that cannot be loaded again.
     """
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
         self.on_failure = on_failure
         self.on_event: Callable[..., None] = lambda name, **facts: None
+        self.on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None = None
         self.clients: dict[int, EngineListener] = {}
         self.restarts = 0
         self.restarts_lost = False  # set once the server is ready
@@ -68,9 +74,13 @@ class EngineHost:
 
     def add(self, client: EngineListener) -> int:
         """Adds a client; the number of its engine."""
-        number = len(self.clients)
+        number = next(one for one in count() if one not in self.clients)
         self.clients[number] = client
         return number
+
+    def remove(self, number: int) -> None:
+        """Removes a client whose engine was unloaded; its number may be used again."""
+        del self.clients[number]
 
     def adopt(self, engine: EngineProcess, *clients: EngineListener) -> socket.socket:
         """Takes over a process that was started, and lets it load the engines of `clients` at once;
@@ -139,25 +149,51 @@ class EngineHost:
 
     async def _restart(self) -> None:
         wait, tries = SOONEST, 0
+        deaths = Counter[int]()
         while tries < TRIES:
             if self._process is not None:
                 await asyncio.to_thread(wait_or_kill, self._process)
             await asyncio.sleep(wait)
             self.restarts += 1
-            born = time.monotonic()
+            born, wanted = time.monotonic(), self._count_wanted()
             try:
-                wanted = [one for one in self.clients.values() if one.wanted]
-                await self.connect(self.adopt(EngineProcess.spawn(), *wanted))
-                for client in wanted:
-                    await client.wait_until_ready()
+                await self.connect(self.adopt(EngineProcess.spawn()))
+                await self._load_again(deaths)
                 self.restarts_lost = True
                 self.on_event("engine_ready", restarts=self.restarts)
                 return
             except (FlyweightError, OSError) as error:
-                tries = 0 if time.monotonic() - born > SETTLED else tries + 1
+                settled = time.monotonic() - born > SETTLED or self._count_wanted() < wanted
+                tries = 0 if settled else tries + 1
                 wait = min(LATEST, 2 * wait)
                 reason = str(error)
         self.on_failure(f"the engine could not be restarted: {reason}")
+
+    def _count_wanted(self) -> int:
+        return sum(client.wanted for client in self.clients.values())
+
+    async def _load_again(self, deaths: Counter[int]) -> None:
+        """Loads the wanted engines one after another, so that it is known which of them ends the
+        process; `deaths` counts that.  Raises `FlyweightError` where another process is needed.
+        """
+        for number, client in list(self.clients.items()):
+            if not client.wanted:
+                continue
+            client.load()
+            try:
+                await client.wait_until_ready()
+            except ConfigError as error:
+                if not client.wanted:  # it was unloaded meanwhile
+                    continue
+                deaths[number] += not self.connected
+                fatal = not self.connected and deaths[number] < MOST_DEATHS
+                if fatal or len(self.clients) == 1:
+                    raise
+                client.wanted = False
+                if self.on_given_up is not None:
+                    await self.on_given_up(number, error)
+        if not self.connected:
+            raise EngineError("the engine process ended while it was started")
 
 
 class _Line(asyncio.Protocol):

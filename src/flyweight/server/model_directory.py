@@ -2,14 +2,21 @@
 memory.
 
 Invariant: one model is loaded or unloaded at a time; a model that a request uses stays.  What is
-unloaded first is what was used longest ago.  Knows no API.
+unloaded first is what was used longest ago.  A model that cannot be loaded is marked as failed, and
+the next request for it tries again.  Knows no API.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from flyweight.errors import MemoryShortage, nearest
+from flyweight.errors import (
+    CheckpointError,
+    ConfigError,
+    FlyweightError,
+    MemoryShortage,
+    nearest,
+)
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import FOREVER
@@ -36,8 +43,10 @@ class ModelDirectory:
         log: ServerLog,
         patience: float,
     ) -> None:
-        self.entries, self.host, self.log = tuple(entries), host, log
+        self.entries, self.host, self.log = list(entries), host, log
         self.patience = patience
+        self._leaving: list[ModelEntry] = []  # served no more, but not unloaded yet
+        host.on_given_up = self._note_given_up
         self._make = make
         self._lock = asyncio.Lock()
         self._expiring: asyncio.Task[None] | None = None
@@ -45,6 +54,11 @@ class ModelDirectory:
     @property
     def first(self) -> ModelEntry:
         return self.entries[0]
+
+    @property
+    def known(self) -> list[ModelEntry]:
+        """The models that are served, and those that were and are not unloaded yet."""
+        return [*self.entries, *self._leaving]
 
     @property
     def loaded(self) -> list[ServedModel]:
@@ -68,11 +82,23 @@ class ModelDirectory:
         where it cannot be loaded.
         """
         while entry.model is None:
-            if entry.loading is None:
-                entry.loading = asyncio.get_running_loop().create_task(self._load(entry))
-                entry.loading.add_done_callback(note_failure)
-            await asyncio.shield(entry.loading)  # it goes on if this request's client leaves
+            if entry not in self.entries:
+                self.find(entry.name)  # raises: it is not served any more
+            await asyncio.shield(self.start(entry))  # it goes on if this request's client leaves
         return entry.model
+
+    def start(self, entry: ModelEntry) -> "asyncio.Task[ServedModel]":
+        """Starts to load an entry that is not loaded, or returns the load that runs."""
+        if entry.loading is None:
+            entry.loading = asyncio.get_running_loop().create_task(self._load(entry))
+            entry.loading.add_done_callback(note_failure)
+        return entry.loading
+
+    def replace(self, entries: Sequence[ModelEntry]) -> None:
+        """The models from now on; those that are left out are unloaded once they are idle."""
+        known, self.entries[:] = self.known, entries
+        self._leaving = [entry for entry in known if entry not in entries]
+        self.start_expiry()
 
     async def unload(self, entry: ModelEntry) -> None:
         """Raises `HttpError` while a request uses it."""
@@ -97,14 +123,15 @@ class ModelDirectory:
     def start_expiry(self) -> None:
         """Unloads models that are not kept for ever, if there are any."""
         finite = any(entry.keep_alive < FOREVER for entry in self.entries)
-        if finite and self._expiring is None:
+        if (finite or self._leaving) and self._expiring is None:
             self._expiring = asyncio.get_running_loop().create_task(self._expire())
 
     async def close(self) -> None:
         if self._expiring is not None:
             self._expiring.cancel()
-        for model in self.loaded:
-            await model.validator.close()
+        for entry in self.known:
+            if entry.model is not None:
+                await entry.model.validator.close()
 
     # --- loading ---
 
@@ -112,13 +139,33 @@ class ModelDirectory:
         try:
             async with self._lock:
                 began = time.monotonic()
+                entry.apply_change()
                 entry.model = await self._make_room(entry)
+                entry.failure = ""
                 entry.loads += 1
                 name, seconds = entry.name, round(time.monotonic() - began, 3)
                 self.log.event("model_loaded", model=name, seconds=seconds)
                 return entry.model
+        except (CheckpointError, ConfigError) as error:
+            self._note_failure(entry, error)
+            raise
         finally:
             entry.loading = None
+
+    def _note_failure(self, entry: ModelEntry, error: FlyweightError) -> None:
+        """Marks an entry that cannot be loaded; clients are shown no folder."""
+        text = str(error)
+        entry.failure = text.replace(str(entry.path), entry.path.name) if entry.path else text
+        self.log.event("model_failed", model=entry.name, reason=error)
+
+    async def _note_given_up(self, number: int, error: FlyweightError) -> None:
+        """The engine process was started again, without this engine."""
+        for entry in self.known:
+            if entry.client.number == number:
+                model, entry.model = entry.model, None
+                self._note_failure(entry, error)
+                if model is not None:
+                    await model.validator.close()
 
     async def _make_room(self, entry: ModelEntry) -> ServedModel:
         """Loads an engine, and unloads others as long as memory does not suffice."""
@@ -133,13 +180,13 @@ class ModelDirectory:
         """Unloads the model that was used longest ago.  Raises the error where none is loaded, and
         `HttpError` where all stay busy.
         """
-        while any(one.model is not None for one in self.entries):
-            idle = [(one.model.used, one) for one in self.entries if one.model and one.idle]
+        while any(one.model is not None for one in self.known):
+            idle = [(one.model.used, one) for one in self.known if one.model and one.idle]
             if idle:
                 await self._drop(min(idle, key=lambda found: found[0])[1], "memory")
                 return
             if time.monotonic() > until:
-                busy = ", ".join(one.name for one in self.entries if one.model)
+                busy = ", ".join(one.name for one in self.known if one.model)
                 raise HttpError(
                     503,
                     f"no memory for the model while {busy} answer requests; retry later",
@@ -157,7 +204,9 @@ class ModelDirectory:
         self.log.event("model_unloaded", model=entry.name, reason=reason)
 
     async def _expire(self) -> None:
-        """Unloads models that were not used for as long as they are kept."""
+        """Unloads models that were not used for as long as they are kept, or are not served any
+        more.
+        """
         while True:
             await asyncio.sleep(EXPIRY)
             now = time.monotonic()
@@ -166,6 +215,17 @@ class ModelDirectory:
                     unused = now - entry.model.used if entry.model is not None else 0.0
                     if entry.idle and unused > entry.keep_alive:
                         await self._drop(entry, "not used")
+                await self._drop_removed()
+
+    async def _drop_removed(self) -> None:
+        for entry in list(self._leaving):
+            if entry.loading is not None or (entry.model is not None and not entry.idle):
+                continue
+            if entry.model is not None:
+                await self._drop(entry, "removed")
+            if entry in self._leaving:  # else it is served again
+                self._leaving.remove(entry)
+                self.host.remove(entry.client.number)
 
 
 def note_failure(loading: asyncio.Task[ServedModel]) -> None:

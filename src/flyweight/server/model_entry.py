@@ -21,7 +21,8 @@ from flyweight.server.served_model import ServedModel
 
 class ModelEntry:
     """Clients are shown its `own` names; requests may also use those of `also`.  `counts` are of
-    all its engines, one after another; `loads` is how many there were.
+    all its engines, one after another; `loads` is how many there were.  `failure` is why it could
+    not be loaded when that was tried last, else empty.
     `parents` are what adapters' base models are called in lists, where that is not this model.
     """
 
@@ -42,6 +43,33 @@ class ModelEntry:
         self.keep_alive = options.keep_alive
         self.loading: asyncio.Task[ServedModel] | None = None
         self.loads = 0
+        self.failure = ""
+        self._later: tuple[ModelOptions, pipe.EngineSetup] | None = None
+
+    @property
+    def newest(self) -> ModelOptions:
+        """Its options from the next load on."""
+        return self._later[0] if self._later is not None else self.options
+
+    def change(self, options: ModelOptions, setup: pipe.EngineSetup) -> bool:
+        """Sets other options, which apply from the next load on; whether they differ."""
+        differs = options != self.newest
+        begin = self.client.begin
+        same = (setup.room, setup.fixed) == (begin.room, begin.fixed)
+        self._later = None if same and options == self.options else (options, setup)
+        if self.model is None and self.loading is None:
+            self.apply_change()
+        return differs
+
+    def apply_change(self) -> None:
+        """Called before it is loaded."""
+        if self._later is None:
+            return
+        (options, setup), self._later = self._later, None
+        if options.keep_alive != self.options.keep_alive:
+            self.keep_alive = options.keep_alive
+        setup.fault = self.client.begin.fault
+        self.options, self.client.begin, self.path = options, setup, None
 
     def find(self, show: LoadListener) -> Path:
         """The model's files, which may be fetched from the Hub.  Raises `ConfigError` or
@@ -56,7 +84,9 @@ class ModelEntry:
     def state(self) -> str:
         if self.model is not None:
             return "loaded"
-        return "loading" if self.loading is not None else "unloaded"
+        if self.loading is not None:
+            return "loading"
+        return "failed" if self.failure else "unloaded"
 
     @property
     def idle(self) -> bool:

@@ -1,14 +1,17 @@
-"""What a user may choose about each of several models behind one server.
+"""What a user may choose about each of several models behind one server, and where a running server
+gets other models from.
 
 Invariant: names are checked when the entries are made.  Imports little: it is read before the
 engine process is started.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flyweight.config import Settings
 
 FOREVER = float("inf")
+MOST_MODELS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +28,24 @@ class ModelOptions:
     memory: str = ""
     keep_alive: float = FOREVER
     preload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSources:
+    """`read` reads the models again, those of `file` (the path of --models-file) with them; without
+    a file it is None.  `make` gives the options of a further model, from its path and its name.
+    Both raise `ConfigError` or `CheckpointError`.
+    """
+
+    file: str = ""
+    read: Callable[[], Sequence[ModelOptions]] | None = None
+    make: Callable[[str, str], ModelOptions] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanges:
+    """Names of models: new ones, those that are served no more, and those with other options."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()

@@ -123,6 +123,9 @@ class ServerSettings:
     )
     allow_credentials: bool = setting(False, "HTTP", "Let web pages send cookies and credentials.")
     open_metrics: bool = setting(False, "HTTP", "Serve /metrics without a key.")
+    allow_pull: bool = setting(
+        False, "HTTP", "Let clients fetch models of the Hub (/api/pull), to be served."
+    )
     ignore_unknown_fields: bool = setting(
         False, "HTTP", "Ignore unknown request fields and list them in X-Ignored-Params."
     )
@@ -187,6 +190,10 @@ class ServerSettings:
     )
     body_timeout: float = setting(
         30.0, "Limits", "Max time (s) to receive a request body.", "SECONDS"
+    )
+    token_cache_bytes: int = setting(
+        8 * MIB, "Limits", "Max size of the token ids kept of earlier prompts; 0: none.", "SIZE",
+        kind="size", low=0
     )
     max_tokenize_bytes: int = setting(
         256 << 10, "Limits", "Max size of a text for /tokenize.", "SIZE", kind="size"
@@ -296,6 +303,12 @@ class ServerSettings:
             )
 
     def _check_address(self) -> None:
+        if self.allow_pull and not self.local and not self.needs_key:
+            raise ConfigError(
+                "lets any client of the network fill the disk; set --api-key, or leave it out",
+                "allow_pull",
+                value=True,
+            )
         path = self.root_path
         if path and (not path.startswith("/") or path.endswith("/")):
             near = "/" + path.strip("/")

@@ -47,4 +47,5 @@ def main(words: list[str]) -> int:
         from flyweight.cli.serve.detach import detach
 
         return detach(words, choice.server.log_file, choice.as_json)
-    return run(choice.models, choice.server, Banner(choice), choice.requests)
+    banner = Banner(choice)
+    return run(choice.models, choice.server, banner, choice.requests, choice.sources)

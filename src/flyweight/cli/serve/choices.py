@@ -7,6 +7,7 @@ or is refused; all refusals are reported at once.
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,18 @@ from flyweight.arguments.draft import (
     write_option,
 )
 from flyweight.arguments.options import Value, format_value, name_fields
-from flyweight.cli.serve.models import NamedModel, check_models, read_models_file, read_word
+from flyweight.cli.serve.models import (
+    NamedModel,
+    check_models,
+    make_pulled,
+    read_models_file,
+    read_word,
+)
 from flyweight.cli.serve.options import MEANINGS, OPTIONS, SUPPORTS, apply_environment_key
 from flyweight.cli.serve.words import ParsedOptions
 from flyweight.config import Settings
 from flyweight.errors import ConfigError, Refusals
-from flyweight.server.model_options import ModelOptions
+from flyweight.server.model_options import ModelOptions, ModelSources
 from flyweight.server.settings import ServerSettings
 
 ELSEWHERE = {  # options that have no row in the effective configuration, and where they are shown
@@ -38,11 +45,14 @@ ELSEWHERE = {  # options that have no row in the effective configuration, and wh
 
 @dataclass(frozen=True, slots=True)
 class ServeChoice:
-    """What is to be served, and how; the first of the models is the default."""
+    """What is to be served, and how; the first of the models is the default.  `sources` give a
+    running server other models.
+    """
 
     models: tuple[ModelOptions, ...]
     server: ServerSettings
     requests: SettingRequests
+    sources: ModelSources
     detach: bool = False
     as_json: bool = False
 
@@ -73,7 +83,14 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
     requests = SettingRequests(given, tuple(draft.notes), plain)
     made = (ModelOptions(engine, (first.name,) if first.name else (), **first.more),
             *(one.make(draft.engine) for one in models[1:]))  # fmt: skip
-    return ServeChoice(made, server, requests, on.get("detach") is True, on.get("json") is True)
+    file = Path(draft.text("models-file")).expanduser() if "models-file" in on else ""
+    sources = ModelSources(
+        str(file), (lambda: choose(parsed).models) if file else None,
+        partial(make_pulled, dict(draft.engine)),
+    )  # fmt: skip
+    return ServeChoice(
+        made, server, requests, sources, on.get("detach") is True, on.get("json") is True
+    )
 
 
 def list_models(draft: DraftArguments) -> list[NamedModel]:

@@ -15,13 +15,13 @@ from flyweight.arguments.options import Flag, convert
 from flyweight.cli.serve.file import find_name, load_yaml, read_value
 from flyweight.config import Settings
 from flyweight.errors import ConfigError, nearest
-from flyweight.server.model_options import FOREVER, ModelOptions
+from flyweight.server.model_options import FOREVER, MOST_MODELS, ModelOptions
 from flyweight.validation.durations import parse_seconds
 from flyweight.validation.untrusted import shown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 OWN = ("model", "weight", "memory", "keep-alive", "preload")
-MOST_MODELS, MOST_WEIGHT = 64, 10**6
+MOST_WEIGHT = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,14 @@ class NamedModel:
         """With the settings that are common to all.  Raises `ConfigError`."""
         settings = Settings.of(**{**common, **self.own, "model": self.model})
         return ModelOptions(settings, (self.name,) if self.name else (), **self.more)
+
+
+def make_pulled(common: Mapping[str, Any], path: str, name: str) -> ModelOptions:
+    """The options of a model that a client has pulled: the settings that are common to all, but for
+    adapters and a revision, which are of one model.
+    """
+    shared = {key: value for key, value in common.items() if key not in ("adapters", "revision")}
+    return NamedModel(path, name).make(shared)
 
 
 def read_word(word: str) -> NamedModel:

@@ -5,6 +5,8 @@ on the engine's progress, not on an open socket.
 """
 
 import gzip
+import re
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight import __version__
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
@@ -34,6 +37,7 @@ from flyweight.server.pipe import Topic
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import PING, encode_event, reply
 
+FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/:]*/)+")  # of a path: clients see the file's name
 OTHER_FIELDS = {  # fields that are no sampling options
     "prompt", "stream", "cache_salt", "priority", "slo", "return_cache_explanation",
     "return_cost",
@@ -41,7 +45,9 @@ OTHER_FIELDS = {  # fields that are no sampling options
 
 
 async def get_health(server: ApiServer, request: Request) -> Response:
-    """200 if the engine process runs and, while it has work, makes progress."""
+    """200 if the engine process runs and, while it has work, makes progress; names models that
+    could not be loaded.
+    """
     directory = server.directory
     clients = [entry.client for entry in directory.entries if entry.model is not None]
     if directory.host.restarting or not all(client.ready for client in clients):
@@ -53,7 +59,8 @@ async def get_health(server: ApiServer, request: Request) -> Response:
             raise HttpError(
                 503, f"the engine made no progress for {silent:.0f} s", code="engine_unresponsive"
             )
-    return reply({"status": "ok"})
+    failed = [entry.name for entry in directory.entries if entry.state == "failed"]
+    return reply({"status": "ok", **({"failed": failed} if failed else {})})
 
 
 async def get_ready(server: ApiServer, request: Request) -> Response:
@@ -95,6 +102,16 @@ async def unload_model(server: ApiServer, request: Request, body: ModelBody) -> 
     entry = server.directory.find(body.model)
     await server.directory.unload(entry)
     return reply(make_card(entry, body.model))
+
+
+async def reload_models(server: ApiServer, request: Request) -> Response:
+    """Reads the models file again, as SIGHUP does."""
+    try:
+        changes = await server.updates.reload()
+    except (CheckpointError, ConfigError) as error:
+        words = f"the models were not changed: {FOLDERS.sub('', str(error))}"
+        raise HttpError(409, words, code="models_unchanged") from None
+    return reply(asdict(changes))
 
 
 async def get_version(server: ApiServer, request: Request) -> Response:
@@ -174,6 +191,7 @@ def make_card(entry: ModelEntry, name: str) -> dict[str, Any]:
         "permission": [],
         "quality": passport.summarize() if passport is not None and name in own else None,
         "state": entry.state,
+        "failure": entry.failure or None,
     }
 
 

@@ -222,6 +222,10 @@ class TagsReply(TypedDict):
     models: list[Object]
 
 
+class PullReply(TypedDict):
+    status: str
+
+
 class ShowReply(TypedDict):
     template: str
     details: Object
@@ -263,7 +267,8 @@ class ModelCard(TypedDict):
     max_model_len: int | None
     permission: list[Object]
     quality: QualityReply | None
-    state: Literal["loaded", "loading", "unloaded"]
+    state: Literal["loaded", "loading", "unloaded", "failed"]
+    failure: str | None
 
 
 class ModelsReply(TypedDict):
@@ -271,8 +276,15 @@ class ModelsReply(TypedDict):
     data: list[ModelCard]
 
 
+class ReloadReply(TypedDict):
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+
 class StatusReply(TypedDict):
     status: Literal["ok"]
+    failed: NotRequired[list[str]]
 
 
 class LoadReply(TypedDict):

@@ -9,6 +9,7 @@ from flyweight.server.apis.llamacpp import completion as llama
 from flyweight.server.apis.llamacpp import infill
 from flyweight.server.apis.ollama import handlers as ollama
 from flyweight.server.apis.ollama import models as ollama_models
+from flyweight.server.apis.ollama import pull as ollama_pull
 from flyweight.server.apis.ollama import schema as ollama_schema
 from flyweight.server.apis.openai import chat, chat_schema, completions, embeddings, responses
 from flyweight.server.apis.openapi import ApiRoute, ApiTable, ApiTables
@@ -34,6 +35,8 @@ OPENAI = (
           own_routes.ModelBody, replies.ModelCard),
     ApiRoute("POST", "/v1/models/unload", own_routes.unload_model, "Unload a model",
           own_routes.ModelBody, replies.ModelCard),
+    ApiRoute("POST", "/v1/models/reload", own_routes.reload_models, "Read --models-file again",
+          reply=replies.ReloadReply),
     ApiRoute("GET", "/v1/models/{model:path}", own_routes.get_model, "One of the models",
           reply=replies.ModelCard),
 )
@@ -75,6 +78,8 @@ OLLAMA = (
           None, replies.TagsReply, ollama.make_error),
     ApiRoute("POST", "/api/show", ollama_models.show, "One of the models",
           ollama_schema.ShowBody, replies.ShowReply, ollama.make_error),
+    ApiRoute("POST", "/api/pull", ollama_pull.pull, "Fetch a model of the Hub",
+          ollama_pull.PullBody, replies.PullReply, ollama.make_error),
     ApiRoute("GET", "/api/version", own_routes.get_version, "The version",
           None, replies.VersionReply, ollama.make_error),
 )

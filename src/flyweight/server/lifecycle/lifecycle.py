@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import SSLContext
 from typing import Protocol
@@ -21,14 +21,14 @@ import uvicorn
 from flyweight.arguments.draft import SettingRequests
 from flyweight.config import read_service_manager
 from flyweight.describe import LoadListener
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, FlyweightError
 from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import find_error_format
 from flyweight.server.app import make_app
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.engine_process import EngineProcess
-from flyweight.server.lifecycle.loading import ModelReader, make_entries
+from flyweight.server.lifecycle.loading import ModelReader, plan_entries
 from flyweight.server.lifecycle.notify import ServiceNotifier
 from flyweight.server.lifecycle.running import (
     ServerRecord,
@@ -37,14 +37,15 @@ from flyweight.server.lifecycle.running import (
     remove_record,
     write_record,
 )
+from flyweight.server.lifecycle.updates import ModelUpdates
 from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.model_entry import ModelEntry
-from flyweight.server.model_options import ModelOptions
+from flyweight.server.model_options import ModelOptions, ModelSources
 from flyweight.server.observability.log import LogFile, ServerLog
 from flyweight.server.observability.tracing import open_tracer
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.errors import HttpError, print_failure
 from flyweight.server.transport.http_server import (
     HttpServer,
     answer_while_loading,
@@ -75,7 +76,8 @@ class ShowsLoading(LoadListener, Protocol):
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
     """`models` are what is served, the default first; `requests` the settings that the user gave,
-    for the effective configuration.  Without `log`, the log goes to stderr.
+    for the effective configuration; `sources` give other models later.  Without `log`, the log goes
+    to stderr.
     """
 
     models: tuple[ModelOptions, ...]
@@ -83,6 +85,7 @@ class LaunchOptions:
     show: ShowsLoading
     requests: SettingRequests
     log: LogFile | None = None
+    sources: ModelSources = field(default_factory=ModelSources)
 
 
 def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProcess) -> int:
@@ -115,15 +118,20 @@ class ServerLifecycle:
         self.host = EngineHost(self.give_up)
         self.host.on_event = self.log.event
         self.reader = ModelReader(self.server, options.requests, self.log)
-        entries = make_entries(options.models, self.server, self.host)
+        plans = plan_entries(options.models, self.server)
+        entries = [plan.make(self.server, self.host) for plan in plans]
         patience = self.server.queue_timeout
         self.directory = ModelDirectory(entries, self.host, self._make_model, self.log, patience)
+        self.updates = ModelUpdates(
+            options.models, options.sources, self.server, self.directory, self.log
+        )
         self.api: ApiServer | None = None
         self.http: HttpServer | None = None
         self.pool: ConnectionLimits | None = None
         self.code = 0
         self._loading: asyncio.Task[ApiServer] | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     def begin(self, engine: EngineProcess) -> socket.socket:
         """Lets the engine process load the first model, while its vocabulary is read here."""
@@ -137,8 +145,8 @@ class ServerLifecycle:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._handle_signal)
         # elsewhere it comes from a terminal that closes, and ends the server
-        if self.keys.files or self.notifier.address:
-            loop.add_signal_handler(signal.SIGHUP, self._reload_keys)
+        if self.keys.files or self.updates.sources.file or self.notifier.address:
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._loading = loop.create_task(self._load(line))
         try:
             early = await answer_while_loading(sock, find_error_format, self.context)
@@ -169,7 +177,7 @@ class ServerLifecycle:
             if entry.options.preload:
                 await directory.open(entry)
         directory.start_expiry()
-        return ApiServer(self.server, directory, self.log)
+        return ApiServer(self.server, directory, self.log, self.updates)
 
     async def _make_model(self, entry: ModelEntry) -> ServedModel:
         """Loads an entry's engine, and reads its vocabulary meanwhile."""
@@ -242,18 +250,39 @@ class ServerLifecycle:
         if self.http is not None:
             self.http.stop()
 
-    def _reload_keys(self) -> None:
-        """Reads the key files again; if one cannot be used, the keys stay as they were."""
+    def _reload(self) -> None:
+        """Reads the files of keys and of models again."""
         serving = self.http is not None and self.http.started and self._draining is None
         if serving:
             self.notifier.reloading()
+        self._reload_keys()
+        if self.updates.sources.file:
+            work = self._reload_models(serving)
+            self._reloading = asyncio.get_running_loop().create_task(work)
+        elif serving:
+            self.notifier.ready()
+
+    async def _reload_models(self, serving: bool) -> None:
+        """Reads the models file again; if it cannot be used, nothing changes."""
+        if self.api is None:
+            self.log.event("models_unchanged", problem="the first model is still being loaded")
+            return
+        try:
+            await self.updates.reload()
+        except FlyweightError:
+            pass  # it is in the log
+        except Exception as error:
+            print_failure("the reload of models", error)
+        if serving and self._draining is None:
+            self.notifier.ready()
+
+    def _reload_keys(self) -> None:
+        """Reads the key files again; if one cannot be used, the keys stay as they were."""
         try:
             self.keys.reload()
             self.log.event("keys_reloaded", accepted=len(self.keys.hashes))
         except ConfigError as error:
             self.log.event("keys_unchanged", problem=error)
-        if serving:
-            self.notifier.ready()
 
     def _handle_signal(self) -> None:
         self.notifier.stopping()

@@ -27,7 +27,7 @@ from flyweight.server.chat_format import check_template_defaults
 from flyweight.server.engine_client import EngineClient
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.model_entry import ModelEntry
-from flyweight.server.model_options import ModelOptions
+from flyweight.server.model_options import MOST_MODELS, ModelOptions
 from flyweight.server.observability.effective_config import EffectiveConfiguration, summarize_model
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.overload_steps import check_overload_models, parse_overload_steps
@@ -86,39 +86,54 @@ def set_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
     return replace(tokenizer, marks=marks)
 
 
-def make_entries(
-    models: Sequence[ModelOptions], server: ServerSettings, host: EngineHost
-) -> list[ModelEntry]:
+@dataclass(frozen=True, slots=True)
+class EntryPlan:
+    """What an entry is made of: its options, names and engine."""
+
+    options: ModelOptions
+    names: tuple[str, ...]
+    also: frozenset[str]
+    setup: pipe.EngineSetup
+
+    def serves(self, name: str) -> bool:
+        return name in self.names or name in self.also or name in self.options.settings.adapters
+
+    def make(self, server: ServerSettings, host: EngineHost) -> ModelEntry:
+        client = EngineClient(host, self.setup, patience=server.engine_timeout)
+        entry = ModelEntry(self.options, client, self.names, self.also, server.parents)
+        client.on_step = entry.observe_step
+        return entry
+
+
+def plan_entries(models: Sequence[ModelOptions], server: ServerSettings) -> list[EntryPlan]:
     """An entry for each model.  Raises `ConfigError` where two have one name, their memory is more
     than there is, or an overload step names none of them.
     """
+    if len(models) > MOST_MODELS:
+        raise ConfigError(f"{len(models)} models; allowed: up to {MOST_MODELS}")
     total = read_machine().total
     limit = parse_bytes(str(models[0].settings.memory_limit), total)
-    entries = list[ModelEntry]()
+    plans = list[EntryPlan]()
     for one in models:
         given = one.names or server.served_model_name
         names, also = choose_names(one.settings.model, given, one.settings.adapters)
-        taken = [name for entry in entries for name in (*names, *one.settings.adapters)
-                 if entry.serves(name)]  # fmt: skip
+        taken = [name for plan in plans for name in (*names, *one.settings.adapters)
+                 if plan.serves(name)]  # fmt: skip
         if taken:
             raise ConfigError(
                 f"two models are called {shown(taken[0])}; allowed: one; name them: "
                 f"{taken[0]}-2={one.settings.model}"
             )
-        setup = make_setup(one, server, limit, len(models))
-        client = EngineClient(host, setup, patience=server.engine_timeout)
-        entry = ModelEntry(one, client, names, also, server.parents)
-        client.on_step = entry.observe_step
-        entries.append(entry)
+        plans.append(EntryPlan(one, names, also, make_setup(one, server, limit, len(models))))
     steps = parse_overload_steps(server.overload_steps, server.overload_percent)
-    check_overload_models(steps, [name for entry in entries for name in entry.own])
+    check_overload_models(steps, [name for plan in plans for name in plan.names])
     fixed = sum(parse_bytes(one.memory, limit) for one in models if one.memory)
     if fixed > limit:
         raise ConfigError(
             f"the models' memory is {format_size(fixed)} together, more than the "
             f"{format_size(limit)} of memory_limit"
         )
-    return entries
+    return plans
 
 
 def make_setup(

@@ -21,10 +21,11 @@ from flyweight.errors import ConfigError
 from flyweight.plan.machine import read_machine
 from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.running import find_listener, list_running, read_command
-from flyweight.server.model_options import ModelOptions
+from flyweight.server.model_options import ModelOptions, ModelSources
 from flyweight.server.observability.log import LogFile
 from flyweight.server.settings import ServerSettings
 
+NO_SOURCES = ModelSources()
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
 TRACING = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
@@ -127,9 +128,10 @@ def serve(
     server: ServerSettings,
     show: "ShowsLoading",
     requests: SettingRequests,
+    sources: ModelSources = NO_SOURCES,
 ) -> int:
     """Serves models until a signal ends it, and returns the exit code; the first is the default.
-    `requests` go into the effective configuration.
+    `requests` go into the effective configuration; `sources` give other models later.
     """
     check_trace_packages(server)
     check_memory()
@@ -140,7 +142,8 @@ def serve(
     try:
         from flyweight.server.lifecycle.lifecycle import LaunchOptions, run_server
 
-        return run_server(LaunchOptions(tuple(models), server, show, requests, log), sock, engine)
+        options = LaunchOptions(tuple(models), server, show, requests, log, sources)
+        return run_server(options, sock, engine)
     finally:
         engine.end()
         if server.uds:

@@ -91,7 +91,8 @@ class MetricsPage(Collector):
         yield from self._server()
         yield from collect_costs(self.costs, [count_served(one) for one in self.models])
         yield from self._http()
-        yield from models[0].collect_llama()
+        if models:  # else the models that were loaded are served no more
+            yield from models[0].collect_llama()
 
     def _server(self) -> Iterator[Metric]:
         """What is of the whole server, labelled with its default model."""

@@ -33,6 +33,7 @@ from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
 
 LATEST = ":latest"  # what Ollama's clients put behind a name without a tag
+HUB_HOSTS = ("hf.co/", "huggingface.co/")
 KEEP = "How long the model stays loaded: seconds, 5m, -1.  A server's only model always stays."
 # A duration as Go's time.ParseDuration takes it: numbers with units, such as 1h30m, or a zero.
 DURATION = r"^[+-]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
@@ -67,8 +68,12 @@ def count_seconds(keep: str | float) -> float:
 
 
 def resolve_name(serves: Callable[[str], bool], name: str) -> str:
-    """The name that a model is served under; a missing tag is `:latest`, as in Ollama."""
-    known = (name, name.removesuffix(LATEST), name + LATEST)
+    """The name that a model is served under; a missing tag is `:latest`, as in Ollama, and a name
+    of the Hub may begin with its host.
+    """
+    bare = name.removesuffix(LATEST)
+    hosted = [bare.removeprefix(host) for host in HUB_HOSTS if bare.startswith(host)]
+    known = (name, bare, name + LATEST, *hosted)
     return next((one for one in known if serves(one)), known[1])
 
 
