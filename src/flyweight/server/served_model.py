@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from threading import Event
 from typing import Any, TypeVar
@@ -17,7 +18,8 @@ from flyweight.errors import RequestError, field_names
 from flyweight.params.structured import StructuredOutputs, check
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import Params, RequestPreparer, list_special_tokens
-from flyweight.requests.prompts import PreparedPrompt, RequestContext
+from flyweight.requests.prompts import PreparedPrompt, RequestContext, encode_prompt
+from flyweight.requests.token_cache import CachedCodec, TokenCache
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.constraints.validator import ConstraintValidator, map_constraint_names
 from flyweight.server.engine_client import EngineClient
@@ -163,6 +165,7 @@ class ServedModel:
         self.latency = LatencyModel()
         self.observer = StepObserver(self.counts, lambda: client.streams, log)
         self.created = self.now()
+        self.token_cache = TokenCache(settings.token_cache_bytes, self.counts.count_token_query)
         self.validator = ConstraintValidator(
             lambda: list_special_tokens(preparer.tokenizer),
             settings.schema_compile_timeout,
@@ -191,6 +194,14 @@ class ServedModel:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.preparer.tokenizer
+
+    def cache_tokens(self, tenant: str, salt: str | None) -> Tokenizer:
+        """The tokenizer, which knows earlier prompts of this tenant with this salt."""
+        if not self.token_cache.most:
+            return self.tokenizer
+        owner = f"{len(tenant)}:{tenant}{salt or ''}"
+        codec = CachedCodec(self.tokenizer.codec, self.token_cache, owner)
+        return replace(self.tokenizer, codec=codec)
 
     @property
     def max_model_len(self) -> int:
@@ -230,19 +241,22 @@ class ServedModel:
         context: RequestContext,
         schema: str = "",
         copies: int = 1,
+        tenant: str | None = None,
     ) -> list[PreparedPrompt]:
         """Tokenizes and checks prompts and output constraints; a prompt that takes time to make is
         a function, called in a thread.  `schema` is the field of the client's schema, if that is
-        not structured_outputs; log-probabilities of a prompt are returned `copies` times.
+        not structured_outputs; log-probabilities of a prompt are returned `copies` times.  Token
+        ids are kept for other requests of the `tenant`; None: they are not kept.
         """
         check_options(self.settings, len(prompts), params)
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:
             await self.constrain(params.structured_outputs, schema)
         totals = RequestTotals(self.settings, self.max_model_len, copies)
         cancelled = Event()
+        known = None if tenant is None else self.cache_tokens(tenant, context.salt)
         try:
             return await self.run_in_thread(
-                self._prepare, prompts, params, context, totals, cancelled
+                self._prepare, prompts, params, context, totals, cancelled, known
             )
         finally:
             cancelled.set()
@@ -254,13 +268,18 @@ class ServedModel:
         context: RequestContext,
         totals: RequestTotals,
         cancelled: Event,
+        known: Tokenizer | None,
     ) -> list[PreparedPrompt]:
         """Prepares each prompt, until the sum exceeds a limit or the request is cancelled."""
         prepared: list[PreparedPrompt] = []
         for prompt in prompts:
             if cancelled.is_set():
                 break
-            one = self.preparer.prepare(prompt() if callable(prompt) else prompt, params, context)
+            made = prompt() if callable(prompt) else prompt
+            if known is not None and isinstance(made, str):
+                ids = encode_prompt(known, made, self.max_model_len)
+                made = {"prompt": made, "prompt_token_ids": ids}
+            one = self.preparer.prepare(made, params, context)
             totals.add(one)
             prepared.append(one)
         return prepared

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from flyweight import __version__
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, field_names
 from flyweight.requests.prompts import check_id_range
-from flyweight.server.api_server import ApiServer
+from flyweight.server.api_server import ApiServer, get_tenant
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.llamacpp.completion import DEFAULTS, make_settings
 from flyweight.server.apis.openai.chat import render_prompt
@@ -81,7 +81,8 @@ class TokenizeBody(Fields):
             taken = ("messages", "add_special_tokens", *OF_MESSAGES)
             own = {name: getattr(self, name) for name in taken}
             body = check_template_fields(model, request, ChatBody(**own))
-            found: list[int] = render_prompt(model, body)["prompt_token_ids"]
+            prompt = render_prompt(model, body, model.tokenizer)
+            found: list[int] = prompt["prompt_token_ids"]
             return found
         text = self.prompt if self.content is None else self.content
         check_size(source, text or "", model.settings.max_tokenize_bytes)
@@ -159,7 +160,8 @@ async def _render(
 ) -> dict[str, Any]:
     model.preparer.reader.check_ids(make_sampling_params(body.to_options(model.defaults)))
     body = check_template_fields(model, request, body, names)
-    return await model.run_in_thread(render_prompt, model, body)
+    tokenizer = model.cache_tokens(get_tenant(request), body.cache_salt)
+    return await model.run_in_thread(render_prompt, model, body, tokenizer)
 
 
 def _reply_count(prompt: dict[str, Any]) -> Response:

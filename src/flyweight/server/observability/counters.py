@@ -172,6 +172,7 @@ class ServerCounters:
         self.degraded: dict[str, int] = dict.fromkeys(KINDS, 0)  # requests, by overload step
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
         self.offered = self.reasoned = 0  # chats with tools; read for reasoning
+        self.token_queries = self.token_hits = 0  # texts whose ids were looked up; found
         self.seats = 0  # sequences, summed over steps
         self.longest = 0  # tokens of a prompt and its answer that have ended
         self.busy, self._busy = 0.0, 0.0
@@ -191,6 +192,11 @@ class ServerCounters:
         """
         self._found_here = max(self._found_here, self.cached_tokens - self.totals["external_hits"])
         return self._found_here
+
+    def count_token_query(self, found: bool) -> None:
+        """Counts a text whose token ids were looked up."""
+        self.token_queries += 1
+        self.token_hits += found
 
     def count_eviction(self, lifetime: float, idle: float, gaps: Sequence[float]) -> None:
         """Counts a sampled block that was evicted."""

@@ -87,6 +87,16 @@ OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
         "Tokens not computed again, as a request waited for another's prompt.",
         lambda c: c.totals["awaited"],
     ),
+    (
+        "token_cache_queries",
+        "Prompt texts whose token ids were looked up.",
+        lambda c: c.token_queries,
+    ),
+    (
+        "token_cache_hits",
+        "Prompt texts whose token ids were known from an earlier request.",
+        lambda c: c.token_hits,
+    ),
     ("evicted_blocks", "Evicted K/V cache blocks.", lambda c: c.totals["evicted"]),
     (
         "spec_decode_seconds",

@@ -15,7 +15,7 @@ from flyweight.params.structured import NAME, VALIDATE, StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.preparing import render_conversation
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
-from flyweight.server.api_server import ApiServer
+from flyweight.server.api_server import ApiServer, get_tenant
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.openai.chat_schema import (
     ChatBody,
@@ -31,6 +31,7 @@ from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import ignore_keywords
 from flyweight.text.chat import FAILS, TemplateFault
 from flyweight.text.messages import check_depth, merge_options
+from flyweight.text.tokenizer import Tokenizer
 from flyweight.text.tools.parser import AnswerFormat
 from flyweight.text.tools.xmlcall import read_types
 from flyweight.types import SamplingParams
@@ -71,7 +72,8 @@ async def prepare_chat(
     context = model.make_context(
         body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
-    prompt = await model.run_in_thread(render_prompt, model, body)
+    tokenizer = model.cache_tokens(get_tenant(request), body.cache_salt)
+    prompt = await model.run_in_thread(render_prompt, model, body, tokenizer)
     reading = make_answer_format(model, body, tools, prompt["prompt"])
     place = schema or body.form_place
     if isinstance(params, BeamSearchParams):
@@ -171,9 +173,11 @@ def read_tools(model: ServedModel, body: ChatBody) -> Tools:
     return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, model.settings)
 
 
-def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[str, Any]:
-    """The prompt that the model's template makes of the messages, with room for `answer` tokens.
-    Raises `RequestError`.
+def render_prompt(
+    model: ServedModel, body: ChatBody, tokenizer: Tokenizer, answer: int = 1
+) -> dict[str, Any]:
+    """The prompt that the model's template makes of the messages, with room for `answer` tokens;
+    `tokenizer` is the model's, which may know the prompt.  Raises `RequestError`.
     """
     given = {
         "add_generation_prompt": body.add_generation_prompt,
@@ -195,7 +199,7 @@ def render_prompt(model: ServedModel, body: ChatBody, answer: int = 1) -> dict[s
     added = body.add_special_tokens
     try:
         made = render_conversation(
-            model.tokenizer,
+            tokenizer,
             messages,
             longest=None if whole else longest,
             tools=tools,

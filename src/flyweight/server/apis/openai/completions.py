@@ -14,7 +14,7 @@ from flyweight.errors import RequestError
 from flyweight.requests.collector import TextPiece
 from flyweight.requests.prompts import check_fits, make_length_error
 from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.api_server import ApiServer
+from flyweight.server.api_server import ApiServer, get_tenant
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.logprobs import PromptScores, TextScores
 from flyweight.server.apis.openai.chat_schema import LOGPROBS
@@ -77,7 +77,7 @@ async def create_completion(server: ApiServer, request: Request, body: Completio
         body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
     prepared = await model.prepare(
-        prompts, params, context, body.form_place, body.prompt_score_copies
+        prompts, params, context, body.form_place, body.prompt_score_copies, get_tenant(request)
     )
     write = partial(CompletionWriter, body)
     return await answer(server, model, request, prepared, write, stream=bool(body.stream))

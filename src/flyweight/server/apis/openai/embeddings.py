@@ -86,7 +86,8 @@ class EmbeddingBody(Fields):
         choose_source(self, SOURCES)
         if self.messages is not None:
             own = {name: getattr(self, name) for name in OF_CHAT}
-            return [render_prompt(model, ChatBody(add_generation_prompt=False, **own), answer=0)]
+            body = ChatBody(add_generation_prompt=False, **own)
+            return [render_prompt(model, body, model.tokenizer, answer=0)]
         return fit_prompts(split_prompts(self.input), self, model, answer=0)
 
     def to_params(self) -> PoolingParams:
