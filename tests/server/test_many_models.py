@@ -90,7 +90,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_alone(pair: Running) -> None:
     got = complete(pair, "bad")
     assert got.status == 503 and got.json["error"]["code"] == "model_not_loaded"
     assert got.json["error"]["message"].startswith("model = bad cannot be loaded: ")
-    assert states(pair)["bad"] == "unloaded" and complete(pair, "tales").status == 200
+    assert states(pair)["bad"] == "failed" and complete(pair, "tales").status == 200
 
 
 def test_an_unknown_model_is_refused(pair: Running) -> None:

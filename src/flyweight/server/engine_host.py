@@ -177,6 +177,8 @@ class EngineHost:
         process; `deaths` counts that.  Raises `FlyweightError` where another process is needed.
         """
         for number, client in list(self.clients.items()):
+            if not self.connected:
+                break
             if not client.wanted:
                 continue
             client.load()

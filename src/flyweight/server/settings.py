@@ -88,6 +88,10 @@ class ServerSettings:
     overload_percent: int = setting(
         50, "Engine", "Share of the queue from which --overload-steps apply.", "PERCENT", high=99
     )
+    token_cache_bytes: int = setting(
+        8 * MIB, "Engine", "Max size of the token ids kept of earlier prompts; 0: none.", "SIZE",
+        kind="size", low=0
+    )
     # HTTP
     host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")
     port: int = setting(
@@ -190,10 +194,6 @@ class ServerSettings:
     )
     body_timeout: float = setting(
         30.0, "Limits", "Max time (s) to receive a request body.", "SECONDS"
-    )
-    token_cache_bytes: int = setting(
-        8 * MIB, "Limits", "Max size of the token ids kept of earlier prompts; 0: none.", "SIZE",
-        kind="size", low=0
     )
     max_tokenize_bytes: int = setting(
         256 << 10, "Limits", "Max size of a text for /tokenize.", "SIZE", kind="size"
