@@ -99,3 +99,28 @@ def test_one_name_for_several_is_refused() -> None:
 
 def test_a_name_without_a_model_is_refused() -> None:
     assert "'small=': no model; allowed: NAME=MODEL" in refused("small=")
+
+
+def test_a_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    write(file, "models: {a: a.gguf}")
+    sources = choose(read(["--models-file", str(file), "--max-num-seqs", "2"])).sources
+    assert sources.file == str(file) and sources.read is not None
+    write(file, "models: {a: b.gguf, c: {model: c.gguf, weight: 3}}")
+    first, second = sources.read()
+    assert (first.names, first.settings.model) == (("a",), "b.gguf")
+    assert (second.names, second.weight, second.settings.max_num_seqs) == (("c",), 3, 2)
+    write(file, "models: {a: {model: a.gguf, wieght: 3}}")
+    with pytest.raises(ConfigError, match="did you mean 'weight'"):
+        sources.read()
+    assert choose(read(["a.gguf"])).sources.read is None
+
+
+def test_a_pulled_model_has_the_settings_of_all() -> None:
+    words = ["small=a.gguf", "--max-num-seqs", "2", "--revision", "v1"]
+    make = choose(read([*words, "--enable-lora", "--lora-modules", "one=folder"])).sources.make
+    assert make is not None
+    made = make("/cache/T-Q8_0.gguf", "org/T:Q8_0")
+    assert made.names == ("org/T:Q8_0",) and made.settings.model == "/cache/T-Q8_0.gguf"
+    assert made.settings.max_num_seqs == 2 and made.settings.revision is None
+    assert made.settings.adapters == {}

@@ -14,7 +14,7 @@ from flyweight.describe import ASSETS
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.server.apis.ollama.pull import hide_cache
 from flyweight.server.settings import ServerSettings
-from http_server import SEED, SERVE, Reply, Running, running, started
+from http_server import Reply, Running, started
 from hub_server import Hub, Repo, digest, serving
 
 STORIES = (ASSETS / "stories.gguf").read_bytes()
@@ -183,22 +183,23 @@ def test_a_download_whose_client_leaves_ends(puller: Running, hub: Hub, home: Pa
     assert [path.read_bytes() for path in blobs(home, "tiny/left")] == [raw]
 
 
-def limit_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000_000, resource.RLIM_INFINITY))
-
-
-def test_a_full_disk(hub: Hub, home: Path, variables: dict[str, str]) -> None:
-    """A limit on the size of files takes its place."""
+def test_a_full_disk(puller: Running, hub: Hub, home: Path) -> None:
+    """A limit on the size of files takes its place; what has come is kept."""
     big = STORIES + os.urandom(20_000_000)
     hub.repos["tiny/big"] = Repo({"b-Q8_0.gguf": big})
-    command = [*SERVE, "--port", "0", *SEED, "--allow-pull"]
-    with running(command, variables, limit_files) as server:
-        last = lines(pull(server, "tiny/big"))[-1]
-        assert "the next run goes on with what has come" in last["error"]
-        assert "frobozzmagic" not in last["error"]
-        (kept,) = blobs(home, "tiny/big")
-        assert kept.name == f"{digest(big)}.incomplete"
-        assert states(server) == {"stories": "loaded"} and server.get("/health").status == 200
+    pid, most = puller.process.pid, resource.RLIM_INFINITY
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (12_000_000, most))
+    try:
+        last = lines(pull(puller, "tiny/big"))[-1]
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+    assert "the next run goes on with what has come" in last["error"]
+    assert "frobozzmagic" not in last["error"]
+    (kept,) = blobs(home, "tiny/big")
+    assert kept.name == f"{digest(big)}.incomplete"
+    assert "tiny/big" not in states(puller) and puller.get("/health").status == 200
+    assert lines(pull(puller, "tiny/big"))[-1] == {"status": "success"}
+    assert [path.read_bytes() for path in blobs(home, "tiny/big")] == [big]
 
 
 def test_an_error_has_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
