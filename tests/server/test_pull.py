@@ -73,7 +73,7 @@ def blobs(home: Path, repo: str) -> list[Path]:
 
 
 def test_a_model_is_fetched_and_served(puller: Running, hub: Hub, server: Running) -> None:
-    got = pull(puller, NAME)
+    got = pull(puller, f"hf.co/{NAME}")
     assert got.status == 200 and got.headers["content-type"] == "application/x-ndjson"
     found = lines(got)
     parts = [one for one in found if "digest" in one]

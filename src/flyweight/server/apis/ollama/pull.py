@@ -76,12 +76,14 @@ class PullProgress(SilentListener):
 
 
 class PullJob:
-    """One pull: the lines of its progress.  The digest distinguishes names, as in /api/tags."""
+    """One pull: the lines of its progress.  The digest is that of the name which the model is
+    `served` under, as in /api/tags.
+    """
 
-    def __init__(self, server: ApiServer, name: str) -> None:
+    def __init__(self, server: ApiServer, name: str, served: str) -> None:
         self.server, self.name = server, name
         self.progress = PullProgress()
-        self.digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        self.digest = sha256(served.encode()).hexdigest()
         self._shown = (0, 0)
 
     def cancel(self) -> None:
@@ -144,8 +146,8 @@ async def pull(server: ApiServer, request: Request, body: PullBody) -> Response:
     if not server.settings.allow_pull:
         raise HttpError(403, "models are not pulled here; --allow-pull allows it", "model")
     name = resolve_name(server.serves, body.model or body.name)
-    server.updates.parse(name)  # refused before the stream begins
-    job = PullJob(server, name)
+    found = server.updates.parse(name)  # refused before the stream begins
+    job = PullJob(server, name, name if server.serves(name) else str(found))
     if body.stream:
         return EventStream(job.make_lines(), job.cancel, MEDIA)
     preparation = request.scope.get("preparation")
