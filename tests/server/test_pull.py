@@ -128,6 +128,7 @@ def test_without_the_option_nothing_is_fetched(server: Running) -> None:
         ("llama3.2", "allowed: org/name, org/name:Q4_K_M"),
         ("../etc/passwd", "is not a name on the Hub"),
         ("", "model is missing"),
+        ("tiny/T-GGUF:Q8\u001b", "model = 'tiny/T-GGUF:Q8\\x1b' is not a name on the Hub"),
         ("tiny/T-GGUF@a..b", "revision = 'a..b' is not valid"),
     ],
 )

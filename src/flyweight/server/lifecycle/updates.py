@@ -91,7 +91,7 @@ class ModelUpdates:
             found = parse_hub_name(name)
         except CheckpointError as error:
             raise RequestError(f": {error}", "model") from None
-        if found is None:
+        if found is None or not name.isprintable():
             raise RequestError(
                 "is not a name on the Hub",
                 "model",
