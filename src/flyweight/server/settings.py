@@ -16,13 +16,13 @@ from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 from flyweight.validation.amounts import check_price, check_seconds
+from flyweight.validation.origins import check_origins
 from flyweight.validation.setting import check_settings, find_setting, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIB = 1 << 20
 LOG_FORMATS = ("text", "json")
 COLLECTOR = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")  # no keys in it: they would be shown
-ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@,\x00-\x1f\x7f-\U0010ffff]+/?")
 MOST_TOOLS = 1024
 MOST_PRIORITY = 2**31 - 1
 MOST_BATCH_WAIT_MS = 60_000
@@ -278,7 +278,7 @@ class ServerSettings:
                 check = check_price if found.unit == "PRICE" else check_seconds
                 check(known.name, getattr(self, known.name), found.low)
         parse_overload_steps(self.overload_steps, self.overload_percent)
-        self._check_origins()
+        check_origins(self)
         self._check_address()
         if self.preferred_batch != PREFERRED_BATCH and not self.batch_wait_ms:
             raise ConfigError(
@@ -332,33 +332,6 @@ class ServerSettings:
                 value=self.otlp_traces_endpoint,
                 allowed="http://HOST:PORT/PATH or https://HOST:PORT/PATH, without keys",
                 hint="nearest valid: http://localhost:4318/v1/traces",
-            )
-
-    def _check_origins(self) -> None:
-        for origin in self.allowed_origins:
-            if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
-                near = re.sub(r"^(?:[a-z]+://)?([^/?#]*).*", r"\1", origin, flags=re.S)
-                hint = f"; nearest valid: https://{near}" if near else ""
-                raise ConfigError(
-                    "is not valid",
-                    "allowed_origins",
-                    value=origin,
-                    allowed=f"scheme://host, scheme://host:port, or * for all{hint}",
-                )
-        if "*" not in self.allowed_origins:
-            return
-        if self.allow_credentials:
-            raise ConfigError(
-                "and allow_credentials exclude each other: browsers reject this; list the origins",
-                "allowed_origins",
-                value="*",
-            )
-        if not self.needs_key and not self.insecure:
-            raise ConfigError(
-                "would let any web page in a local browser send requests; list the origins, give "
-                "an --api-key, or use --insecure",
-                "allowed_origins",
-                value="*",
             )
 
     @property
