@@ -14,7 +14,7 @@ from flyweight.ops.base import Ops
 from flyweight.plan.fitting import plan_memory
 from flyweight.plan.machine import Machine, measure_anonymous
 from flyweight.plan.memory import GIB, MIB, MemoryPlan, Needs, Sizing, make_smallest_plan
-from flyweight.resources import EngineResources
+from flyweight.resources import TOKEN_CACHE, EngineResources
 from flyweight.sampling.grammar import compiler_nbytes
 from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
@@ -25,11 +25,11 @@ from flyweight.weights.load import list_slot_kinds
 API_SERVER, API_SERVER_TOKEN, VALIDATORS = 54 * MIB, 160, 40 * MIB
 
 
-def count_server_bytes(vocab: int, *, first: bool = True) -> int:
+def count_server_bytes(vocab: int, *, first: bool = True, token_cache: int = TOKEN_CACHE) -> int:
     """What the other processes of a server take, for a vocabulary of so many tokens; without the
     API server itself, for a model that is not the `first`.
     """
-    return (API_SERVER if first else 0) + API_SERVER_TOKEN * vocab + VALIDATORS
+    return (API_SERVER if first else 0) + API_SERVER_TOKEN * vocab + VALIDATORS + token_cache
 
 
 def measure_needs(checkpoint: Checkpoint, spec: ModelSpec, plan: WeightPlan, ops: Ops) -> Needs:
@@ -104,8 +104,10 @@ def _plan_in_room(
 
 def _count_server(vocab: int, resources: EngineResources | None) -> int:
     """What a model takes in the server's other processes; the first also counts the API server."""
-    first = resources is None or not resources.ledger.reserved
-    return count_server_bytes(vocab, first=first)
+    if resources is None:
+        return count_server_bytes(vocab)
+    first = not resources.ledger.reserved
+    return count_server_bytes(vocab, first=first, token_cache=resources.token_cache)
 
 
 def find_context(needs: Needs) -> int:

@@ -10,6 +10,8 @@ from typing import Any
 from flyweight.plan.ledger import MemoryLedger
 from flyweight.plan.machine import measure_resident
 
+TOKEN_CACHE = 8 << 20  # bytes of token ids that a server keeps for a model, by default
+
 
 @dataclass(slots=True)
 class ProcessResources:
@@ -26,13 +28,15 @@ class ProcessResources:
 @dataclass(frozen=True, slots=True)
 class EngineResources:
     """What one engine, number `owner`, gets of them; it may hold `room` bytes (0: all that is
-    left), and if that is not `fixed`, more where its model does not fit.
+    left), and if that is not `fixed`, more where its model does not fit.  A server keeps
+    `token_cache` bytes of token ids for it.
     """
 
     process: ProcessResources
     owner: int
     room: int = 0
     fixed: bool = False
+    token_cache: int = TOKEN_CACHE
 
     @property
     def ledger(self) -> MemoryLedger:

@@ -18,6 +18,7 @@ from flyweight.errors import EngineError, FlyweightError, RequestError
 from flyweight.params.repetition import RepetitionDetectionParams
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
+from flyweight.resources import TOKEN_CACHE
 from flyweight.types import (
     Event,
     Finish,
@@ -41,7 +42,8 @@ LOCAL = ("logits_processors",)  # functions; they stay in their process
 
 class EngineSetup(msgspec.Struct, array_like=True, tag=0):
     """To build an engine: its `Settings`, and how to run it.  It may hold `room` bytes (see
-    `EngineResources`), and gets step time in proportion to its `weight`.
+    `EngineResources`), gets step time in proportion to its `weight`, and the API server keeps
+    `token_cache` bytes of token ids for it.
     """
 
     settings: dict[str, Any]
@@ -51,6 +53,7 @@ class EngineSetup(msgspec.Struct, array_like=True, tag=0):
     room: int = 0
     fixed: bool = False
     weight: float = 1.0
+    token_cache: int = TOKEN_CACHE
 
 
 class Submit(msgspec.Struct, array_like=True, tag=1):

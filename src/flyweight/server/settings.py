@@ -11,6 +11,7 @@ from typing import Any
 
 from flyweight.errors import ConfigError
 from flyweight.params.structured import DEEPEST, LONGEST
+from flyweight.resources import TOKEN_CACHE
 from flyweight.server.overload_steps import parse_overload_steps
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
@@ -89,8 +90,8 @@ class ServerSettings:
         50, "Engine", "Share of the queue from which --overload-steps apply.", "PERCENT", high=99
     )
     token_cache_bytes: int = setting(
-        8 * MIB, "Engine", "Max size of the token ids kept of earlier prompts; 0: none.", "SIZE",
-        kind="size", low=0
+        TOKEN_CACHE, "Engine", "Max size of the token ids kept of earlier prompts; 0: none.",
+        "SIZE", kind="size", low=0
     )
     # HTTP
     host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")

@@ -151,6 +151,7 @@ def make_setup(
         room if models > 1 or model.memory else 0,
         bool(model.memory),
         model.weight,
+        server.token_cache_bytes,
     )
 
 

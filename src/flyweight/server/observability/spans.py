@@ -74,7 +74,7 @@ def divide(trace: RequestTrace, offset: int) -> list[Stage]:
         return stages
     times = find_times(trace.collectors)
     marks = [trace.prepared, times.scheduled or trace.started, times.first]
-    names = OF_VECTORS
+    names: Sequence[str] = OF_VECTORS
     if not all(isinstance(one, VectorCollector) for one in trace.collectors):
         marks.append(times.last)
         names = STAGES

@@ -126,4 +126,4 @@ class ReportingExporter:
         self.exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self.exporter.force_flush(timeout_millis)
+        return bool(self.exporter.force_flush(timeout_millis))

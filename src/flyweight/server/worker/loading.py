@@ -78,7 +78,10 @@ class EngineLoader:
         try:
             self.settings = Settings.of(**self.begin.settings)
             tell = LoadingReporter(self._send)
-            own = EngineResources(self.process, self.number, self.begin.room, self.begin.fixed)
+            begin = self.begin
+            own = EngineResources(
+                self.process, self.number, begin.room, begin.fixed, begin.token_cache
+            )
             self.loaded = build(self.settings, tell, served=True, resources=own)
         except FlyweightError as error:
             self.failed = pipe.Failed(str(error), isinstance(error, MemoryShortage))
