@@ -76,7 +76,9 @@ class World:
         place = self.queue.enter(len(prompts), len(prompts))
         now = asyncio.get_running_loop().time()
         batcher = self.batcher if held else None
-        return RequestGroup(self.model, self.queue, self.groups, prompts, place, now, batcher)
+        return RequestGroup(
+            self.model, self.queue, self.groups, prompts, place, now, batcher=batcher
+        )
 
     @property
     def sent(self) -> list[list[tuple[str, ...]]]:
