@@ -35,6 +35,7 @@ VALUES = {  # of options that a number is no value of
     "log-file": ["some/file.log"], "log-file-bytes": ["1MiB"],
     "log-format": ["json"], "host": ["::1"], "allowed-origins": ["https://page.example"],
     "lora-modules": ["a=some/folder"], "max-schema-depth": ["8"], "max-stop-strings": ["8"],
+    "overload-steps": ["max_tokens=8"],
     "otlp-traces-endpoint": ["http://localhost:4318/v1/traces"],
     "enable-prefix-caching": [], "share-prefix-cache": [], "root-path": ["/models"],
 }  # fmt: skip

@@ -167,8 +167,9 @@ def make_model(known: bool = True) -> Any:
             made = latency.forecast(measure_backlog(client), RequestDemand(100, 1, 11))
             latency.record_request(made, 0.2, 0.1, 11)
     return SimpleNamespace(
-        latency=latency, client=client, counts=ServerCounters(100), max_model_len=512
-    )
+        latency=latency, client=client, counts=ServerCounters(100), max_model_len=512,
+        names=("m",),
+    )  # fmt: skip
 
 
 def make_prompt() -> PreparedPrompt:
@@ -230,8 +231,8 @@ def test_only_strict_requests_are_refused() -> None:
 class Group:
     """What is run: the arguments of a `RequestGroup`."""
 
-    def __init__(self, *given: Any) -> None:
-        self.prompts, self.notes, self.collectors = given[3], given[-1], list[Any]()
+    def __init__(self, *given: Any, notes: dict[str, Any], **_: Any) -> None:
+        self.prompts, self.notes, self.collectors = given[3], notes, list[Any]()
 
 
 def begin(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Any, HttpRequest]:
@@ -239,7 +240,8 @@ def begin(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Any, HttpRe
     monkeypatch.setattr(api_server, "RequestGroup", Group)
     monkeypatch.setattr(api_server, "MetricsPage", lambda *given: None)
     directory: Any = SimpleNamespace(entries=[])
-    server = api_server.ApiServer(ServerSettings(**settings), directory, ServerLog("text"))
+    updates: Any = SimpleNamespace()
+    server = api_server.ApiServer(ServerSettings(**settings), directory, ServerLog("text"), updates)
     server.queue.enter(256, 256)
     request = HttpRequest({"type": "http", "headers": [], "deadlines": Deadlines(0.5)})
     return server.begin(make_model(), [make_prompt()], request), request

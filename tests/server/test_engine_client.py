@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flyweight.engine.metrics import EngineMetrics
-from flyweight.errors import CheckpointError
+from flyweight.errors import CheckpointError, ConfigError
 from flyweight.server import pipe
 from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineClient, EngineStream
@@ -219,7 +219,8 @@ def test_a_restart_does_not_wait_for_an_engine_that_is_unloaded(waits_before: bo
         own.take(pipe.Unloaded())
         await dropping
         for one in waiting or [own.wait_until_ready()]:
-            await asyncio.wait_for(one, 30)
+            with pytest.raises(ConfigError, match="the model was unloaded"):
+                await asyncio.wait_for(one, 30)
         assert not own.ready
 
     asyncio.run(unload())

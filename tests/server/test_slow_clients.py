@@ -1,6 +1,7 @@
 """Answers nobody reads, and answers with much to tell: neither fills the front end with them."""
 
 import asyncio
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,7 @@ class Under:
             settings=ServerSettings(request_timeout=60.0, max_stream_buffer_tokens=MOST),
             preparer=SimpleNamespace(
                 make_collector=self._collector,
-                make_id=lambda: str(len(self.streams)),
+                make_id=map(str, count()).__next__,
                 attempts=lambda *given: None,
             ),
             client=SimpleNamespace(submit=self._submit, leave=self.left.append),

@@ -118,12 +118,10 @@ class EngineClient:
         self.host.send(self.number, self.begin_loading())
 
     async def wait_until_ready(self) -> None:
-        """Raises `ConfigError` if the engine cannot be loaded.  Returns at once if it is unloaded:
-        a process that restarts does not wait for it then.
-        """
+        """Raises `ConfigError` if the engine cannot be loaded, or is unloaded meanwhile."""
         if self._failure is not None:
             raise self._failure
-        if self.ready or not self.wanted:
+        if self.ready:
             return
         built = self._built = asyncio.get_running_loop().create_future()
         try:
@@ -135,7 +133,6 @@ class EngineClient:
     async def unload(self) -> None:
         """Drops the engine; its streams end with an error."""
         self.ready = self.wanted = False
-        self._settle(None)
         self._end_streams(EngineDown("the model was unloaded"))
         dropped = self._dropped = asyncio.get_running_loop().create_future()
         self.host.send(self.number, pipe.Unload())
