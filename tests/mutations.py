@@ -71,6 +71,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/generate": [{**NAMED, "prompt": "a", "stream": False, "options": {"num_predict": 2}}],
     "/api/embed": [{**NAMED, "input": "a"}],
     "/api/embeddings": [{**NAMED, "prompt": "a"}],
+    "/api/pull": [NAMED],
     "/api/show": [{**NAMED, "verbose": False}],
     "/generate": [{"prompt": "a", "max_tokens": 2}],
 }

@@ -41,7 +41,7 @@ ROOMY = Limits(
     max_model_len=96, max_num_seqs=4, max_num_batched_tokens=48, block_size=4, blocks=128,
     draft_tokens=3,
 )  # fmt: skip
-TIGHT = replace(ROOMY, blocks=22, max_chunk=5, max_num_batched_tokens=16)
+TIGHT = replace(ROOMY, blocks=18, max_chunk=5, max_num_batched_tokens=16)
 STOP = 7
 # Every option that decides on a token, those that drafters know nothing of included.
 OPTIONS: tuple[Mapping[str, Any], ...] = (

@@ -25,7 +25,7 @@ from flyweight.validation.token_tree import list_parents, read_token_tree
 
 PROMPTS = make_prompts(6)
 SHAPE = read_token_tree("[(0,), (1,), (0, 0), (0, 1), (1, 0), (2,), (0, 0, 0), (0, 1, 0)]", "x", 64)
-WIDE, NARROW = replace(ROOMY, draft_tokens=8), replace(TIGHT, draft_tokens=8, blocks=24)
+WIDE, NARROW = replace(ROOMY, draft_tokens=8), replace(TIGHT, draft_tokens=8, blocks=22)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from flyweight.engine.engine import Engine
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence, SequenceState
+from flyweight.engine.shared_prefill import SharedPrefills
 from flyweight.engine.step import Plan
 from flyweight.errors import RequestError
 from flyweight.kv.blocks import BlockPool, Table
@@ -64,6 +65,8 @@ def test_a_beam_computed_again_takes_no_token(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(BeamRequest, "complete", property(counted))
     monkeypatch.setattr(MockExternal, "make", lambda *given: None)  # else others give way
+    monkeypatch.setattr(SharedPrefills, "is_held", lambda *given: False)
+    monkeypatch.setattr(SharedPrefills, "_begin_wait", lambda *given: False)  # as here
     for seed in (1055, 1240, 1894):  # of 3,400 workloads, those without a block before
         Harness(workload(seed, 0.9)).run()
     assert len(met) >= 3

@@ -169,7 +169,7 @@ def test_chat_takes_a_grammar(server: Running, path: str) -> None:
     [
         ("GET", "/v1/nothing", 404, "there is no route GET '/v1/nothing'"),
         ("POST", "/v1/chat/completion", 404, "did you mean '/v1/chat/completions'?"),
-        ("POST", "/api/pull", 404, "there is no route POST '/api/pull'"),
+        ("POST", "/api/push", 404, "there is no route POST '/api/push'"),
         ("POST", "/v1/messages/batches", 404, "there is no route POST '/v1/messages/batches'"),
         ("GET", "/v1/messages", 405, "'/v1/messages' does not take GET; allowed: POST"),
         ("GET", "/api/chat", 405, "'/api/chat' does not take GET; allowed: POST"),

@@ -58,7 +58,7 @@ def test_a_large_reply_is_written_aside(tokens: int, aside: bool) -> None:
     async def work() -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        server: Any = SimpleNamespace(begin=lambda *given: Bundle(collected(tokens)))
+        server: Any = SimpleNamespace(begin=lambda *given, stream: Bundle(collected(tokens)))
         server._writers = ThreadPoolExecutor(1)
         server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
         model: Any = None

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight.errors import RequestError, field_names
-from flyweight.server.api_server import ApiServer
+from flyweight.server.api_server import ApiServer, get_tenant
 from flyweight.server.apis.answer import answer
 from flyweight.server.apis.anthropic.messages_stream import MessageWriter
 from flyweight.server.apis.body import FIRST
@@ -244,7 +244,8 @@ async def count_tokens(server: ApiServer, request: Request, body: CountBody) -> 
     model = await server.open(request, body.model)
     with field_names(NAMES):
         chat_body = check_template_fields(model, request, convert_body(model, request, body), NAMES)
-        prompt = await model.run_in_thread(render_prompt, model, chat_body)
+        tokenizer = model.cache_tokens(get_tenant(request), chat_body.cache_salt)
+        prompt = await model.run_in_thread(render_prompt, model, chat_body, tokenizer)
     return reply({"input_tokens": len(prompt["prompt_token_ids"])})
 
 
