@@ -79,7 +79,8 @@ WITH_PEERS = {
     "read_by_llama_cpp",
     "test_head_training",  # run by `make test-cuda`
 }  # fmt: skip
-OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")} | {"flyweight", "soak_parts"}
+OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")}
+OURS |= {"flyweight", "soak_parts"}
 
 
 def distributions(path: Path, found: Mapping[str, list[str]]) -> set[str]:
