@@ -28,8 +28,6 @@ STORY = (
 ENDS = ("She picked it up", "Her mom said", "A dog came", "The ball was", "Then it rained", "Tom")
 SHOTS = {  # name: colours, view, size
     "page-light": ("light", "both", (1400, 900)),
-    "page-dark": ("dark", "both", (1400, 900)),
-    "page-dashboard-light": ("light", "dashboard", (1200, 1250)),
     "page-dashboard-dark": ("dark", "dashboard", (1200, 1250)),
 }
 SHOTS_OF_SEVERAL = {

@@ -17,7 +17,7 @@ from flyweight.validation.token_tree import read_token_tree
 SETTING = "speculative_config"
 MOST_DRAFTS = 64  # draft tokens a step
 DRAFT_INSIDE = "stories-draft"  # the draft model in the package
-BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle"}
+BUNDLED_HEADS = {"stories-medusa": "medusa", "stories-eagle": "eagle", "stories-eagle3": "eagle3"}
 EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 
 

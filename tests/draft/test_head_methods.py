@@ -114,7 +114,7 @@ def test_a_config_names_the_method_where_tensors_do_not(
 
 
 def test_names_of_the_package_are_listed() -> None:
-    inside = "stories-medusa, stories-eagle; with method draft_model stories-draft"
+    inside = "stories-medusa, stories-eagle, stories-eagle3; with method draft_model stories-draft"
     for name in ("no-such-heads", "stories-draf"):
         with pytest.raises(ConfigError, match=inside) as refused:
             find_heads(name)

@@ -120,11 +120,11 @@ def test_only_the_first_engine_is_measured_off_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(spec_session, "open_bench", open)
     drafters = choose_drafters("stories", None, None)
     found = measure_drafters(drafters, SpecEngine("stories", {}, 4000, 24), [CYCLES], 2)
-    alone = ["draft_model", "cascade", "medusa", "medusa tree", "eagle", "eagle tree"]
+    alone = ["draft_model", "cascade", "medusa", "medusa tree", "eagle", "eagle tree", "eagle3"]
     assert opened == [[OFF, AGAIN, "ngram", "suffix"], *([OFF, label] for label in alone)]
     numbers = {side: number for side, (number,) in found["cycles"].items()}
     assert list(numbers) == [OFF, AGAIN, "ngram", "suffix", *alone]
-    assert list(numbers.values()) == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6]
+    assert list(numbers.values()) == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("most", range(1, 12))
@@ -195,7 +195,7 @@ def test_the_command_prints_one_document(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     names = [row["drafter"] for row in document["tables"]["speed"]["rows"]]
-    labels = ["draft_model", "cascade", "medusa", "medusa tree", "eagle", "eagle tree"]
+    labels = ["draft_model", "cascade", "medusa", "medusa tree", "eagle", "eagle tree", "eagle3"]
     assert names == [*PLAIN, "ngram", "suffix", *labels]
     assert list(document["plot"]["series"]) == [f"random, {label}" for label in names[2:]]
     drafters = {row["drafter"]: row["config"] for row in document["tables"]["drafters"]["rows"]}

@@ -18,7 +18,7 @@ from flyweight.prove.outcome import UnequalWork, check_work
 from flyweight.prove.registry import NAMES, find_technique
 from flyweight.prove.report import describe_outcome
 from flyweight.prove.runner import ProvePlan, prove
-from flyweight.prove.stand_in import write_long, write_wide
+from flyweight.prove.stand_in import write_long, write_predicting, write_wide
 from flyweight.prove.technique import (
     CHANCE,
     LIMIT,
@@ -45,7 +45,7 @@ def test_every_file_is_a_technique_and_every_name_has_one() -> None:
 def test_the_page_lists_every_technique() -> None:
     page = Path(__file__).parents[2] / "docs" / "prove.md"
     table = page.read_text(encoding="utf-8").split("## Techniques", 1)[1]
-    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", table, re.M)) == NAMES
+    assert tuple(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M)) == NAMES
 
 
 def test_an_unknown_technique_is_refused_with_the_nearest() -> None:
@@ -70,7 +70,7 @@ def test_prefix_caching_changes_no_token(tmp_path: Path) -> None:
 
 DRAFTERS = (
     "ngram", "ngram-prose", "suffix", "draft-model", "cascade", "medusa", "medusa-tree", "eagle",
-    "eagle-tree",
+    "eagle-tree", "eagle3",
 )  # fmt: skip
 
 
@@ -133,11 +133,11 @@ def test_a_context_that_is_too_short_is_refused(
         find_technique("rag").open(job, "off")
 
 
-@pytest.mark.parametrize("name", ["medusa", "medusa-tree", "eagle", "eagle-tree"])
+@pytest.mark.parametrize("name", ["medusa", "medusa-tree", "eagle", "eagle-tree", "eagle3"])
 def test_heads_of_another_model_cannot_be_measured(name: str, tmp_path: Path) -> None:
     """The stand-in has another hidden size than the heads of the package."""
     job = ProveJob(write_wide(tmp_path).path, tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"stories-[a-z]+ is for another model: .*hidden_size"):
+    with pytest.raises(ConfigError, match=r"stories-[a-z0-9]+ is for another model: .*hidden_size"):
         find_technique(name).open(job, "on")
 
 
@@ -202,6 +202,37 @@ def test_the_wide_stand_in_is_a_model_of_random_weights(tmp_path: Path) -> None:
     matrices = [one for one in made.checkpoint.tensors.values() if len(one.shape) == 2]
     assert {one.kind for one in matrices} == {"bf16"}
     assert sum(2 * prod(one.shape) for one in matrices) > 96 << 20
+
+
+def test_the_predicting_stand_in_drafts_what_it_says(tmp_path: Path) -> None:
+    """Most drafts are right but not all, and the text is the same."""
+    model, mtp = write_predicting(tmp_path).path, find_technique("mtp")
+    assert isinstance(mtp.open, DraftingSides)
+    fixed = replace(mtp.open, config={**mtp.open.config, "adaptive": False})
+    runs = []
+    for name in SIDES:
+        side = fixed(ProveJob(model, tmp_path, 2), name)
+        runs.append([side.run(round, 1.0) for round in range(3)])
+        side.close()
+    for off, on in zip(*runs, strict=True):
+        assert off.work == on.work and off.answers == on.answers
+    drafted = sum(run.figures["draft tokens"] for run in runs[1])
+    accepted = sum(run.figures["draft tokens accepted"] for run in runs[1])
+    assert 0.7 * drafted < accepted < drafted and drafted > 300
+
+
+def test_a_model_without_a_prediction_layer_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a model that carries a prediction layer"):
+        find_technique("mtp").open(ProveJob(STORIES, tmp_path, 2), "on")
+
+
+def test_the_predicting_stand_in_has_the_vocabulary_of_the_model_inside(tmp_path: Path) -> None:
+    made, inside = describe(write_predicting(tmp_path).path).tokenizer, describe(STORIES).tokenizer
+    text = "Once upon a time, Lily's dog (Rex) ran 12 miles.\n\nÉté!"
+    assert made.vocab_size == inside.vocab_size
+    ids = made.encode(text, add_special=False)
+    assert ids == inside.encode(text, add_special=False) and made.decode(ids) == text
+    assert made.encode("<|endoftext|>", add_special=False) == [0]
 
 
 def test_the_long_stand_in_is_the_model_inside_with_a_longer_context(tmp_path: Path) -> None:

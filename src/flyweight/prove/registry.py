@@ -23,6 +23,8 @@ NAMES = (  # those that take little time leave it to those that come later
     "medusa-tree",
     "eagle",
     "eagle-tree",
+    "eagle3",
+    "mtp",
     "blocker",
     "beam",
     "isa",

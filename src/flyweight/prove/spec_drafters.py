@@ -27,6 +27,7 @@ BUNDLED: Mapping[str, Mapping[str, Any]] = {
     },
     "eagle": {"method": "eagle", "model": "stories-eagle", COUNT: 5},
     "eagle tree": {"method": "eagle", "model": "stories-eagle", COUNT: 8, WIDTH: 4},
+    "eagle3": {"method": "eagle3", "model": "stories-eagle3", COUNT: 5},
 }  # fmt: skip
 Drafters = dict[str, SpeculationConfig]  # by label
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from flyweight.describe import ASSETS, DEFAULT_MODEL
+from flyweight.prove.predicting import LAYERS, write_predicting_folder
 from flyweight.quantize.ggml.container import GgufTensor, GgufWriter, read_metadata
 from flyweight.weights.gguf import read_gguf
 
@@ -106,7 +107,21 @@ def draw_bytes(draw: np.random.Generator, tensor: GgufTensor) -> bytes:
     return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
 
 
+def write_predicting(folder: Path) -> StandIn:
+    """Random weights in bfloat16 that say a cycle of tokens, and a layer that predicts it."""
+    path = folder / "predicting"
+    metadata = read_gguf(ASSETS / f"{DEFAULT_MODEL}.gguf").metadata
+    weights = write_predicting_folder(path, metadata)
+    note = (
+        f"stand-in: {weights / 1e6:.0f} million random weights in bfloat16, a DeepSeek-V3 of "
+        f"{LAYERS} layers and a prediction layer that is nearly always right: the speed-up is "
+        "about the most that the method can give; the answers mean nothing"
+    )
+    return StandIn(path, note)
+
+
 STAND_INS: dict[str, Callable[[Path], StandIn]] = {
     "long": write_long,
     "wide": write_wide,
+    "predicting": write_predicting,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from flyweight.training.logits import compute_logits, prepare_head
 from flyweight.training.states import TextStates
 from flyweight.wire import F32, I64
 
@@ -74,7 +75,7 @@ def join_states(texts: Sequence[TextStates], taps: Sequence[int]) -> torch.Tenso
 
 def choose(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
     """What the model ranks first after each state."""
-    return (states.bfloat16() @ head.bfloat16().T).argmax(-1)
+    return compute_logits(states, prepare_head(head)).argmax(-1)
 
 
 def find_schedule(step: int, steps: int, rate: float) -> float:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flyweight.training.corpus import Corpus, find_schedule
+from flyweight.training.logits import compute_logits, prepare_head
 
 PASSES = 3
 STATE_LOSS = 0.2  # the share of the distance between states
@@ -131,7 +132,7 @@ def train_eagle(
     """
     torch.manual_seed(0)
     layer, (embedding, head) = EagleLayer(shape), tables
-    near = embedding, head.bfloat16()
+    near = embedding, prepare_head(head)
 
     def compute(places: torch.Tensor) -> torch.Tensor:
         return _compute_loss(layer, corpus, near, places)
@@ -177,7 +178,7 @@ def _compute_loss(
         counts = counted.clone()
         counts[:, :i] = False  # its K and V would be of tokens before the first
         found = layer(embedded, states, passes)
-        logits = (found[counts].bfloat16() @ head.T).float()
+        logits = compute_logits(found[counts], head)
         loss = loss + F.cross_entropy(logits, choices[:, 1:][counts])
         loss = loss + STATE_LOSS * F.smooth_l1_loss(found[counts], wanted[counts])
         states = torch.cat((states[:, :1], found[:, :-1]), 1)

@@ -21,6 +21,7 @@ from flyweight.training.eagle import (
     norm_rows,
     push_attention,
 )
+from flyweight.training.logits import compute_logits, prepare_head
 
 NORMS = {
     "embed_norm": "midlayer.input_layernorm", "state_norm": "midlayer.hidden_norm",
@@ -82,7 +83,7 @@ def train_eagle3(
     torch.manual_seed(0)
     embedding, head, norm = tables
     layer = Eagle3Layer(shape, corpus.states.shape[1] // shape.hidden, norm)
-    near = embedding, head.bfloat16()
+    near = embedding, prepare_head(head)
 
     def compute(places: torch.Tensor) -> torch.Tensor:
         return _compute_loss(layer, corpus, near, places)
@@ -106,7 +107,7 @@ def _compute_loss(
         counts[:, :i] = False  # its K and V would be of tokens before the first
         found = layer(embedded, states, passes)
         normed = norm_rows(found[counts], layer.norm, layer.shape.eps)
-        logits = (normed.bfloat16() @ head.T).float()
+        logits = compute_logits(normed, head)
         loss = loss + F.cross_entropy(logits, choices[:, 1:][counts])
         states = torch.cat((states[:, :1], found[:, :-1]), 1)
     return loss / PASSES

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flyweight.training.corpus import Corpus, find_schedule
+from flyweight.training.logits import compute_logits, prepare_head
 
 
 class MedusaBlocks(nn.Module):  # type: ignore[misc]
@@ -48,13 +49,13 @@ def train_medusa(
     model = MedusaBlocks(corpus.states.shape[1], heads, layers)
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
     usable = torch.from_numpy(np.flatnonzero(corpus.count_left() > heads + 1))
-    head = head.bfloat16()
+    head = prepare_head(head)
     for step in range(steps):
         optimiser.param_groups[0]["lr"] = find_schedule(step, steps, 3e-3)
         places = usable[torch.randint(len(usable), (tokens,))]
         states, loss = corpus.states[places].float(), torch.zeros(())
         for i in range(heads):
-            logits = (model(states, i).bfloat16() @ head.T).float()
+            logits = compute_logits(model(states, i), head)
             loss = loss + F.cross_entropy(logits, corpus.choices[places + i + 1]) / heads
         optimiser.zero_grad()
         loss.backward()
