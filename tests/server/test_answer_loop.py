@@ -11,7 +11,7 @@ import pytest
 
 from flyweight import LLM
 from flyweight.requests.collector import Collector, TextPiece
-from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.admission.request_group import AdmittedRequest, RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis import answer as answers
 from flyweight.server.apis import logprobs as scores
@@ -63,7 +63,8 @@ class Under:
         server: Any = SimpleNamespace(_writers=ThreadPoolExecutor(1))
         server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
         self.server, now = server, asyncio.get_running_loop().time()
-        self.group = RequestGroup(model, queue, set(), [requested], place, now)
+        admitted = AdmittedRequest([requested], place, now)
+        self.group = RequestGroup(model, queue, set(), admitted)
 
 
 class Told:

@@ -18,6 +18,7 @@ from flyweight.requests.collector import Collector
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server import api_server
 from flyweight.server.admission.deadlines import Deadlines, TimedRequest, judge
+from flyweight.server.admission.request_group import AdmittedRequest
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.latency import LEAST, LatencyModel, RequestDemand, measure_backlog
 from flyweight.server.observability.counters import ServerCounters
@@ -229,10 +230,12 @@ def test_only_strict_requests_are_refused() -> None:
 
 
 class Group:
-    """What is run: the arguments of a `RequestGroup`."""
+    """What is run: the last argument of a `RequestGroup`."""
 
-    def __init__(self, *given: Any, notes: dict[str, Any], **_: Any) -> None:
-        self.prompts, self.notes, self.collectors = given[3], notes, list[Any]()
+    def __init__(self, *given: Any) -> None:
+        admitted: AdmittedRequest = given[-1]
+        self.prompts, self.notes = admitted.prompts, admitted.notes
+        self.collectors = list[Any]()
 
 
 def begin(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Any, HttpRequest]:

@@ -15,7 +15,7 @@ from flyweight.requests.collector import VectorCollector
 from flyweight.server import pipe
 from flyweight.server.admission.batching import RequestBatcher
 from flyweight.server.admission.queue import AdmissionQueue
-from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.admission.request_group import AdmittedRequest, RequestGroup
 from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineClient, EngineDown
 from flyweight.server.engine_host import EngineHost
@@ -76,9 +76,8 @@ class World:
         place = self.queue.enter(len(prompts), len(prompts))
         now = asyncio.get_running_loop().time()
         batcher = self.batcher if held else None
-        return RequestGroup(
-            self.model, self.queue, self.groups, prompts, place, now, batcher=batcher
-        )
+        admitted = AdmittedRequest(prompts, place, now, batcher)
+        return RequestGroup(self.model, self.queue, self.groups, admitted)
 
     @property
     def sent(self) -> list[list[tuple[str, ...]]]:

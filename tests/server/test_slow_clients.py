@@ -9,7 +9,7 @@ import pytest
 
 from flyweight import LLM
 from flyweight.requests.collector import Collector
-from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.admission.request_group import AdmittedRequest, RequestGroup
 from flyweight.server.engine_client import EngineClient, EngineStream
 from flyweight.server.pipe import EngineSetup, StepEvents
 from flyweight.server.settings import ServerSettings
@@ -46,7 +46,8 @@ class Under:
         params = SamplingParams(n=n)
         requested: Any = SimpleNamespace(pooling=None, beam=None, params=params, tokens=(1,))
         now = asyncio.get_running_loop().time()
-        self.group = RequestGroup(model, queue, set(), [requested] * prompts, place, now)
+        admitted = AdmittedRequest([requested] * prompts, place, now)
+        self.group = RequestGroup(model, queue, set(), admitted)
         self.group.limit_buffer()
 
     def _collector(self, requested: Any, id: str) -> Collector:

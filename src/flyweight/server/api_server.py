@@ -19,7 +19,7 @@ from flyweight.server.admission.batching import RequestBatcher
 from flyweight.server.admission.deadlines import TimedRequest
 from flyweight.server.admission.overload import OverloadLadder
 from flyweight.server.admission.queue import AdmissionQueue, Preparation
-from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.admission.request_group import AdmittedRequest, RequestGroup
 from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import ModelChanges
@@ -117,35 +117,52 @@ class ApiServer:
         """Runs the prompts of an HTTP request, those of a `stream` without waiting for a batch.
         Raises `HttpError` where the queue is full, or a strict deadline is predicted to be missed.
         """
-        tenant = get_tenant(request)
-        if tenant:  # of fixed length, so that no key and salt read like another pair
-            prompts = [
-                replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
-            ]
-        prompts, done = self.ladder.change_prompts(model, prompts)
-        record, deadlines = get_record(request.scope), request.scope.get("deadlines")
-        timed: TimedRequest | None = None
-        notes = dict[str, Any]()
-        if prompts and prompts[0].pooling is None:
-            timed = TimedRequest(model, prompts, record.began, deadlines)
-            notes |= note_prediction(request, timed)
-            timed.check()
-            if self.settings.max_priority:  # else requests start as they arrived
-                prompts = timed.schedule(prompts)
-        choices = sum(count_sequences(one) for one in prompts)
-        reservation = self.queue.enter(choices, sum(len(one.tokens) for one in prompts))
-        notes |= note_steps(model, request, done)
+        record = get_record(request.scope)
+        admitted = self._admit(model, prompts, request, record.began, stream=stream)
         preparation = request.scope.get("preparation")
         if isinstance(preparation, Preparation):
             preparation.end()
         record.model, record.prepared = model.names[0], time.monotonic()
-        group = RequestGroup(
-            model, self.queue, self.groups, prompts, reservation, record.began,
-            batcher=self.batcher if self.batcher.enabled and not stream else None,
-            timed=timed, notes=notes,
-        )  # fmt: skip
+        group = RequestGroup(model, self.queue, self.groups, admitted)
         record.collectors, group.on_start = group.collectors, record.note_start
         return group
+
+    def _admit(
+        self,
+        model: ServedModel,
+        prompts: Sequence[PreparedPrompt],
+        request: Request,
+        arrived: float,
+        *,
+        stream: bool,
+    ) -> AdmittedRequest:
+        """Applies overload steps and deadlines, and takes a place in the queue.  Raises
+        `HttpError`.
+        """
+        own = separate_tenant(prompts, get_tenant(request))
+        changed, done = self.ladder.change_prompts(model, own)
+        timed: TimedRequest | None = None
+        notes = dict[str, Any]()
+        if changed and changed[0].pooling is None:
+            timed = TimedRequest(model, changed, arrived, request.scope.get("deadlines"))
+            notes |= note_prediction(request, timed)
+            timed.check()
+            if self.settings.max_priority:  # else requests start as they arrived
+                changed = timed.schedule(changed)
+        choices = sum(count_sequences(one) for one in changed)
+        reservation = self.queue.enter(choices, sum(len(one.tokens) for one in changed))
+        notes |= note_steps(model, request, done)
+        batcher = self.batcher if self.batcher.enabled and not stream else None
+        return AdmittedRequest(changed, reservation, arrived, batcher, timed, notes)
+
+
+def separate_tenant(prompts: Sequence[PreparedPrompt], tenant: str) -> Sequence[PreparedPrompt]:
+    """The prompts with a salt of their tenant's, if there are several."""
+    if not tenant:
+        return prompts
+    return [  # a tenant is of fixed length, so that no tenant and salt read like another pair
+        replace(one, lane=replace(one.lane, salt=tenant + one.lane.salt)) for one in prompts
+    ]
 
 
 def get_tenant(request: Request) -> str:

@@ -7,8 +7,8 @@ once.  Knows no API.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from flyweight.errors import FlyweightError
@@ -35,11 +35,25 @@ class _Unsent(NamedTuple):
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """What admission decided of an HTTP request, which `arrived` then: its prompts, its place in
+    the queue, and the batch that it waits for, if it does.  `timed` are its predicted times,
+    `notes` what is reported with the measured ones.
+    """
+
+    prompts: Sequence[PreparedPrompt]
+    reservation: Reservation
+    arrived: float
+    batcher: RequestBatcher | None = None
+    timed: TimedRequest | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
 class RequestGroup:
-    """The requests of one HTTP request, which `arrived` then.  They run once this exists, or with
-    the batch that `batcher` forms, and it is in `groups`; `close` ends those that still run.
-    `on_start` is called when one of them is computed for the first time.  `notes` are
-    reported with their times.
+    """The requests of one HTTP request.  They run once this exists, or with the batch that they
+    wait for, and it is in `groups`; `close` ends those that still run.  `on_start` is called when
+    one of them is computed for the first time.
     """
 
     def __init__(
@@ -47,16 +61,11 @@ class RequestGroup:
         model: ServedModel,
         queue: AdmissionQueue,
         groups: set["RequestGroup"],
-        prompts: Sequence[PreparedPrompt],
-        reservation: Reservation,
-        arrived: float,
-        *,
-        batcher: RequestBatcher | None = None,
-        timed: TimedRequest | None = None,
-        notes: Mapping[str, Any] = MappingProxyType({}),
+        admitted: AdmittedRequest,
     ) -> None:
-        self.model, self.queue, self.groups, self.reservation = model, queue, groups, reservation
-        self.timed, self.notes = timed, dict(notes)
+        self.model, self.queue, self.groups = model, queue, groups
+        self.reservation, self.timed = admitted.reservation, admitted.timed
+        self.notes = dict(admitted.notes)
         self.collectors: list[Collector | VectorCollector] = []
         self.on_start: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
@@ -68,9 +77,9 @@ class RequestGroup:
         self._error: HttpError | None = None
         self._closed = False
         self._ahead = 0  # tokens that arrived and were not read
-        self._choices = sum(count_sequences(one) for one in prompts)
+        self._choices = sum(count_sequences(one) for one in admitted.prompts)
         seconds = model.settings.request_timeout
-        gone = time.monotonic() - arrived
+        gone = time.monotonic() - admitted.arrived
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(max(0.0, seconds - gone), self._time_out)
         waiting = max(0.0, model.settings.queue_timeout - gone)
@@ -78,12 +87,12 @@ class RequestGroup:
         groups.add(self)
         model.hold()
         try:
-            self._unsent = [self._make(one) for one in prompts]
-            if batcher is None or self._would_join():
+            self._unsent = [self._make(one) for one in admitted.prompts]
+            if admitted.batcher is None or self._would_join():
                 self._submit()
             else:
-                client, count = model.client, len(prompts)
-                self._withdraw = batcher.hold(client, count, self._submit_held)
+                client, count = model.client, len(admitted.prompts)
+                self._withdraw = admitted.batcher.hold(client, count, self._submit_held)
         except BaseException:
             self.close()
             raise
