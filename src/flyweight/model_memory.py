@@ -6,7 +6,7 @@ Invariant: nothing is allocated, and no tensor is read.
 import os
 from dataclasses import replace
 
-from flyweight.config import LEAST_MODEL_LEN, Limits, Settings
+from flyweight.config import LEAST_MODEL_LEN, Limits, Settings, parse_bytes
 from flyweight.describe import LoadListener, count_allowed_bytes
 from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.errors import ConfigError, MemoryShortage
@@ -50,6 +50,7 @@ def make_memory_plan(
     engines have reserved counts as held.
     """
     vocab = needs.spec.vocab
+    first = resources is None or not resources.ledger.counts_server
     held = here.held if resources is None or here.device else resources.ledger.held
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or find_context(needs)
@@ -69,7 +70,7 @@ def make_memory_plan(
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
         grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
-        server=_count_server(vocab, resources) if served else 0,
+        server=_count_server(vocab, resources, first) if served else 0,
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
         on_gpu=here.device,
         swap=0 if here.device else int(settings.swap_space * GIB),
@@ -78,8 +79,14 @@ def make_memory_plan(
     allowed = count_allowed_bytes(settings, here, here.held + others)
     if resources is None:
         return plan_memory(needs, sizing, (held, allowed), least)
-    plan = _plan_in_room(needs, sizing, (held, allowed), least, resources)
-    resources.ledger.reserve(resources.owner, plan.need - held)
+    try:
+        plan = _plan_in_room(needs, sizing, (held, allowed), least, resources)
+    except MemoryShortage:
+        if not here.device:
+            limit = parse_bytes(str(settings.memory_limit), here.total)
+            _check_alone(needs, sizing, limit, least, resources)
+        raise
+    resources.ledger.reserve(resources.owner, plan.need - held, server=served and first)
     return plan
 
 
@@ -102,11 +109,26 @@ def _plan_in_room(
     )
 
 
-def _count_server(vocab: int, resources: EngineResources | None) -> int:
+def _check_alone(
+    needs: Needs, sizing: Sizing, limit: int, least: int, resources: EngineResources
+) -> None:
+    """Raises `ConfigError` where a model would not fit either if all others were unloaded: then
+    none of them is.
+    """
+    server = _count_server(needs.spec.vocab, resources, True) if sizing.server else 0
+    base, name = resources.ledger.base, "memory_limit"
+    if resources.fixed and resources.room and base + resources.room < limit:
+        limit, name = base + resources.room, "memory"
+    try:
+        plan_memory(needs, replace(sizing, server=server), (base, limit), least)
+    except MemoryShortage as error:
+        raise ConfigError(str(error).replace("memory_limit", name)) from None
+
+
+def _count_server(vocab: int, resources: EngineResources | None, first: bool) -> int:
     """What a model takes in the server's other processes; the first also counts the API server."""
     if resources is None:
         return count_server_bytes(vocab)
-    first = not resources.ledger.reserved
     return count_server_bytes(vocab, first=first, token_cache=resources.token_cache)
 
 

@@ -13,6 +13,7 @@ class MemoryLedger:
     def __init__(self, base: int) -> None:
         self.base = base
         self._reserved: dict[Hashable, int] = {}
+        self._server: Hashable | None = None  # whose reservation has the API server's part
 
     @property
     def held(self) -> int:
@@ -23,10 +24,19 @@ class MemoryLedger:
     def reserved(self) -> int:
         return sum(self._reserved.values())
 
-    def reserve(self, owner: Hashable, size: int) -> None:
-        """An engine may hold so many bytes."""
+    @property
+    def counts_server(self) -> bool:
+        """Whether a reservation has the API server's part."""
+        return self._server is not None
+
+    def reserve(self, owner: Hashable, size: int, *, server: bool = False) -> None:
+        """An engine may hold so many bytes, those of the API server among them if `server`."""
         self._reserved[owner] = size
+        if server:
+            self._server = owner
 
     def release(self, owner: Hashable) -> None:
         """It is gone; nothing where it has reserved nothing."""
         self._reserved.pop(owner, None)
+        if self._server == owner:
+            self._server = None

@@ -5,8 +5,10 @@ file's path.
 """
 
 import os
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from flyweight.arguments.draft import SettingRequests
@@ -38,6 +40,8 @@ from flyweight.text.codec import DEFAULT
 from flyweight.text.template_reads import list_variables
 from flyweight.text.tokenizer import Tokenizer
 from flyweight.validation.untrusted import shown
+
+SHARE = re.compile(r"[0-9]?\.[0-9]{1,9}|[01]")  # of the memory limit
 
 
 class ServedName(NamedTuple):
@@ -124,25 +128,46 @@ def plan_entries(models: Sequence[ModelOptions], server: ServerSettings) -> list
                 f"two models are called {shown(taken[0])}; allowed: one; name them: "
                 f"{taken[0]}-2={one.settings.model}"
             )
-        plans.append(EntryPlan(one, names, also, make_setup(one, server, limit, len(models))))
+        setup = make_setup(one, server, limit, len(models), names[0])
+        plans.append(EntryPlan(one, names, also, setup))
     steps = parse_overload_steps(server.overload_steps, server.overload_percent)
     check_overload_models(steps, [name for plan in plans for name in plan.names])
-    fixed = sum(parse_bytes(one.memory, limit) for one in models if one.memory)
-    if fixed > limit:
-        raise ConfigError(
-            f"the models' memory is {format_size(fixed)} together, more than the "
-            f"{format_size(limit)} of memory_limit"
-        )
+    check_memory({one.names[0]: one.setup.room for one in plans if one.setup.fixed}, limit)
     return plans
 
 
+def check_memory(shares: Mapping[str, int], limit: int) -> None:
+    """Raises `ConfigError` where models' shares are more than there is."""
+    total = sum(shares.values())
+    if total > limit:  # tenths of a per cent, rounded down
+        fitting = [f"{name} {1000 * size // total / 10:g}%" for name, size in shares.items()]
+        raise ConfigError(
+            f"the models' memory is {format_size(total)} together, more than the "
+            f"{format_size(limit)} of memory_limit; nearest valid: {', '.join(fitting)}"
+        )
+
+
+def parse_memory(name: str, text: str, limit: int) -> int:
+    """What a model may hold: a size, or a share of the limit such as 25% or 0.25.  Raises
+    `ConfigError`.
+    """
+    path, share = f"memory of {name}", Fraction(text) if SHARE.fullmatch(text) else None
+    found = parse_bytes(text, limit, path) if share is None else int(limit * share)
+    if not found or (share is not None and share > 1):
+        raise ConfigError(
+            "is out of range", path, value=text, allowed="a share above 0, up to 1, or a size",
+            hint=f"nearest valid: {1 if found else 0.01}",
+        )  # fmt: skip
+    return found
+
+
 def make_setup(
-    model: ModelOptions, server: ServerSettings, limit: int, models: int
+    model: ModelOptions, server: ServerSettings, limit: int, models: int, name: str
 ) -> pipe.EngineSetup:
     """The message that builds a model's engine, one of so many under one memory limit."""
     settings = model.settings
-    given = pipe.to_portable({name: getattr(settings, name) for name in settings.__slots__})
-    room = parse_bytes(model.memory, limit) if model.memory else limit // models
+    given = pipe.to_portable({slot: getattr(settings, slot) for slot in settings.__slots__})
+    room = parse_memory(name, model.memory, limit) if model.memory else limit // models
     return pipe.EngineSetup(
         given,
         server.target_step_time,
