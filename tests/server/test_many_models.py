@@ -136,6 +136,25 @@ def test_ollamas_keep_alive_unloads(pair: Running) -> None:
     pair.post("/api/generate", {**body, "keep_alive": -1})
 
 
+def test_a_reply_has_the_wait_for_its_model(pair: Running) -> None:
+    ask = {"model": "talker", "prompt": "Hi", "stream": False}
+    unload(pair, "talker")
+    first = pair.post("/api/generate", ask).json
+    assert first["load_duration"] == round(1e6 * first["metrics"]["load_time_ms"]) > 0
+    assert first["total_duration"] > first["load_duration"] + first["eval_duration"]
+    again = pair.post("/api/generate", ask).json
+    assert again["load_duration"] == 0 and "load_time_ms" not in again["metrics"]
+    unload(pair, "talker")
+    vector = pair.post("/api/embed", {"model": "talker", "input": "Hi"}).json
+    assert vector["total_duration"] > vector["load_duration"] > 0
+    assert pair.post("/api/embed", {"model": "talker", "input": "Hi"}).json["load_duration"] == 0
+    unload(pair, "talker")
+    assert complete(pair, "talker").json["metrics"]["load_time_ms"] > 0
+    pair.until(
+        lambda: any("path=/v1/completions" in line and " load_ms=" in line for line in pair.said)
+    )
+
+
 def test_all_models_are_back_after_the_engine_process_died(pair: Running) -> None:
     texts = {name: complete(pair, name).json["choices"] for name in ("tales", "talker")}
     os.kill(pair.worker, signal.SIGKILL)

@@ -85,12 +85,15 @@ class ApiServer:
         return await self._open_entry(request, entry)
 
     async def _open_entry(self, request: Request, entry: ModelEntry) -> ServedModel:
+        began, loaded = time.monotonic(), entry.model is not None
         try:
             model = await self.directory.open(entry)
         except (CheckpointError, ConfigError) as error:
             words = f"model = {entry.name} cannot be loaded: {entry.failure or error}"
             raise HttpError(503, words, "model", code="model_not_loaded") from None
         model.hold()
+        if not loaded:
+            get_record(request.scope).loading += time.monotonic() - began
         request.scope.setdefault("models", []).append(model)
         return model
 
@@ -151,7 +154,7 @@ class ApiServer:
                 changed = timed.schedule(changed)
         choices = sum(count_sequences(one) for one in changed)
         reservation = self.queue.enter(choices, sum(len(one.tokens) for one in changed))
-        notes |= note_steps(model, request, done)
+        notes |= note_steps(model, request, done) | note_loading(request)
         batcher = self.batcher if self.batcher.enabled and not stream else None
         return AdmittedRequest(changed, reservation, arrived, batcher, timed, notes)
 
@@ -184,6 +187,12 @@ def note_steps(
     names = [str(one) for one in steps]
     set_header(request, DEGRADED, format_names(names))
     return {"degraded": names}
+
+
+def note_loading(request: Request) -> dict[str, Any]:
+    """How long a request waited for its model to be loaded, if it did."""
+    seconds = get_record(request.scope).loading
+    return {"load_time_ms": round(1000 * seconds, 3)} if seconds else {}
 
 
 def note_prediction(request: Request, timed: TimedRequest) -> dict[str, Any]:

@@ -28,7 +28,8 @@ CONTEXT = ("traceparent", "tracestate")  # headers of the trace that a request i
 class RequestRecord:
     """One HTTP request: `collectors` are those of its prompts, `id` is its x-request-id, `reply`
     the id of its reply.  It `began`, its prompts were `prepared` for `model`, and it was computed
-    for the first time (`started`); 0 before that.
+    for the first time (`started`); 0 before that.  It waited `loading` seconds for models to be
+    loaded.
     """
 
     began: float
@@ -42,6 +43,7 @@ class RequestRecord:
     model: str = ""
     prepared: float = 0.0
     started: float = 0.0
+    loading: float = 0.0
 
     def note_start(self) -> None:
         self.started = self.started or time.monotonic()
@@ -114,6 +116,7 @@ class RequestLog:
             seconds=round(seconds, 6), bytes=record.given,
             client_disconnected=None if record.whole else True,
             request_id=record.id or None, reply=record.reply or None,
+            load_ms=round(1000 * record.loading, 3) or None,
             **describe_prompts(record.collectors),
         )  # fmt: skip
 

@@ -254,12 +254,12 @@ class OllamaWriter:
         return {"model": self.model_name, "created_at": format_now(), **self.shape(parsed), **more}
 
     def _report_usage(self) -> dict[str, Any]:
-        m = self.collector.metrics()
+        m, loading = self.collector.metrics(), self.collector.notes.get("load_time_ms", 0.0) / 1000
         return {
             "done": True,
             "done_reason": self.finish,
-            "total_duration": to_ns(m.total),
-            "load_duration": 0,
+            "total_duration": to_ns(loading + m.total),
+            "load_duration": to_ns(loading),
             "prompt_eval_count": len(self.collector.request.tokens),
             "prompt_eval_duration": to_ns(m.ttft - m.queued),
             "eval_count": self.collector.produced,

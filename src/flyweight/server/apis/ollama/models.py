@@ -31,6 +31,7 @@ from flyweight.server.apis.usage import measure_vector_timings, report_extras
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.replies import reply
+from flyweight.server.transport.request_log import get_record
 
 LONGEST = 10.0**9  # seconds that a client's time can hold
 NEVER = "9999-12-31T23:59:59Z"  # when a model is unloaded, as a client in Go can read it
@@ -46,15 +47,15 @@ async def embed(server: ApiServer, request: Request, body: EmbedBody) -> Respons
         given = [partial(shorten_text, model, text) for text in given]
     size = body.dimensions or None
     found = await embed_texts(server, model, request, body, given, size)
-    took = time.monotonic() - began
+    took, loading = time.monotonic() - began, get_record(request.scope).loading
 
     def write() -> Response:
         return reply(
             {
                 "model": body.model,
                 "embeddings": [list(vector) for vector in get_vectors(found, size)],
-                "total_duration": to_ns(took),
-                "load_duration": 0,
+                "total_duration": to_ns(loading + took),
+                "load_duration": to_ns(loading),
                 "prompt_eval_count": sum(len(one.tokens) for one in found),
                 **report_usage(model, found),
             }
