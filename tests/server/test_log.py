@@ -123,6 +123,19 @@ def test_a_request_is_one_line_without_prompt_or_key() -> None:
         assert len([x for x in server.said if "path=/metrics status=401" in x]) == 1
 
 
+def test_a_json_line_has_neither() -> None:
+    words = "--api-key", "sesame-key", "--log-format", "json"
+    with started(*words) as server:
+        body = {"prompt": "Xylophones sing", "max_tokens": 5, "temperature": 0}
+        server.ask("POST", "/v1/completions", body, {"authorization": "Bearer sesame-key"})
+        server.ask("POST", "/v1/completions", body, {"authorization": "Bearer wrong-key"})
+        found = [json.loads(reported(server, f'"status":{status}')) for status in (200, 401)]
+        assert server.stop() == 0
+        assert [one["event"] for one in found] == ["request", "request"]
+        assert found[0]["path"] == "/v1/completions" and found[0]["tokens"] == 5
+        assert not [x for x in server.said for secret in ("Xylo", "sesame", "wrong") if secret in x]
+
+
 def test_a_line_has_the_ids_its_client_knows() -> None:
     named = {"x-request-id": "findme-1"}
     with started() as server:

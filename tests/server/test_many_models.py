@@ -137,12 +137,12 @@ def test_ollamas_keep_alive_unloads(pair: Running) -> None:
 
 
 def test_a_reply_has_the_wait_for_its_model(pair: Running) -> None:
-    ask = {"model": "talker", "prompt": "Hi", "stream": False}
+    body = {"model": "talker", "prompt": "Hi", "stream": False}
     unload(pair, "talker")
-    first = pair.post("/api/generate", ask).json
+    first = pair.post("/api/generate", body).json
     assert first["load_duration"] == round(1e6 * first["metrics"]["load_time_ms"]) > 0
     assert first["total_duration"] > first["load_duration"] + first["eval_duration"]
-    again = pair.post("/api/generate", ask).json
+    again = pair.post("/api/generate", body).json
     assert again["load_duration"] == 0 and "load_time_ms" not in again["metrics"]
     unload(pair, "talker")
     vector = pair.post("/api/embed", {"model": "talker", "input": "Hi"}).json

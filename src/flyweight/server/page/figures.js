@@ -22,6 +22,7 @@ export function formatPercent(share) {
 export function describeAnswer(usage, metrics) {
   const parts = [];
   if (metrics) {
+    if (metrics.load_time_ms !== undefined) parts.push(`model loaded in ${formatMs(metrics.load_time_ms)}`);
     parts.push(`${formatRate(metrics.tokens_per_second)} tokens/s`);
     parts.push(`first token ${formatMs(metrics.time_to_first_token_ms)}`);
     if (metrics.queue_time_ms >= 1) parts.push(`queued ${formatMs(metrics.queue_time_ms)}`);
