@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from flyweight.engine.metrics import EngineMetrics
@@ -192,6 +194,15 @@ def test_other_requests_are_not_joined(other: Request) -> None:
     submit(own, request("a"))
     submit(own, other)
     assert own.joined == 0 and len(own.streams) == 2
+
+
+def test_every_field_of_a_request_is_in_its_key() -> None:
+    key = make_key(request("a"))
+    assert key is not None
+    fields = msgspec.msgpack.decode(key)[1:]
+    given = dict(zip(pipe.Submit.__struct_fields__, fields, strict=True))
+    same = {"id": "", "arrival": 0.0, "seed": 0, "start_by": inf}
+    assert {name: given[name] for name in same} == same and given["max_tokens"] == 4
 
 
 def test_seeds_count_where_tokens_are_drawn() -> None:
