@@ -87,6 +87,16 @@ def test_a_changed_byte_makes_at_most_one_block_a_miss(tmp_path: Path) -> None:
     assert misses >= 3 * (SIZE + 76), "each byte of data and of what names it is covered"
 
 
+def test_bytes_in_use_are_those_of_stored_blocks(tmp_path: Path) -> None:
+    with opened(tmp_path / "blocks", most=2) as store:
+        used = [store.nbytes]
+        for number in (0, 0, 1, 2):  # the third takes the place of another
+            assert save(store, number)
+            used.append(store.nbytes)
+        store.clear()
+        assert used == [0, 256, 256, 512, 512] and store.nbytes == 0
+
+
 def test_a_damaged_block_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "blocks"
     with opened(path) as store:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flyweight.kv.records import ALIGN, HEAD
 from http_server import SERVE, Running, started
 
 BODY = {"prompt": "One day, " * 60, "max_tokens": 12, "temperature": 0, "logprobs": 1}
+SWAPPED = "vllm:cpu_cache_usage_perc"
 SMALL = ("--threads", "1", "--max-model-len", "256", "--memory-limit", "2GiB")
 
 
@@ -67,6 +69,7 @@ def test_a_restarted_server_finds_the_blocks(tmp_path: Path, end: signal.Signals
     assert found["vllm:external_prefix_cache_hits_total"] == again[2]
     assert found["vllm:external_prefix_cache_queries_total"] == tokens
     assert found["vllm:prefix_cache_hits_total"] == 0
+    assert found[SWAPPED] == 0, "there is no swap space"
     by_source = "vllm:prompt_tokens_by_source_total"
     assert found[f"{by_source}external_kv_transfer"] == again[2]
     assert found[f"{by_source}local_cache_hit"] == 0
@@ -85,12 +88,21 @@ def test_a_killed_engine_process_leaves_its_blocks_to_the_next(tmp_path: Path) -
     assert again[:2] == first[:2] and again[2] > 0
 
 
-def test_swap_space_is_an_option(tmp_path: Path) -> None:
-    with started(*SMALL, "--swap-space", "0.1") as running:
+def test_swap_space_is_an_option() -> None:
+    """What is evicted goes there; the share in use is a metric."""
+    words = "--num-gpu-blocks-override", "9", "--max-num-seqs", "1", "--swap-space", "0.1"
+    with started(*SMALL, *words) as running:
         first = complete(running)
         rows = running.get("/v1/engine/effective").json
+        room = running.get("/server_info").json["engine"]["swap_space"]
+        assert read_metrics(running)[SWAPPED] == 0
+        complete(running, prompt="The sun " * 90)
+        found = read_metrics(running)
         assert complete(running)[:2] == first[:2]
-    assert "swap space, 0.1 GiB" in str(rows)
+    assert "swap space, 0.1 GiB" in str(rows) and room == int(0.1 * 2**30)
+    evicted = found["flyweight:evicted_blocks_total"]
+    record = found[SWAPPED] * room / evicted
+    assert evicted > 0 and record == pytest.approx(round(record / ALIGN) * ALIGN) > HEAD
 
 
 @pytest.mark.parametrize("words", [

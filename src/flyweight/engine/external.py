@@ -60,6 +60,11 @@ class ExternalCache:
     # --- blocks out of the pool ---
 
     @property
+    def swapped(self) -> int:
+        """Bytes of swap space in use."""
+        return self.swap.nbytes if self.swap is not None else 0
+
+    @property
     def wanted(self) -> bool:
         """Whether there is something to save."""
         return bool(self._unsaved)

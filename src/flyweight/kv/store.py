@@ -49,6 +49,11 @@ class BlockStore:
         """Bytes of one block."""
         return self.file.size
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that are stored, with their heads."""
+        return len(self.entries) * self.file.record
+
     def __contains__(self, key: bytes) -> bool:
         return key in self.entries
 

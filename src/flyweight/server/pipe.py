@@ -260,6 +260,7 @@ class Gauges(msgspec.Struct, array_like=True):
     busy: float  # seconds within steps since the start
     accepted: tuple[int, ...] = ()  # draft tokens, by position in the draft
     prompt_tokens: int = 0  # of `tokens`, those of prompts
+    swapped: int = 0  # bytes of swap space in use
 
 
 class StepReport(msgspec.Struct, array_like=True, tag=3):

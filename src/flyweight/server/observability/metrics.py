@@ -183,7 +183,9 @@ class ModelFamilies:
         yield self._gauge("vllm:num_requests_swapped", "Swapped sequences (always 0).", 0)
         for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             yield self._gauge("vllm:" + name, "Fraction of K/V cache blocks in use.", usage)
-        yield self._gauge("vllm:cpu_cache_usage_perc", "CPU swap space in use (always 0).", 0)
+        room = self.client.facts.get("swap_space", 0)
+        swapped = now.swapped / room if room else 0.0
+        yield self._gauge("vllm:cpu_cache_usage_perc", "Share of the swap space in use.", swapped)
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
         yield self._by(
             "vllm:engine_sleep_state", "Engine sleep state (always awake).", "sleep_state", states

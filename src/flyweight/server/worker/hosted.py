@@ -179,7 +179,7 @@ class HostedEngine:
     # --- state and counters ---
 
     def _read_gauges(self, tokens: int, seconds: float, prompt_tokens: int = 0) -> pipe.Gauges:
-        scheduler = self.engine.scheduler
+        scheduler, external = self.engine.scheduler, self.engine.external
         return pipe.Gauges(
             len(scheduler.running),
             len(scheduler.waiting),
@@ -191,6 +191,7 @@ class HostedEngine:
             self.seconds,
             tuple(self.engine.drafts.places),
             prompt_tokens,
+            external.swapped if external is not None else 0,
         )
 
     def _list_steps(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flyweight.build import LoadedModel, build
 from flyweight.config import Settings
 from flyweight.describe import ModelDescription
 from flyweight.errors import FlyweightError, MemoryShortage
-from flyweight.plan.memory import MemoryPlan, summarize
+from flyweight.plan.memory import GIB, MemoryPlan, summarize
 from flyweight.resources import EngineResources, ProcessResources
 from flyweight.server import pipe
 from flyweight.server.worker.hosted import report
@@ -112,6 +112,7 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
         "threads": plan.sizing.threads,
         "isa": loaded.isa,
         "kv_dtype": plan.sizing.kv_dtype,
+        "swap_space": int(settings.swap_space * GIB),
         "memory": {
             "weights": plan.weights,
             "kv": plan.kv,
