@@ -86,8 +86,8 @@ def test_what_is_suggested_fits(flat: Path) -> None:
         settings = {**requested, **limit, **way}
         got = run(flat, settings, 2, 64)
         assert got["high_water"] <= got["limit"], way
-    shorter, narrower = ways[1], ways[2]
-    assert shorter["max_model_len"] < narrower["max_model_len"] <= 4096
+    assert list(ways[1]) == ["max_model_len"] and ways[1]["max_model_len"] < 4096
+    assert ways[2] == {"kv_cache_dtype": "int8"}
 
 
 def suggested(refused: str) -> list[dict[str, Any]]:

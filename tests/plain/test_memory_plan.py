@@ -1,5 +1,5 @@
 """The memory plan's arithmetic: it agrees with what backends really hold, grows with every setting,
-takes what is useful and no more, and its suggestions fit.
+takes what is useful and no more.
 """
 
 import re
@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from memory_shape import CONFIG, HELD, KIND, NEEDS, SIZING, SPEC, kinds
 
 from flyweight.config import Limits
 from flyweight.errors import ConfigError
 from flyweight.kv.memory import allocate_kv
-from flyweight.models.registry import find_family
 from flyweight.ops.cpu import CpuOps
 from flyweight.ops.reference import ReferenceOps
 from flyweight.plan.fitting import plan_memory
@@ -28,31 +26,6 @@ from flyweight.plan.memory import (
 )
 from flyweight.plan.step import attend_bytes, sample_bytes
 from flyweight.spec import Files, StoredSlots
-
-CONFIG = {
-    "model_type": "qwen3",
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "tie_word_embeddings": True,
-}
-KIND = find_family(CONFIG)
-SPEC = KIND.read_spec(CONFIG)
-SIZING = Sizing(4096, 8, 512, 32, "f16", threads=2)
-HELD = 90 * MIB
-
-
-def kinds(matrix: str = "q4_0") -> dict[str, list[tuple[tuple[int, ...], str]]]:
-    slots = KIND.plan(SPEC, Files()).slots
-    return {s.name: [(s.shape, "f32" if s.kind == "vector" else matrix)] for s in slots}
-
-
-NEEDS = Needs.of(SPEC, kinds(), CpuOps(1))
 
 
 def plan(sizing: Sizing = SIZING, limit: int = 64 << 30, least: int = 512):
@@ -292,31 +265,6 @@ def test_fewer_draft_tokens_are_suggested_where_their_probabilities_are_kept() -
         plan_memory(PAIR, sizing, bounds, 4096)
     assert "num_speculative_tokens = 9 or " in str(refused.value)
     plan_memory(PAIR, replace(sizing, draft_tokens=9), bounds, 4096)
-
-
-@settings(deadline=None)
-@given(
-    limit=st.integers(300, 3000),
-    length=st.integers(16, 40960),
-    seqs=st.integers(1, 64),
-    tokens=st.integers(64, 2048),
-    least=st.sampled_from([16, 512, 40960]),
-)
-def test_a_plan_fits_or_suggests_what_does(limit, length, seqs, tokens, least) -> None:
-    sizing = replace(SIZING, max_model_len=length, max_num_seqs=seqs, max_num_batched_tokens=tokens)
-    bounds = (HELD, limit * MIB)
-    try:
-        assert plan_memory(NEEDS, sizing, bounds, least).need <= limit * MIB
-    except ConfigError as error:
-        assert "\n" not in str(error)
-        for way in str(error).split("nearest settings that fit: ")[1].split(" or "):
-            given = dict(re.findall(r"(\w+) = (\w+)", way))
-            bound = (HELD, int(given.pop("memory_limit", f"{limit}MiB")[:-3]) * MIB)
-            length = min(sizing.max_model_len, least)
-            narrow = replace(sizing, max_model_len=length)
-            narrow = replace(narrow, **{name: int(value) for name, value in given.items()})
-            # other processes of the same program may hold a little more to begin with
-            assert plan_memory(NEEDS, narrow, (HELD + 2 * MIB, bound[1]), narrow.max_model_len)
 
 
 def test_attention_on_a_gpu_keeps_results_of_splits() -> None:

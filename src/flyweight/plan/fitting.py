@@ -7,7 +7,8 @@ allocates nothing.
 from collections.abc import Callable
 from dataclasses import replace
 
-from flyweight.errors import MemoryShortage
+from flyweight.errors import ConfigError, MemoryShortage
+from flyweight.ops.base import check_codes
 from flyweight.plan.memory import (
     DRAFT_MODEL,
     GIB,
@@ -22,6 +23,10 @@ from flyweight.plan.memory import (
     format_size,
     make_smallest_plan,
 )
+from flyweight.spec import KV_TYPES, ModelSpec
+
+CHOICES = 3  # that a refusal lists
+SMALLER_KV = ("int8", "int4")
 
 
 def plan_memory(needs: Needs, sizing: Sizing, bounds: tuple[int, int], least: int) -> MemoryPlan:
@@ -70,15 +75,17 @@ def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) ->
     if drafted and alone.need <= alone.limit:
         return _explain_large_drafter(needs, plan)
     ways = [*_suggest_less_swap(plan), _raise_limit(plan)]
-    ways += _suggest_smaller(needs, plan.sizing, _keep_margin(plan))
     if drafted:
         ways.append(f"{_raise_limit(alone)}, no speculative_config")
+    shorter = _suggest_smaller(needs, plan.sizing, _keep_margin(plan))
+    ways += shorter[:1] + _suggest_smaller_kv(needs, plan) + _suggest_fewer_blocks(needs, plan)
+    ways += shorter[1:] + _suggest_quantized(needs, plan)
     drafting = _list_drafter_parts(plan, f" of the {plan.drafter}")
     return (
         f"memory_limit of {format_size(plan.limit)} is too small: "
         f"this model needs {format_size(plan.need)} "
         f"({_join_parts(_list_own_parts(plan) + drafting + _list_rest(plan))}); "
-        f"nearest settings that fit: {' or '.join(ways)}"
+        f"nearest settings that fit: {' or '.join(ways[:CHOICES])}"
     )
 
 
@@ -87,7 +94,7 @@ def _explain_large_drafter(needs: Needs, plan: MemoryPlan) -> str:
     own, others = _list_drafter_parts(plan), _list_own_parts(plan) + _list_rest(plan)
     ways = _suggest_smaller_drafter(needs, plan)
     ways += _suggest_smaller(needs, plan.sizing, _keep_margin(plan))
-    ways += [_raise_limit(plan), "no speculative_config"]
+    ways = [*ways[: CHOICES - 2], _raise_limit(plan), "no speculative_config"]
     need = "they need" if plan.drafter.endswith("s") else "it needs"
     return (
         f"memory_limit of {format_size(plan.limit)} is too small for the {plan.drafter}: "
@@ -186,3 +193,61 @@ def _suggest_smaller(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) -> l
             words.append(f"max_num_batched_tokens = {step}, max_num_seqs = 1")
         found.append((length, ", ".join(words)))
     return [words for _, words in found]
+
+
+def _suggest_smaller_kv(needs: Needs, plan: MemoryPlan) -> list[str]:
+    """The widest smaller type of K/V that fits, with the same context."""
+    bounds, sizing = _keep_margin(plan), plan.sizing
+    specs = [needs.spec] + ([needs.draft.spec] if needs.draft is not None else [])
+    for kind in SMALLER_KV if not sizing.bought else ():
+        smaller = KV_TYPES[kind].bits < KV_TYPES[sizing.kv_dtype].bits
+        if not smaller or not all(_stores(spec, sizing.block_size, kind) for spec in specs):
+            continue
+        if make_smallest_plan(needs, replace(sizing, kv_dtype=kind), bounds).need <= bounds[1]:
+            return [f"kv_cache_dtype = {kind}"]
+    return []
+
+
+def _stores(spec: ModelSpec, block_size: int, kind: str) -> bool:
+    """Whether K/V of a model can be of this type."""
+    try:
+        for layer in spec.layers:
+            check_codes(layer.kv, block_size, kind)
+    except ConfigError:
+        return False
+    return True
+
+
+def _suggest_fewer_blocks(needs: Needs, plan: MemoryPlan) -> list[str]:
+    """The most blocks that fit, where their number is set, with the context that they hold."""
+    bounds, sizing = _keep_margin(plan), plan.sizing
+
+    def plan_for(blocks: int) -> MemoryPlan:
+        length = min(sizing.max_model_len, blocks * sizing.block_size)
+        less = replace(sizing, blocks=blocks, max_model_len=length)
+        return make_smallest_plan(needs, less, bounds)
+
+    least = -(-MIN_CONTEXT // sizing.block_size)
+    blocks = _find_longest(plan_for, least, sizing.blocks) if sizing.blocks else None
+    if blocks is None:
+        return []
+    found = plan_for(blocks)
+    block = found.block + found.draft_block
+    words = f"kv_cache_memory_bytes = {blocks * block}" if sizing.bought else f"blocks = {blocks}"
+    length = found.sizing.max_model_len
+    return [words if length == sizing.max_model_len else f"{words}, max_model_len = {length}"]
+
+
+def _suggest_quantized(needs: Needs, plan: MemoryPlan) -> list[str]:
+    """The largest GGUF file of the model that fits, whichever types its matrices have.  A step's
+    arrays are not larger with them.
+    """
+    files = needs.undrafted.files
+    if files is None:
+        return []
+    size = (plan.limit - MARGIN - (plan.need - plan.weights) - files.more) // MIB
+    if size * MIB < files.least:
+        return []
+    again = " --requantize" if files.quantised else ""
+    command = f"flyweight quantize MODEL --target-size {size}MiB{again}"
+    return [f"weights of at most {size} MiB ({command})"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from flyweight.plan.file_size import FileSizes, measure_files
 from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
 from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
 
@@ -45,7 +46,8 @@ class Sizing:
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
     log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
-    what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory.
+    what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory;
+    `bought`: `blocks` follow from bytes for them.
     """
 
     max_model_len: int
@@ -63,6 +65,7 @@ class Sizing:
     on_gpu: bool = False
     draft_probs: bool = False
     swap: int = 0
+    bought: bool = False
 
     @property
     def token(self) -> int:
@@ -153,7 +156,7 @@ class Needs:
     what its `draft` model needs.  Apart from K/V, a slot takes `slot` bytes; `own_kv` is of the
     backend's type, whatever is set; no sequence holds its `scratch` blocks and `waiting` bytes.
     `drafter` names what drafts: heads that store nothing are among the weights, and the model is
-    `plain` without them.
+    `plain` without them.  `files` are those that the model can be quantised to.
     """
 
     spec: ModelSpec
@@ -168,6 +171,7 @@ class Needs:
     waiting: int = 0
     drafter: str = DRAFT_MODEL
     plain: "Needs | None" = None
+    files: FileSizes | None = None
 
     @property
     def undrafted(self) -> "Needs":
@@ -176,12 +180,15 @@ class Needs:
 
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
-        return cls(spec, kinds, count_weight_bytes(kinds, ops), ops.activations, ops.kv_dtype)
+        weights = count_weight_bytes(kinds, ops)
+        files = measure_files(kinds, spec.vocab, ops.count_packed_bytes)
+        return cls(spec, kinds, weights, ops.activations, ops.kv_dtype, files=files)
 
     def add(self, more: SlotKinds, ops: Packer) -> "Needs":
         """The same with further matrices (adapters)."""
         made = Needs.of(self.spec, {**self.kinds, **more}, ops)
-        return replace(made, draft=self.draft)
+        files = self.files and self.files.add(made.weights - self.weights)
+        return replace(made, draft=self.draft, files=files)
 
     def add_heads(
         self, kinds: SlotKinds, stored: StoredSlots | None, ops: Packer, drafter: str

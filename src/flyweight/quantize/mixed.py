@@ -15,6 +15,7 @@ from flyweight import __version__
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.ops.base import Ops
+from flyweight.plan.file_size import list_types
 from flyweight.plan.memory import format_size
 from flyweight.quantize.allocation import Allocation, Costs, allocate, allocate_cost
 from flyweight.quantize.costs import CostMeter, Report, TypeCost
@@ -27,9 +28,6 @@ from flyweight.quantize.tensors import TensorRows
 from flyweight.weights.formats import FORMATS
 from flyweight.wire import I32
 
-# In ascending size, of rows in blocks of 256, and of 32.
-WIDE = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
-NARROW = ("iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0")
 WINDOW, LEAST, MOST = 256, 512, 2048  # tokens of a window, and of all that are judged
 WORK = 200e9  # weights times tokens of one evaluation, about
 TRIES = 5
@@ -222,11 +220,6 @@ def list_matrices(target: GgufTarget) -> dict[str, TensorRows]:
         for piece in pieces
         if target.assignment.precision[piece.tensor].quantised
     }
-
-
-def list_types(columns: int) -> tuple[str, ...]:
-    """The candidates for rows of so many columns."""
-    return WIDE if columns % 256 == 0 else NARROW if columns % 32 == 0 else ("f16",)
 
 
 def count_overhead(target: GgufTarget, tensors: Mapping[str, TensorRows]) -> int:
