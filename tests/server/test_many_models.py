@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from json import dumps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import chat_model
+from flyweight.cli.ps import ask_models, describe_state
 from http_server import Reply, Running, started
 
 DETERMINISTIC = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
@@ -153,6 +155,34 @@ def test_a_reply_has_the_wait_for_its_model(pair: Running) -> None:
     pair.until(
         lambda: any("path=/v1/completions" in line and " load_ms=" in line for line in pair.said)
     )
+
+
+def test_a_load_under_way_is_shown(pair: Running) -> None:
+    """In the list of models, in metrics and by `ps`; the stopped engine process cannot end it."""
+    metric, url = "flyweight:model_loading_seconds", f"http://127.0.0.1:{pair.port}"
+    record: Any = SimpleNamespace(port=pair.port, host="127.0.0.1", url=url)
+    unload(pair, "talker")
+    assert read_metric(pair, metric, "talker") == 0
+    with ThreadPoolExecutor(1) as pool:
+        with pair.paused():
+            waiting = pool.submit(complete, pair, "talker", stream=True)
+            pair.until(lambda: states(pair)["talker"] == "loading")
+            pair.until(lambda: pair.get("/v1/models/talker").json["loading_seconds"] > 0)
+            seconds = pair.get("/v1/models/talker").json["loading_seconds"]
+            pair.until(lambda: read_metric(pair, metric, "talker") > seconds)
+            tales, talker = ask_models(record)[:2]
+            assert describe_state(talker) == f"loading, {talker['loading_seconds']:.0f} s"
+            assert (describe_state(tales), tales["loading_seconds"]) == ("loaded", None)
+        got = waiting.result()
+    assert got.status == 200 and got.events[-1]["choices"][0]["finish_reason"]
+    found = pair.get("/v1/models/talker").json
+    assert (found["state"], found["loading_seconds"]) == ("loaded", None)
+    assert read_metric(pair, metric, "talker") == 0
+
+
+def test_a_stream_of_a_model_that_cannot_be_loaded_is_refused_as_json(pair: Running) -> None:
+    got = complete(pair, "bad", stream=True)
+    assert got.status == 503 and got.json["error"]["code"] == "model_not_loaded"
 
 
 def test_all_models_are_back_after_the_engine_process_died(pair: Running) -> None:

@@ -37,9 +37,15 @@ def ps(as_json: AsJson = False) -> int:
         print(json.dumps(found))
         return 0
     rows = [
-        (str(one["pid"]), one["url"], model["name"], model["state"], format_size(one["memory"]))
+        (
+            str(one["pid"]),
+            one["url"],
+            each["name"],
+            describe_state(each),
+            format_size(one["memory"]),
+        )
         for one in found
-        for model in one["models"]
+        for each in one["models"]
     ]
     wide = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
     for row in (HEAD, *rows):
@@ -48,7 +54,13 @@ def ps(as_json: AsJson = False) -> int:
     return 0
 
 
-def ask_models(record: "ServerRecord") -> list[dict[str, str]]:
+def describe_state(model: dict[str, Any]) -> str:
+    """`loaded`; of a load under way, `loading, 12 s`."""
+    seconds = model.get("loading_seconds")
+    return str(model["state"]) if seconds is None else f"{model['state']}, {seconds:.0f} s"
+
+
+def ask_models(record: "ServerRecord") -> list[dict[str, Any]]:
     """The models of a server and their states; none where it does not tell."""
     line = connect(record)
     _, key = read_server_key()
@@ -57,7 +69,14 @@ def ask_models(record: "ServerRecord") -> list[dict[str, str]]:
         line.request("GET", "/v1/models", headers=head)
         reply = line.getresponse()
         found = json.loads(reply.read()) if reply.status == 200 else {}
-        return [{"name": one["id"], "state": one["state"]} for one in found.get("data", ())]
+        return [
+            {
+                "name": one["id"],
+                "state": one["state"],
+                "loading_seconds": one.get("loading_seconds"),
+            }
+            for one in found.get("data", ())
+        ]
     except (OSError, http.client.HTTPException, ValueError):
         return []
     finally:

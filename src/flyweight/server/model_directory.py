@@ -90,6 +90,7 @@ class ModelDirectory:
     def start(self, entry: ModelEntry) -> "asyncio.Task[ServedModel]":
         """Starts to load an entry that is not loaded, or returns the load that runs."""
         if entry.loading is None:
+            entry.loading_since = time.monotonic()
             entry.loading = asyncio.get_running_loop().create_task(self._load(entry))
             entry.loading.add_done_callback(note_failure)
         return entry.loading

@@ -22,7 +22,8 @@ from flyweight.server.served_model import ServedModel
 class ModelEntry:
     """Clients are shown its `own` names; requests may also use those of `also`.  `counts` are of
     all its engines, one after another; `loads` is how many there were.  `failure` is why it could
-    not be loaded when that was tried last, else empty.
+    not be loaded when that was tried last, else empty; `loading_since` is when the last load was
+    requested.
     `parents` are what adapters' base models are called in lists, where that is not this model.
     """
 
@@ -42,6 +43,7 @@ class ModelEntry:
         self.counts: ServerCounters | None = None
         self.keep_alive = options.keep_alive
         self.loading: asyncio.Task[ServedModel] | None = None
+        self.loading_since = 0.0
         self.loads = 0
         self.failure = ""
         self._later: tuple[ModelOptions, pipe.EngineSetup] | None = None
@@ -87,6 +89,11 @@ class ModelEntry:
         if self.loading is not None:
             return "loading"
         return "failed" if self.failure else "unloaded"
+
+    @property
+    def loading_seconds(self) -> float | None:
+        """How long its load has been under way, others' before it included; None without one."""
+        return time.monotonic() - self.loading_since if self.state == "loading" else None
 
     @property
     def idle(self) -> bool:

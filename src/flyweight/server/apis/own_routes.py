@@ -178,7 +178,7 @@ def make_card(entry: ModelEntry, name: str) -> dict[str, Any]:
     """A model as OpenAI lists it, with vLLM's fields; an adapter has no passport.  What is not
     known before it is loaded is null.
     """
-    model, own = entry.model, entry.own
+    model, own, loading = entry.model, entry.own, entry.loading_seconds
     passport = model.effective.summary.quality.passport if model is not None else None
     return {
         "id": name,
@@ -191,6 +191,7 @@ def make_card(entry: ModelEntry, name: str) -> dict[str, Any]:
         "permission": [],
         "quality": passport.summarize() if passport is not None and name in own else None,
         "state": entry.state,
+        "loading_seconds": None if loading is None else round(loading, 3),
         "failure": entry.failure or None,
     }
 

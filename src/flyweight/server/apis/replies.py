@@ -268,6 +268,7 @@ class ModelCard(TypedDict):
     permission: list[Object]
     quality: QualityReply | None
     state: Literal["loaded", "loading", "unloaded", "failed"]
+    loading_seconds: float | None
     failure: str | None
 
 

@@ -51,6 +51,8 @@ class CountedModel(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def loading_seconds(self) -> float | None: ...
 
 
 class MetricsPage(Collector):
@@ -110,12 +112,16 @@ class MetricsPage(Collector):
         for kind, word in REFUSED.items():
             refused.add_metric((*first, f"max_num_queued_{word}"), self.refused[kind])
         yield refused
-        loads = CounterMetricFamily(
-            "flyweight:model_loads", "Times that the model was loaded.", labels=LABELS
-        )
+        yield from self._loads()
+
+    def _loads(self) -> Iterator[Metric]:
+        text = "Times that the model was loaded.", "Time since the load under way began (s), or 0."
+        loads = CounterMetricFamily("flyweight:model_loads", text[0], labels=LABELS)
+        loading = GaugeMetricFamily("flyweight:model_loading_seconds", text[1], labels=LABELS)
         for one in self.models:
             loads.add_metric((one.name, "0"), one.loads)
-        yield loads
+            loading.add_metric((one.name, "0"), one.loading_seconds or 0.0)
+        yield from (loads, loading)
 
     # --- HTTP ---
 
