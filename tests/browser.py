@@ -68,10 +68,15 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
 
 def answer_with(page: Any, content: str, **more: Any) -> None:
     """The next chats are answered with this text."""
+    page.route(CHAT, lambda route: fulfil(route, content, **more))
+
+
+def fulfil(route: Any, content: str, **more: Any) -> None:
+    """Answers a chat with this text."""
     delta = {"role": "assistant", "content": content, **more}
     event = json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]})
     body = f"data: {event}\n\ndata: [DONE]\n\n"
-    page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    route.fulfill(content_type="text/event-stream", body=body)
 
 
 def say(page: Any, text: str) -> None:

@@ -118,7 +118,7 @@ def test_the_routes_that_scripts_use_exist(server: Running) -> None:
 
 def test_metrics_that_scripts_show_exist(server: Running) -> None:
     text = server.get("/metrics").body.decode()
-    used = "".join(SCRIPTS[name] for name in ("tiles.js", "loads.js", "history.js"))
+    used = "".join(SCRIPTS[name] for name in ("tiles.js", "loads.js", "history.js", "dashboard.js"))
     shown = set(re.findall(r'"((?:vllm|flyweight):[a-z_]+)"', used))
     assert len(shown) >= 10
     assert [name for name in shown if f"\n{name}" not in text] == []

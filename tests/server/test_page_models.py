@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import chat_model
-from browser import opened
+from browser import CHAT, fulfil, opened, read_answers, say, wait_for_end
 from http_server import Running, started
 
 pytestmark = pytest.mark.long
@@ -105,6 +105,33 @@ def test_a_table_lists_what_each_model_does(tab: Any) -> None:
         ["talker", "not loaded", "", "", "", "", "2 times"],
     ]
     assert tab.locator("#models .shown td").first.inner_text() == "tales"
+
+
+def test_the_dashboard_shows_that_a_model_loads(tab: Any, pair: Running) -> None:
+    assert pair.post("/v1/models/unload", {"model": "talker"}).status == 200
+    loads = {"flyweight:model_loads_total": 2, "flyweight:model_loading_seconds": 12.4}
+    show_metrics(tab, write_metrics({**BUSY, "talker": loads}))
+    tab.select_option("#model", "talker")
+    tab.locator("#unloaded", has_text="talker is loading, 12 s.").wait_for()
+    row = tab.locator("#models tbody tr").nth(1).inner_text()
+    assert row.split("\t") == ["talker", "loading, 12 s", "", "", "", "", "2 times"]
+
+
+def test_a_chat_shows_that_its_model_loads(tab: Any, pair: Running) -> None:
+    models = pair.get("/v1/models").json
+    models["data"][1] |= {"state": "loading", "loading_seconds": 12.4}
+    chats: list[Any] = []
+    tab.route("**/v1/models", lambda route: route.fulfill(json=models))
+    tab.route(CHAT, lambda route: chats.append(route))
+    tab.evaluate("document.getElementById('model').value = 'talker'")
+    say(tab, "Hello")
+    tab.locator(".assistant .wait", has_text="loading talker, 12 s").wait_for()
+    assert read_answers(tab) == [""]
+    models["data"][1] |= {"state": "loaded", "loading_seconds": None}
+    tab.locator(".assistant .wait").wait_for(state="hidden")
+    fulfil(chats[0], "Hi")
+    wait_for_end(tab)
+    assert read_answers(tab) == ["Hi"] and not tab.is_visible(".assistant .wait")
 
 
 def test_an_unloaded_model_is_shown_as_such_and_stays_so(tab: Any, pair: Running) -> None:

@@ -5,6 +5,7 @@ import { find } from "./elements.js";
 import { describeAnswer } from "./figures.js";
 import { AssistantMessage, UserMessage } from "./message.js";
 import { readEvents } from "./stream.js";
+import { LoadWatch } from "./wait.js";
 
 const ENDS = {
   length: "The answer reached the maximum number of tokens.",
@@ -117,7 +118,8 @@ export class Chat {
   async #stream(model, messages, turn, view, signal) {
     const streaming = { stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
     const body = { ...(model ? { model } : {}), messages, ...this.settings.read(), ...streaming };
-    const response = await this.api.post("v1/chat/completions", body, signal);
+    const watch = new LoadWatch(this.api, model, (text) => view.showWait(text));
+    const response = await this.api.post("v1/chat/completions", body, signal).finally(() => watch.end());
     let reasoning = "";
     for await (const { choices, usage, metrics } of readEvents(response)) {
       for (const { delta, finish_reason: reason } of choices) {

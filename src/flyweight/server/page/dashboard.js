@@ -5,6 +5,7 @@ import { ApiError } from "./api.js";
 import { BlockPicture } from "./blocks.js";
 import { ConfigurationTable } from "./configuration.js";
 import { find, setText } from "./elements.js";
+import { formatCount } from "./figures.js";
 import { History } from "./history.js";
 import { ModelTable } from "./loads.js";
 import { parseMetrics } from "./metrics.js";
@@ -67,7 +68,7 @@ export class Dashboard {
     const model = measured || this.#past.models[0];
     this.tiles.show(this.#past, model);
     this.table.show(this.#past, model);
-    this.#showFacts(facts, selected);
+    this.#showFacts(facts, selected || "The default model", model);
   }
 
   // The blocks and the configuration of a model; null while it is not loaded.
@@ -83,11 +84,14 @@ export class Dashboard {
     }
   }
 
-  #showFacts(facts, model) {
+  // `name` is what requests call the model, `model` its name in metrics.
+  #showFacts(facts, name, model) {
     find("unloaded").hidden = facts !== null;
     find("facts").hidden = facts === null;
     if (facts === null) {
-      setText(find("unloaded"), `${model || "The default model"} is not loaded. The next request to it loads it.`);
+      const seconds = this.#past.value("flyweight:model_loading_seconds", model);
+      const state = seconds ? `is loading, ${formatCount(seconds)} s.` : "is not loaded. The next request to it loads it.";
+      setText(find("unloaded"), `${name} ${state}`);
       return;
     }
     this.picture.show(facts.kv);

@@ -27,7 +27,10 @@ function describeModel(past, name) {
   const value = (metric) => past.value(metric, name);
   const loads = value("flyweight:model_loads_total");
   const often = `${formatCount(loads)} ${loads === 1 ? "time" : "times"}`;
-  if (!value("flyweight:engine_up")) return [name, "not loaded", "", "", "", "", often];
+  if (!value("flyweight:engine_up")) {
+    const seconds = value("flyweight:model_loading_seconds");
+    return [name, seconds ? `loading, ${formatCount(seconds)} s` : "not loaded", "", "", "", "", often];
+  }
   return [
     name, "loaded", formatCount(value("vllm:num_requests_running")), formatCount(value("vllm:num_requests_waiting")),
     formatPercent(value("vllm:kv_cache_usage_perc")), formatRate(past.rate("vllm:generation_tokens_total", RATE, name)), often,

@@ -19,6 +19,7 @@ export class AssistantMessage {
     this.markdown = new MarkdownView(body);
     this.thoughts = make("p");
     this.details = make("details", { className: "reasoning", hidden: true }, make("summary", { textContent: "Reasoning" }), this.thoughts);
+    this.wait = make("p", { className: "wait", hidden: true });
     this.note = make("p", { className: "note", hidden: true });
     this.figures = make("p", { className: "figures" });
     this.element = make(
@@ -26,6 +27,7 @@ export class AssistantMessage {
       { className: "message assistant", "aria-label": `Answer of ${model}`, "aria-busy": "true" },
       make("p", { className: "who", textContent: model }),
       this.details,
+      this.wait,
       body,
       this.note,
       this.figures,
@@ -40,6 +42,12 @@ export class AssistantMessage {
 
   showFigures(text) {
     setText(this.figures, text);
+  }
+
+  // Shows what the answer waits for; "": nothing.
+  showWait(text) {
+    this.wait.hidden = text === "";
+    setText(this.wait, text);
   }
 
   end() {
