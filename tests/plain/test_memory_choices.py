@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -128,7 +129,7 @@ def test_fewer_blocks_are_suggested_where_they_are_set(bought: bool) -> None:
 def test_a_smaller_type_of_kv_is_suggested_where_it_fits() -> None:
     sizing = replace(SIZING, max_num_seqs=1)
 
-    def suggest(needed: str, **changes: object) -> str:
+    def suggest(needed: str, **changes: Any) -> str:
         chosen = replace(sizing, **changes)
         room = make_smallest_plan(NEEDS, replace(chosen, kv_dtype=needed), (HELD, 0)).need + 5 * MIB
         with pytest.raises(ConfigError) as refused:
