@@ -50,7 +50,7 @@ def test_a_tuning_end_to_end(
 ) -> None:
     monkeypatch.setattr(LoadRunner, "measure", measure)
     path = tmp_path / "tuned.yaml"
-    words = ["tune", "stories", "--minutes", "0.1", "--output", path, "--users", "2"]
+    words = ["tune", "stories", "--minutes", "5", "--output", path, "--users", "2"]
     done = command(*words)
     assert done.code == 0, done.err
     assert "Chosen:   block_size=64" in done.out and f"serve --config {path}" in done.out
@@ -67,7 +67,7 @@ def test_an_unreachable_target_names_what_binds(
 ) -> None:
     monkeypatch.setattr(LoadRunner, "measure", measure)
     path = tmp_path / "tuned.yaml"
-    done = command("tune", "--minutes", "0.1", "--output", path, "--users", "2", "--ttft", "100ms")
+    done = command("tune", "--minutes", "5", "--output", path, "--users", "2", "--ttft", "100ms")
     assert done.code == 0, done.err
     assert "TTFT is 5.00 times the target" in done.out and " binds" in done.out
 
@@ -83,7 +83,7 @@ def test_a_target_below_the_limits_gives_the_closest_point(
     """No machine computes a token in a nanosecond."""
     monkeypatch.setattr(LoadRunner, "measure", measure)
     path = tmp_path / "tuned.yaml"
-    words = ["tune", "--minutes", "0.1", "--output", path, "--users", "2", f"--{target}", "0.001us"]
+    words = ["tune", "--minutes", "5", "--output", path, "--users", "2", f"--{target}", "0.001us"]
     done = command(*words)
     assert done.code == 0, done.err
     assert f"Missed:   out of reach of any settings: {target} of at least" in done.out
@@ -142,7 +142,7 @@ def test_defaults_that_are_ruled_out_are_not_started(
     for out, how in ((unknown, Evaluation(tokens=0)), (known, short_evaluation(tmp_path))):
         quantize_model(str(folder), out, type="Q8_0", evaluation=how)
     path = tmp_path / "tuned.yaml"
-    words = ["tune", unknown, "--minutes", "0.1", "--users", "2", "--output", path]
+    words = ["tune", unknown, "--minutes", "5", "--users", "2", "--output", path]
     words += ["--also", known, "--max-kld", "9"]
     done = command(*words)
     assert done.code == 0, done.err
