@@ -74,7 +74,7 @@ def make_memory_plan(
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
         on_gpu=here.device,
         swap=0 if here.device else int(settings.swap_space * GIB),
-        bought=bool(settings.kv_cache_memory_bytes),
+        from_bytes=bool(settings.kv_cache_memory_bytes),
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, here.held + others)

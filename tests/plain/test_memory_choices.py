@@ -101,16 +101,16 @@ def test_a_backend_that_widens_weights_suggests_no_file() -> None:
     assert "quantize" not in str(refused.value)
 
 
-@pytest.mark.parametrize("bought", [False, True])
-def test_fewer_blocks_are_suggested_where_they_are_set(bought: bool) -> None:
+@pytest.mark.parametrize("from_bytes", [False, True])
+def test_fewer_blocks_are_suggested_where_they_are_set(from_bytes: bool) -> None:
     """Of 500 blocks of 3.5 MiB, and the lists of their tokens, as many as fit."""
-    sizing = replace(SIZING, max_num_seqs=1, blocks=500, bought=bought)
+    sizing = replace(SIZING, max_num_seqs=1, blocks=500, from_bytes=from_bytes)
     room = make_smallest_plan(NEEDS, replace(sizing, blocks=200), (HELD, 0)).need + 5 * MIB
     with pytest.raises(ConfigError) as refused:
         plan_memory(NEEDS, sizing, (HELD, room), 4096)
     ways = str(refused.value).split("nearest settings that fit: ")[1].split(" or ")
     block = count_block_bytes(SPEC, 32, "f16")
-    words = f"kv_cache_memory_bytes = {200 * block}" if bought else "blocks = 200"
+    words = f"kv_cache_memory_bytes = {200 * block}" if from_bytes else "blocks = 200"
     assert words in ways and len(ways) <= 3
     plan_memory(NEEDS, replace(sizing, blocks=200), (HELD, room), 4096)
     with pytest.raises(ConfigError):
@@ -120,7 +120,7 @@ def test_fewer_blocks_are_suggested_where_they_are_set(bought: bool) -> None:
         plan_memory(NEEDS, sizing, (HELD, short), 4096)
     found = re.search(r" = (\d+), max_model_len = (\d+)", str(refused.value))
     assert found is not None
-    blocks, length = int(found[1]) // (block if bought else 1), int(found[2])
+    blocks, length = int(found[1]) // (block if from_bytes else 1), int(found[2])
     assert 40 < blocks < 60 and length == 32 * blocks
     less = replace(sizing, blocks=blocks, max_model_len=length)
     assert plan_memory(NEEDS, less, (HELD, short), length).need <= short - 4 * MIB
@@ -141,4 +141,6 @@ def test_a_smaller_type_of_kv_is_suggested_where_it_fits() -> None:
     assert "or kv_cache_dtype = int4" in suggest("int4", kv_dtype="fp8_e4m3")
     assert "kv_cache_dtype" not in suggest("int8", block_size=24), "codes of 16 tokens"
     assert "or kv_cache_dtype = int8" in suggest("int8", blocks=129)
-    assert "kv_cache_dtype" not in suggest("int8", blocks=129, bought=True), "it buys more blocks"
+    assert "kv_cache_dtype" not in suggest("int8", blocks=129, from_bytes=True), (
+        "there would be more blocks"
+    )

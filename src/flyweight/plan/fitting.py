@@ -199,7 +199,7 @@ def _suggest_smaller_kv(needs: Needs, plan: MemoryPlan) -> list[str]:
     """The widest smaller type of K/V that fits, with the same context."""
     bounds, sizing = _keep_margin(plan), plan.sizing
     specs = [needs.spec] + ([needs.draft.spec] if needs.draft is not None else [])
-    for kind in SMALLER_KV if not sizing.bought else ():
+    for kind in SMALLER_KV if not sizing.from_bytes else ():
         smaller = KV_TYPES[kind].bits < KV_TYPES[sizing.kv_dtype].bits
         if not smaller or not all(_stores(spec, sizing.block_size, kind) for spec in specs):
             continue
@@ -233,7 +233,9 @@ def _suggest_fewer_blocks(needs: Needs, plan: MemoryPlan) -> list[str]:
         return []
     found = plan_for(blocks)
     block = found.block + found.draft_block
-    words = f"kv_cache_memory_bytes = {blocks * block}" if sizing.bought else f"blocks = {blocks}"
+    words = (
+        f"kv_cache_memory_bytes = {blocks * block}" if sizing.from_bytes else f"blocks = {blocks}"
+    )
     length = found.sizing.max_model_len
     return [words if length == sizing.max_model_len else f"{words}, max_model_len = {length}"]
 

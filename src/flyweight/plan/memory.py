@@ -47,7 +47,7 @@ class Sizing:
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
     log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
     what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory;
-    `bought`: `blocks` follow from bytes for them.
+    `from_bytes`: `blocks` follow from the bytes that they may take.
     """
 
     max_model_len: int
@@ -65,7 +65,7 @@ class Sizing:
     on_gpu: bool = False
     draft_probs: bool = False
     swap: int = 0
-    bought: bool = False
+    from_bytes: bool = False
 
     @property
     def token(self) -> int:
