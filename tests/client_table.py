@@ -1,7 +1,8 @@
 """The clients that `.ci/clients` runs, and the server that they ask.
 
-Invariant: every client has a script in `tests/clients` and a row in `docs/clients.md`.  A script is
-run as `script URL MODEL KEY`, asserts, and exits with 0.
+Invariant: every client has a script in `tests/clients`, a row in `docs/clients/README.md` and a
+section in `libraries.md` next to it.  A script is run as `script URL MODEL KEY`, asserts, and exits
+with 0.
 """
 
 from collections.abc import Iterator

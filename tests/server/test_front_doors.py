@@ -1,5 +1,6 @@
 """Requests as clients send them that are not run here: Open WebUI, aider, Continue, those of LM
 Studio and Ollama's command line.  The bodies are made from what these document of themselves.
+Each has a page in docs/clients.
 """
 
 import json
@@ -24,6 +25,7 @@ OPENAI: list[tuple[str, str, dict[str, Any]]] = [
         "messages": TALK, "temperature": 0.7, "max_tokens": 8, "stream": False,
     }),
     ("LM Studio", "/v1/completions", {"prompt": "A cat", "max_tokens": 8, "stop": "\n"}),
+    ("LM Studio", "/v1/embeddings", {"input": "A cat"}),
     ("LM Studio", "/v1/responses", {"input": "A cat", "max_output_tokens": 16}),
 ]  # fmt: skip
 SHORT = {"num_predict": 8}
