@@ -78,7 +78,8 @@ def main() -> int:
         for page in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
             text = page.read_text(encoding="utf-8")
             if BLOCK.search(text):
-                files.append(Path(folder) / f"{page.stem.replace('-', '_').lower()}.py")
+                name = "_".join(page.relative_to(ROOT).with_suffix("").parts)
+                files.append(Path(folder) / f"{name.replace('-', '_').lower()}.py")
                 files[-1].write_text(program(text), encoding="utf-8")
         for checker in (mypy, pyright):
             found = checker(files)

@@ -60,7 +60,7 @@ def main() -> None:
     words = sys.argv[1:]
     only = words[1] if words[:1] == ["--only"] else ""
     given = [Path(page) for page in words[2 if only else 0 :]]
-    for page in given or [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in given or [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         print(f"{page.name}: {refresh(page, only)} commands")
 
 
