@@ -145,7 +145,7 @@ REFUSED: list[tuple[object, str]] = [
     ),
     (
         {"method": "eagle3", "num_speculative_tokens": 2, "model": 7},
-        "model = 7 is not valid; allowed: a folder of heads or a name on the Hub",
+        "model = 7 is not valid; allowed: stories-eagle3, a folder of heads or a name on the Hub",
     ),
     ("null", "a JSON object was expected, found null"),
     ("[null]", "a JSON object was expected, found an array"),

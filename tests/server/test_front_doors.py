@@ -45,10 +45,10 @@ OLLAMA: list[tuple[str, str, dict[str, Any]]] = [
     }),
     ("ollama", "/api/generate", {"prompt": "", "suffix": "", "system": "", "keep_alive": "5m0s"}),
     ("ollama", "/api/chat", {"messages": TALK, "options": SHORT}),
+    ("aider", "/api/chat", {"messages": TALK, "options": {"num_ctx": 8204, **SHORT}}),
+    ("Continue", "/api/chat", {"messages": TALK, "options": {"num_ctx": 32768, **SHORT}}),
 ]  # fmt: skip
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
-    ("aider", "/api/chat", {"messages": TALK, "options": {"num_ctx": 8204}}, "num_ctx"),
-    ("Continue", "/api/chat", {"messages": TALK, "options": {"num_ctx": 32768}}, "num_ctx"),
     ("Continue", "/api/generate", {"prompt": "def f(", "suffix": ")"}, "suffix"),
     ("LM Studio", "/v1/chat/completions", {"messages": TALK, "ttl": 300}, "ttl"),
 ]

@@ -81,7 +81,7 @@ def test_what_there_is(server: Running) -> None:
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"options": {"num_ctx": 10**6}}, "num_ctx"),
+        ({"options": {"num_ctx": 0}}, "num_ctx"),
         ({"options": {"num_gpu": "all"}}, "num_gpu"),
         ({"options": {"tfs_z": 0.5}}, "tfs_z"),
         ({"options": {"penalize_newline": False}}, "penalize_newline"),

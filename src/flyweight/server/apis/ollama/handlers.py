@@ -75,7 +75,7 @@ async def generate(server: ApiServer, request: Request, body: OllamaGenerateBody
     model = await open_model(server, request, body.model, body.keep_alive)
     if body.raw or model.tokenizer.chat_template is None:
         body.check_raw()
-        given = body.to_options(model)
+        given = body.to_options()
         defaults = drop_mirostat_cuts(given.get("mirostat"), {**DEFAULTS, **model.defaults})
         given = {"max_tokens": None, **defaults, **given, "logprobs": body.most}
         prompts, reading = [body.system + body.prompt], AnswerFormat()
@@ -99,7 +99,7 @@ async def prepare_conversation(
     tools: list[Tool] | None = None,
 ) -> tuple[list[PreparedPrompt], AnswerFormat]:
     """A conversation as a checked prompt, and the format of its answer."""
-    given = body.to_options(model)
+    given = body.to_options()
     if body.think is not None:
         wanted = None if isinstance(body.think, str) else body.think
         given["chat_template_kwargs"] = make_thinking_variables(model, request, "think", wanted)

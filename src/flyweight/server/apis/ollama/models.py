@@ -96,7 +96,6 @@ async def embed_texts(
 ) -> list[VectorCollector]:
     """The vectors of texts; without any, the model is only loaded."""
     options = body.options or Shared.model_validate({})
-    options.check(model)
     name, explain = resolve_name(model.serves, body.model), body.return_cache_explanation
     context = model.make_context(
         name, options.cache_salt, options.priority, explain, body.return_cost

@@ -85,7 +85,10 @@ def require_name(field: str) -> dict[str, Any]:
 class Shared(Fields):
     """`options` that affect where a request runs, not its answer."""
 
-    num_ctx: int | None = Field(None, ge=1, lt=2**31)
+    num_ctx: int | None = Field(
+        None, ge=1, lt=2**31, json_schema_extra=ALWAYS,
+        description="Has no effect: the context is --max-model-len, and a prompt is never cut.",
+    )  # fmt: skip
     num_thread: Machine = None
     num_gpu: Machine = None
     main_gpu: Machine = None
@@ -104,17 +107,6 @@ class Shared(Fields):
     cache_salt: Salt = None
     priority: Priority = None
 
-    def check(self, model: ServedModel) -> None:
-        """Raises `RequestError`."""
-        most = model.max_model_len
-        if self.num_ctx is not None and self.num_ctx > most:
-            raise RequestError(
-                "is above the context of this server (--max-model-len)",
-                "options.num_ctx",
-                value=self.num_ctx,
-                allowed=f"1 to {most}",
-            )
-
 
 @with_options(OLLAMA)
 class OllamaOptions(SamplingFields, Shared):
@@ -126,9 +118,8 @@ class OllamaOptions(SamplingFields, Shared):
     tfs_z: float | None = Field(None, ge=1, le=1, description="1: off.")
     penalize_newline: Yes | None = None
 
-    def to_options(self, model: ServedModel) -> dict[str, Any]:
+    def to_options(self) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
-        self.check(model)
         if self.num_predict == 0:
             raise RequestError(
                 "requests no tokens",
@@ -162,9 +153,9 @@ class OllamaBody(Fields):
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None
 
-    def to_options(self, model: ServedModel) -> dict[str, Any]:
+    def to_options(self) -> dict[str, Any]:
         """Fields of a `ChatBody`.  Raises `RequestError`."""
-        return {} if self.options is None else self.options.to_options(model)
+        return {} if self.options is None else self.options.to_options()
 
     @property
     def most(self) -> int | None:
