@@ -42,7 +42,7 @@ def test_a_chat_streams_and_shows_the_times_of_the_server(page: Any) -> None:
 def test_text_appears_while_it_is_generated(fed: Any) -> None:
     say(fed, "Hello")
     fed.evaluate("feed('one **two')")
-    fed.wait_for_function("document.querySelector('.body')?.innerText.includes('one')")
+    fed.locator(".body", has_text="one").wait_for()
     assert fed.inner_text(".figures") == "3 tokens · prompt 7, 2 cached"
     assert fed.locator(".assistant").get_attribute("aria-busy") == "true"
     fed.evaluate("feed('** three'), finish()")
@@ -55,7 +55,7 @@ def test_text_appears_while_it_is_generated(fed: Any) -> None:
 def test_stop_ends_the_request_and_keeps_the_text(fed: Any, way: str) -> None:
     say(fed, "Hello")
     fed.evaluate("feed('The begin')")
-    fed.wait_for_function("document.querySelector('.body')?.innerText === 'The begin'")
+    fed.locator(".body", has_text="The begin").wait_for()
     assert not fed.is_visible("#send")
     if way == "button":
         fed.click("#stop")
