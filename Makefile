@@ -79,7 +79,7 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 
 native:
 	@PATH="$(TOOL_PATH)"; set -e; \
-	test -f $(BUILD)/build.ninja || cmake -S . -B $(BUILD) -G Ninja -DFLYWEIGHT_WERROR=ON \
+	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM="$$(command -v ninja)" -DFLYWEIGHT_WERROR=ON \
 		-DPython_EXECUTABLE="$$(command -v $(NATIVE_PYTHON))"; \
 	cmake --build $(BUILD); \
 	rm -f src/flyweight/_native*.so; cp $(BUILD)/_native*.so src/flyweight/; \
@@ -88,7 +88,7 @@ native:
 
 native-test:
 	@PATH="$(TOOL_PATH)"; set -e; \
-	test -f build/native-test/build.ninja || cmake -S . -B build/native-test -G Ninja -DFLYWEIGHT_TESTS=ON \
+	cmake -S . -B build/native-test -G Ninja -DCMAKE_MAKE_PROGRAM="$$(command -v ninja)" -DFLYWEIGHT_TESTS=ON \
 		-DFLYWEIGHT_WERROR=ON -DFLYWEIGHT_SANITIZE=$(SANITIZE); \
 	cmake --build build/native-test; \
 	ctest --test-dir build/native-test --output-on-failure --parallel 2
