@@ -97,12 +97,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     given = parser.parse_args()
     model = describe(find(Settings.of(model=given.model)))
-    spare = (given.rounds + 6) * (given.drafts + 4)  # tokens of the steps that are timed
+    drafted = (given.rounds + 6) * (given.drafts + 4)
+    spare = max(drafted, PLAIN + 1)  # tokens of the steps that are timed
     context = min(model.spec.context, given.input_len + given.output_len)
     limits = TextLimits(model.tokenizer, model.spec.vocab, context, given.output_len)
     work = next(w for w in list_workloads(find_data_folder()) if w.name == given.workload)
     texts = [prompt for round in range(given.rounds) for prompt in work.make(limits, round)]
-    spare = max(spare, PLAIN + 1)
     depth = min(max(len(one.tokens) for one in texts), model.spec.context - spare)
     model.checkpoint.close()
     costs = measure_costs(given.model, depth, given.drafts, given.rounds)

@@ -204,7 +204,7 @@ def test_the_wide_stand_in_is_a_model_of_random_weights(tmp_path: Path) -> None:
     assert sum(2 * prod(one.shape) for one in matrices) > 96 << 20
 
 
-def test_the_predicting_stand_in_drafts_what_it_says(tmp_path: Path) -> None:
+def test_the_predicting_stand_in_drafts_most_of_its_text(tmp_path: Path) -> None:
     """Most drafts are right but not all, and the text is the same."""
     model, mtp = write_predicting(tmp_path).path, find_technique("mtp")
     assert isinstance(mtp.open, DraftingSides)

@@ -1,7 +1,8 @@
 """A model with a multi-token prediction layer, as `draft/mtp.py` reads it, of random weights.
 
-A token's row of the output matrix is the embedding of the token before it, in a random cycle, so
-the model says the cycle, and so does a prediction layer that passes a token's embedding on.
+A token's row of the output matrix is the embedding of the token before it in a random cycle.  So
+the model generates the cycle, and a prediction layer that passes on a token's embedding predicts
+it.
 
 Invariant: a DeepSeek-V3 folder (config.json, tokenizer.json, safetensors) without experts, in
 bfloat16, with the vocabulary of the model inside the package.
@@ -54,7 +55,7 @@ LAYER = {
     "mlp.down_proj": (HIDDEN, INNER),
 }
 SPREAD = 0.02  # standard deviation of a random weight
-LOUDNESS = 0.1  # of an embedding: less, and the layers have more say in the next token
+EMBED_SPREAD = 0.1  # of embeddings: the smaller, the more the layers change the next token
 EMBED, HEAD, JOIN = "model.embed_tokens.weight", "lm_head.weight", "eh_proj.weight"
 
 
@@ -104,7 +105,7 @@ def draw_tensors(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, F
     random.
     """
     draw = np.random.default_rng(0)
-    embeddings = LOUDNESS * draw.standard_normal(shapes[EMBED], np.float32)
+    embeddings = EMBED_SPREAD * draw.standard_normal(shapes[EMBED], np.float32)
     cycle = draw.permutation(len(embeddings))
     head = np.empty_like(embeddings)
     head[np.roll(cycle, -1)] = embeddings[cycle]  # what follows a token in the cycle

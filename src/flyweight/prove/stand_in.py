@@ -108,7 +108,7 @@ def draw_bytes(draw: np.random.Generator, tensor: GgufTensor) -> bytes:
 
 
 def write_predicting(folder: Path) -> StandIn:
-    """Random weights in bfloat16 that say a cycle of tokens, and a layer that predicts it."""
+    """Random weights in bfloat16 that generate a cycle of tokens, and a layer that predicts it."""
     path = folder / "predicting"
     metadata = read_gguf(ASSETS / f"{DEFAULT_MODEL}.gguf").metadata
     weights = write_predicting_folder(path, metadata)
