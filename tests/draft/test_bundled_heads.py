@@ -14,7 +14,7 @@ BARS: dict[str, tuple[dict[str, Any], float]] = {
     "medusa": ({"num_speculative_tokens": 4}, 1.8),
     "medusa tree": ({"num_speculative_tokens": 14, "speculative_token_tree": TREE}, 2.2),
     "eagle": ({"num_speculative_tokens": 5}, 2.8),
-    "eagle3": ({"num_speculative_tokens": 5}, 2.2),
+    "eagle3": ({"num_speculative_tokens": 5}, 2.0),
     "eagle tree": ({"num_speculative_tokens": 16, "tree_width": 4}, 4.0),
 }
 
