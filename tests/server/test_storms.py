@@ -159,7 +159,7 @@ def test_a_flood_leaves_no_seat_empty() -> None:
 
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(client, range(32)))
-        assert set(statuses) <= {200, 429} and statuses.count(429) > statuses.count(200)
+        assert set(statuses) == {200, 429}
         steps = gauge(server, "flyweight:steps_total") - before
         assert statuses.count(200) * TOKENS >= 0.8 * seats * steps
         server.until(server.empty)
