@@ -35,7 +35,7 @@ FITTED = make_prompts(6)  # prompts that the layers were fitted to
 WIDE = replace(ROOMY, draft_tokens=8, max_num_seqs=16, max_num_batched_tokens=192, blocks=400)
 MIXES = {
     "roomy": WIDE,
-    "tight": replace(WIDE, max_chunk=5, max_num_batched_tokens=64, blocks=90),
+    "tight": replace(WIDE, max_chunk=5, max_num_batched_tokens=64, blocks=64),
 }
 TREE = "[(0,), (1,), (0, 0), (0, 1), (1, 0), (2,), (0, 0, 0), (0, 1, 0)]"
 SHAPES: dict[str, tuple[TreeRule | None, dict[str, Any]]] = {  # of EAGLE-3, and MTP's keys
