@@ -26,6 +26,20 @@ BUSY: dict[str, dict[str, float]] = {
     },
 }  # fmt: skip
 BOUNDS = ("0.1", "10.0", "+Inf")
+# What a chat shows where its looks find these states, one after another; timers end at once.
+LOOKS = """
+async (states) => {
+  const { LoadWatch } = await import("/page/wait.js");
+  const timers = [], shown = [];
+  window.setTimeout = (work) => timers.push(work);
+  const talker = { id: "talker", root: "talker", loading_seconds: 2 };
+  const models = states.map((state) => ({ ...talker, state }));
+  const api = { getJson: async () => ({ data: [models.shift()] }) };
+  new LoadWatch(api, "talker", (text) => shown.push(text));
+  while (timers.length && models.length) await timers.shift()();
+  return shown;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +146,14 @@ def test_a_chat_shows_that_its_model_loads(tab: Any, pair: Running) -> None:
     fulfil(chats[0], "Hi")
     wait_for_end(tab)
     assert read_answers(tab) == ["Hi"] and not tab.is_visible(".assistant .wait")
+
+
+def test_a_chat_looks_until_its_model_is_loaded(browser: Any, pair: Running) -> None:
+    """In a tab that has no other timers."""
+    with opened(browser, f"http://127.0.0.1:{pair.port}/page/wait.js") as tab:
+        shown = tab.evaluate(LOOKS, ["unloaded", "loading", "loaded", "loading"])
+        assert shown == ["", "loading talker, 2 s", ""]
+        assert tab.evaluate(LOOKS, ["loaded", "loading"]) == [""]
 
 
 def test_an_unloaded_model_is_shown_as_such_and_stays_so(tab: Any, pair: Running) -> None:

@@ -30,7 +30,7 @@ OPENAI = (
     ApiRoute("POST", "/v1/embeddings", embeddings.create_embeddings, "A vector for each prompt",
           embeddings.EmbeddingBody, replies.EmbeddingReply),
     ApiRoute("GET", "/v1/models", own_routes.list_models, "The models that are served",
-          reply=replies.ModelsReply),
+          reply=replies.ModelsReply, polled=True),
     ApiRoute("POST", "/v1/models/load", own_routes.load_model, "Load a model",
           own_routes.ModelBody, replies.ModelCard),
     ApiRoute("POST", "/v1/models/unload", own_routes.unload_model, "Unload a model",

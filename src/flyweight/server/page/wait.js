@@ -3,7 +3,7 @@
 const FIRST = 300; // milliseconds until the first look
 const INTERVAL = 1000;
 
-// Looks up the state of a model ("": the default), and shows it as a text while the model loads, else "".
+// Looks up the state of a model ("": the default) until it is loaded, and shows it as a text while the model loads, else "".
 export class LoadWatch {
   #ended = false;
 
@@ -19,14 +19,16 @@ export class LoadWatch {
   }
 
   async #look() {
+    let loaded = false;
     try {
       const { data } = await this.api.getJson("v1/models");
       const found = data.find(({ id }) => id === this.model) ?? data[0];
       const text = found.state === "loading" ? `loading ${found.root}, ${Math.round(found.loading_seconds)} s` : "";
+      loaded = found.state === "loaded"; // from now on the answer waits for other things
       if (!this.#ended) this.show(text);
     } catch {
       // The request for the answer reports what is wrong.
     }
-    if (!this.#ended) this.timer = setTimeout(() => this.#look(), INTERVAL);
+    if (!this.#ended && !loaded) this.timer = setTimeout(() => this.#look(), INTERVAL);
   }
 }
