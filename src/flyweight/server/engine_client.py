@@ -75,7 +75,8 @@ class EngineStream:
 class EngineClient:
     """The engine that `begin` describes, on a process of `host`.  `on_step` gets each step before
     its events are passed on, `on_loading` the progress of loading.  A process whose engine is
-    silent for twice `patience` seconds with work to do is killed.
+    silent for twice `patience` seconds with work to do is killed.  `lost_since` is when the engine
+    was ready last, once its process has ended.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class EngineClient:
         self.spoke = time.monotonic()  # when the engine last said something
         self.ready = self.wanted = False
         self.lost = 0
+        self.lost_since = 0.0
         self._failure: ConfigError | None = None
         self._built: asyncio.Future[None] | None = None
         self._dropped: asyncio.Future[None] | None = None
@@ -272,6 +274,8 @@ class EngineClient:
 
     def handle_lost(self) -> None:
         """The process has gone: ends all streams, and all waiting, with an error."""
+        if self.ready:  # else another process had not loaded it yet
+            self.lost_since = time.monotonic()
         self.ready, self._pinged = False, False
         self.gauges = None  # another process computes nothing yet
         self.lost = len(self.streams)

@@ -84,16 +84,21 @@ class ModelEntry:
 
     @property
     def state(self) -> str:
-        if self.model is not None:
-            return "loaded"
+        if self.model is not None:  # after the process ended, its engine is loaded again
+            return "loaded" if self.client.ready else "loading"
         if self.loading is not None:
             return "loading"
         return "failed" if self.failure else "unloaded"
 
     @property
     def loading_seconds(self) -> float | None:
-        """How long its load has been under way, others' before it included; None without one."""
-        return time.monotonic() - self.loading_since if self.state == "loading" else None
+        """How long its load has been under way, others' before it included; None without one.  A
+        load after the end of the process begins with that end.
+        """
+        if self.state != "loading":
+            return None
+        since = self.loading_since if self.model is None else self.client.lost_since
+        return time.monotonic() - since
 
     @property
     def idle(self) -> bool:

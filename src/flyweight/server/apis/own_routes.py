@@ -32,6 +32,7 @@ from flyweight.server.apis.sampling_fields import (
 )
 from flyweight.server.apis.slo import Slo
 from flyweight.server.apis.usage import report_usage
+from flyweight.server.engine_client import EngineDown
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.pipe import Topic
 from flyweight.server.transport.errors import HttpError
@@ -93,8 +94,12 @@ class ModelBody(Fields):
 
 
 async def load_model(server: ApiServer, request: Request, body: ModelBody) -> Response:
-    """Returns once the model is loaded; at once if it is."""
-    await server.open(request, body.model)
+    """Returns once the model is loaded; at once if it is.  Raises `EngineDown` while the engine
+    process loads it again.
+    """
+    model = await server.open(request, body.model)
+    if not model.client.ready:
+        raise EngineDown("the engine is restarting; retry later")
     return reply(make_card(server.directory.find(body.model), body.model))
 
 

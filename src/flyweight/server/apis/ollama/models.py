@@ -121,7 +121,7 @@ async def list_running(server: ApiServer, request: Request) -> Response:
     """The models that are loaded."""
     found = []
     for entry in server.directory.entries:
-        if entry.model is None:
+        if entry.model is None or entry.state != "loaded":
             continue
         more = {"expires_at": tell_expiry(entry), "size_vram": 0}
         for name in entry.names:
