@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from flyweight.errors import ConfigError
 from flyweight.models.registry import find_family
 from flyweight.models.rope import read_rope_spec
+from flyweight.quantize.ggml.convert import convert_model
 from flyweight.spec import Files, WeightPlan
+from flyweight.weights.gguf_names import list_writable
 
 LONG_LISTS = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
 
@@ -288,6 +291,20 @@ def test_a_published_config_gives_the_published_size(name: str) -> None:
     count, config = PUBLISHED[name]
     kind = find_family(config)
     assert numbers(kind.plan(kind.read_spec(config), Files())) == count
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_gguf_holds_models_of_the_families_that_are_writable(name: str) -> None:
+    config = PUBLISHED[name][1]
+    kind = find_family(config)
+    spec = kind.read_spec(config)
+    plan = kind.plan(spec, Files())
+    if spec.family in list_writable():
+        found = convert_model(config, spec, plan)
+        assert found.architecture == list_writable()[spec.family]
+        return
+    with pytest.raises(ConfigError, match=r"gguf cannot hold a model of type .*: writable: "):
+        convert_model(config, spec, plan)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,18 @@ def test_a_backend_that_widens_weights_suggests_no_file() -> None:
     assert "quantize" not in str(refused.value)
 
 
+def test_no_file_is_suggested_for_a_family_that_gguf_cannot_hold() -> None:
+    """Of the same shape, in the same room: the other choices are the same."""
+    choices = []
+    for family in (SPEC.family, "opt"):
+        needs = Needs.of(replace(SPEC, family=family), kinds("bf16"), CpuOps(1))
+        with pytest.raises(ConfigError) as refused:
+            plan_memory(needs, replace(SIZING, max_num_seqs=1), (HELD, 600 * MIB), 512)
+        choices.append(str(refused.value).split(" or weights of at most "))
+    (common, _), others = choices
+    assert others == [common]
+
+
 @pytest.mark.parametrize("from_bytes", [False, True])
 def test_fewer_blocks_are_suggested_where_they_are_set(from_bytes: bool) -> None:
     """Of 500 blocks of 3.5 MiB, and the lists of their tokens, as many as fit."""

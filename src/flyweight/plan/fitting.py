@@ -241,8 +241,8 @@ def _suggest_fewer_blocks(needs: Needs, plan: MemoryPlan) -> list[str]:
 
 
 def _suggest_quantized(needs: Needs, plan: MemoryPlan) -> list[str]:
-    """The largest GGUF file of the model that fits, whichever types its matrices have.  A step's
-    arrays are not larger with them.
+    """The largest GGUF file of the model that fits, whichever types its matrices have; none of a
+    family that is not written as GGUF.  A step's arrays are not larger with them.
     """
     files = needs.undrafted.files
     if files is None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from flyweight.plan.file_size import FileSizes, measure_files
 from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
 from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
+from flyweight.weights.gguf_names import list_writable
 
 MIB, GIB = 1 << 20, 1 << 30
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
@@ -156,7 +157,8 @@ class Needs:
     what its `draft` model needs.  Apart from K/V, a slot takes `slot` bytes; `own_kv` is of the
     backend's type, whatever is set; no sequence holds its `scratch` blocks and `waiting` bytes.
     `drafter` names what drafts: heads that store nothing are among the weights, and the model is
-    `plain` without them.  `files` are those that the model can be quantised to.
+    `plain` without them.  `files` are those that the model can be quantised to, None of a family
+    that is not written as GGUF.
     """
 
     spec: ModelSpec
@@ -181,7 +183,9 @@ class Needs:
     @classmethod
     def of(cls, spec: ModelSpec, kinds: SlotKinds, ops: Packer) -> "Needs":
         weights = count_weight_bytes(kinds, ops)
-        files = measure_files(kinds, spec.vocab, ops.count_packed_bytes)
+        files = None
+        if spec.family in list_writable():
+            files = measure_files(kinds, spec.vocab, ops.count_packed_bytes)
         return cls(spec, kinds, weights, ops.activations, ops.kv_dtype, files=files)
 
     def add(self, more: SlotKinds, ops: Packer) -> "Needs":

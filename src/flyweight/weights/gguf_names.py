@@ -199,6 +199,18 @@ ARCHITECTURES = {
     "deepseek2": GgufArchitecture("deepseek_v2", GATED | EXPERTS | LATENT),
 }
 
+# Families that share the architecture of another in GGUF.
+SHARED = {"mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "phi4_multimodal": "phi3"}
+SHARED |= {"phi4mm": "phi3", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2"}
+SHARED |= {"llama4": "llama4", "gemma3": "gemma3"}
+
+
+def list_writable() -> dict[str, str]:
+    """The families whose models are written as GGUF (`quantize.ggml.convert`), each with the name
+    of its architecture there.
+    """
+    return {arch.model_type: name for name, arch in ARCHITECTURES.items()} | SHARED
+
 
 def find_architecture(metadata: Mapping[str, object], where: str) -> GgufArchitecture:
     """The architecture a file names, or `CheckpointError` listing those there are."""

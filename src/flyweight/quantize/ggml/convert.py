@@ -18,15 +18,11 @@ from flyweight.quantize.ggml.container import GgufTensor
 from flyweight.quantize.ggml.recipes import RecipeModel, TypeRecipe, choose_kind
 from flyweight.spec import Files, ModelSpec, NormSpec, RopeSpec, Source, WeightPlan
 from flyweight.weights.gguf_config import FLAGS, REALS, WHOLES, make_hf_config
-from flyweight.weights.gguf_names import ARCHITECTURES, GgufArchitecture, spell
+from flyweight.weights.gguf_names import ARCHITECTURES, GgufArchitecture, list_writable, spell
 from flyweight.weights.ggufmodel import LONGROPE, add_rope_factors
 from flyweight.weights.tensorinfo import Span
 from flyweight.wire import F32
 
-# Families that share the architecture of another in GGUF.
-SHARED = {"mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "phi4_multimodal": "phi3"}
-SHARED |= {"phi4mm": "phi3", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2"}
-SHARED |= {"llama4": "llama4", "gemma3": "gemma3"}
 WHERE = "the converted model"
 SIGMOID = 2
 
@@ -90,11 +86,10 @@ def list_shapes(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
 
 def _find_architecture(config: Mapping[str, Any]) -> str:
     kind = str(config.get("model_type", ""))
-    own = {arch.model_type: name for name, arch in ARCHITECTURES.items()}
-    found = SHARED.get(kind) or own.get(kind)
-    if found is None:
-        raise _refuse(config, f"writable: {', '.join([*own, *SHARED])}")
-    return found
+    writable = list_writable()
+    if kind not in writable:
+        raise _refuse(config, f"writable: {', '.join(writable)}")
+    return writable[kind]
 
 
 def _refuse(config: Mapping[str, Any], why: str) -> ConfigError:
