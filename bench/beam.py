@@ -48,7 +48,7 @@ def main() -> None:
         model = args.model
         if model == "06b":
             tests = Path(__file__).parents[1] / "tests"
-            sys.path[:0] = [str(tests), str(tests / "api")]
+            sys.path.insert(0, str(tests))
             from big_model import write_06b
 
             model = str(write_06b(Path(folder) / "06b.gguf"))

@@ -77,7 +77,7 @@ def main() -> None:
 
 def written(path: Path, vocabulary: Path | None) -> Path:
     tests = Path(__file__).parents[1] / "tests"
-    sys.path[:0] = [str(tests), str(tests / "api")]
+    sys.path.insert(0, str(tests))
     from big_model import qwen_words, write_06b
 
     return write_06b(path, words=qwen_words(vocabulary) if vocabulary else None)

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from big_model import qwen_words, write_06b
 
 MEASURED = Path(__file__).parent / "measured.py"
