@@ -16,7 +16,7 @@ from flyweight.engine.step import Plan, Produced
 from flyweight.kv.blocks import BlockPool
 from flyweight.plan.roofline import StepShape
 from flyweight.server.worker.budget import BudgetController
-from flyweight.types import Request, SamplingParams
+from flyweight.types import Event, Request, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 MADE, NOTHING = Produced((1,)), Produced(())
@@ -69,6 +69,38 @@ class ServedTimes:
         return sum(self.e2el) / self.seconds
 
 
+class VirtualEngine:
+    """The scheduler, block pool and step budgets of one engine, whose steps take what they cost, in
+    virtual time.
+    """
+
+    def __init__(self, server: ServerShape, cost: Cost) -> None:
+        limits, self.cost = server.limits, cost
+        self.now = 0.0
+        self.scheduler = Scheduler(
+            limits, BlockPool(limits.blocks, limits.block_size), clock=lambda: self.now
+        )
+        most = limits.max_num_batched_tokens
+        self.control = BudgetController(server.step_time, most, server.prefill_delay)
+        self.plan: Plan | None = None  # of the step under way
+
+    def begin_step(self, now: float) -> float:
+        """Plans a step of what there is; returns when it ends."""
+        self.now = now
+        self.plan = self.scheduler.schedule(self.control.budget(self.scheduler.load()))
+        seen, prompts = describe_plan(self.plan)
+        seconds = self.cost(seen)
+        self.control.record(prompts, seen.tokens - prompts, seconds)
+        return now + seconds
+
+    def end_step(self, now: float) -> list[Event]:
+        """What came of the step under way, which ends now."""
+        assert self.plan is not None, "no step is under way"
+        plan, self.plan, self.now = self.plan, None, now
+        produced = [MADE if chunk.drawn else NOTHING for chunk in plan.chunks]
+        return self.scheduler.commit(plan, produced)
+
+
 class QueueSimulator:
     """Serves a load in simulated time."""
 
@@ -81,28 +113,18 @@ class QueueSimulator:
 
     def serve(self, load: ArrivalLoad, arrivals: Sequence[float]) -> ServedTimes:
         """All requests of a load, which come at these times."""
-        limits, now = self.server.limits, 0.0
-        scheduler = Scheduler(
-            limits, BlockPool(limits.blocks, limits.block_size), clock=lambda: now
-        )
-        most = limits.max_num_batched_tokens
-        control = BudgetController(self.server.step_time, most, self.server.prefill_delay)
+        engine, now = VirtualEngine(self.server, self.cost), 0.0
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         sent, prompt = 0, tuple([1] * load.prompt)
         while len(last) < load.count:
-            if not scheduler.busy:
+            if not engine.scheduler.busy:
                 now = max(now, arrivals[sent])
             while sent < load.count and arrivals[sent] <= now:
-                scheduler.add(Request(str(sent), prompt, GREEDY, max_tokens=load.output))
+                engine.scheduler.add(Request(str(sent), prompt, GREEDY, max_tokens=load.output))
                 sent += 1
-            plan = scheduler.schedule(control.budget(scheduler.load()))
-            seen, prompts = describe_plan(plan)
-            seconds = self.cost(seen)
-            control.record(prompts, seen.tokens - prompts, seconds)
-            now += seconds
-            events = scheduler.commit(plan, [MADE if c.drawn else NOTHING for c in plan.chunks])
-            for event in events:
+            now = engine.begin_step(now)
+            for event in engine.end_step(now):
                 first.setdefault(int(event.id), now)
                 if event.finish:
                     last[int(event.id)] = now

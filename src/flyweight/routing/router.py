@@ -1,0 +1,76 @@
+"""Sends requests to replicas, and counts the work that is outstanding there.
+
+Invariant: the work of a replica is that of the requests which began there and have not finished; a
+replica that was removed is not chosen.  One thread calls it.  Standard library only; knows no
+transport.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flyweight.errors import ConfigError
+from flyweight.routing.policies import RoutingPolicy
+from flyweight.routing.replica import Replica, Route
+
+
+class OutstandingRequest(NamedTuple):
+    """Where a request is, and how many tokens of its prompt are to be computed."""
+
+    replica: Replica
+    tokens: int
+
+
+class Router:
+    """Replicas of one model, whose prefix caches have blocks of `block_size` tokens."""
+
+    def __init__(self, policy: RoutingPolicy, block_size: int) -> None:
+        self.policy, self.block_size = policy, block_size
+        self.replicas: list[Replica] = []
+        self._requests: dict[str, OutstandingRequest] = {}
+        self._added = 0
+
+    def add_replica(self, name: str, blocks: int) -> Replica:
+        """One more, whose cache of so many blocks is empty.  Raises `ConfigError`."""
+        if any(one.name == name for one in self.replicas):
+            raise ConfigError("is the name of a replica already", "replica", value=name)
+        replica = Replica(name, blocks, self._added)
+        self._added += 1
+        self.replicas.append(replica)
+        self.policy.add(replica)
+        return replica
+
+    def remove_replica(self, name: str) -> list[str]:
+        """Returns the ids of the requests that had not finished there; they are forgotten.  Raises
+        `ConfigError`.
+        """
+        replica = next((one for one in self.replicas if one.name == name), None)
+        if replica is None:
+            known = ", ".join(one.name for one in self.replicas) or "none"
+            raise ConfigError("is no replica", "replica", value=name, allowed=known)
+        self.replicas.remove(replica)
+        self.policy.remove(replica)
+        lost = [id for id, one in self._requests.items() if one.replica is replica]
+        for id in lost:
+            del self._requests[id]
+        return lost
+
+    def begin(self, id: str, chain: Sequence[bytes], tokens: int) -> Route | None:
+        """Chooses a replica for a prompt of so many tokens, whose full blocks have these keys, and
+        counts its work there.  None: there is no replica.
+        """
+        assert id not in self._requests, "a request that has not finished"
+        if not self.replicas:
+            return None
+        route = self.policy.choose(chain, self.replicas)
+        left = max(0, tokens - route.cached * self.block_size)
+        self._requests[id] = OutstandingRequest(route.replica, left)
+        route.replica.requests += 1
+        route.replica.tokens += left
+        return route
+
+    def finish(self, id: str) -> None:
+        """A request has ended, in whatever way.  One that was lost with its replica is ignored."""
+        found = self._requests.pop(id, None)
+        if found is not None:
+            found.replica.requests -= 1
+            found.replica.tokens -= found.tokens
