@@ -17,6 +17,7 @@ from operator import attrgetter
 
 from flyweight.bench.serving.traces import BLOCK, TraceRequest
 from flyweight.config import whole
+from flyweight.errors import ConfigError
 from flyweight.planning.queueing import GREEDY, MADE, Cost, ServerShape, VirtualEngine
 from flyweight.routing.keys import RoutingKeys
 from flyweight.routing.policies import RoutingPolicy
@@ -46,8 +47,13 @@ class TraceScale:
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("factor", self.factor, 1, BLOCK)
-        whole("tokens of a hash", BLOCK % self.factor, 0, 0)
+        valid = [n for n in range(1, BLOCK + 1) if BLOCK % n == 0]
+        if self.factor not in valid:
+            near = min(valid, key=lambda n: abs(n - self.factor))
+            raise ConfigError(
+                f"does not divide the {BLOCK} tokens of a hash", "factor", value=self.factor,
+                hint=f"nearest valid: {near}",
+            )  # fmt: skip
 
     def make_requests(self, trace: Iterable[TraceRequest]) -> list[ReplicaRequest]:
         """All tokens of a block are its hash; what has no hash is not shared."""

@@ -16,19 +16,23 @@ from flyweight.routing.prefix_index import PrefixIndex
 from flyweight.routing.replica import Replica, Route
 
 BOUND = 4096  # prompt tokens
+POPULAR = 16  # uses
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingOptions:
     """`bound`: how much more work than the least busy replica one may have to be chosen for its
-    cache, in prompt tokens.  `seed`: of random choices.
+    cache, in prompt tokens.  `popular`: a block that was used so often is worth a copy on every
+    replica.  `seed`: of random choices.
     """
 
     bound: int = BOUND
+    popular: int = POPULAR
     seed: int = 0
 
     def __post_init__(self) -> None:
         whole("bound", self.bound, 0)
+        whole("popular", self.popular, 1)
 
 
 class RoutingPolicy(Protocol):
@@ -48,11 +52,13 @@ class RoutingPolicy(Protocol):
 
 class LongestPrefixPolicy:
     """The longest cached prefix, among the replicas that are at most the bound busier than the
-    least busy one; of equal ones the least busy, then the one that was added first.
+    least busy one; of equal ones the least busy, then the one that was chosen longest ago.  Blocks
+    that a replica has used often do not count: what many prompts begin with would otherwise keep
+    them on the replica that has seen it first.
     """
 
     def __init__(self, options: RoutingOptions) -> None:
-        self.bound = options.bound
+        self.bound, self.popular = options.bound, options.popular
         self.indexes: dict[str, PrefixIndex] = {}
 
     def add(self, replica: Replica) -> None:
@@ -63,22 +69,24 @@ class LongestPrefixPolicy:
 
     def choose(self, chain: Sequence[bytes], replicas: Sequence[Replica]) -> Route:
         most = min(one.work for one in replicas) + self.bound
-        longest, chosen = -1, replicas[0]
+        best, longest, cached = replicas[0], -1, 0
         for one in replicas:
             if one.work > most:
                 continue
-            count = self.indexes[one.name].count_prefix(chain)
-            if count > longest or (count == longest and one.work < chosen.work):
-                longest, chosen = count, one
-        self.indexes[chosen.name].use(chain)
-        return Route(chosen, longest)
+            index = self.indexes[one.name]
+            found = index.count_prefix(chain)
+            counted = found - index.count_popular(chain, found, self.popular)
+            if counted > longest or (counted == longest and rank_idle(one) < rank_idle(best)):
+                best, longest, cached = one, counted, found
+        self.indexes[best.name].use(chain)
+        return Route(best, cached)
 
 
 class RoundRobinPolicy:
-    """Each in turn."""
+    """Each in turn: the one that was chosen longest ago."""
 
     def __init__(self, options: RoutingOptions) -> None:
-        self._last = -1
+        pass
 
     def add(self, replica: Replica) -> None:
         pass
@@ -87,14 +95,13 @@ class RoundRobinPolicy:
         pass
 
     def choose(self, chain: Sequence[bytes], replicas: Sequence[Replica]) -> Route:
-        later = (one for one in replicas if one.number > self._last)
-        chosen = next(later, replicas[0])
-        self._last = chosen.number
-        return Route(chosen, 0)
+        return Route(min(replicas, key=lambda one: (one.chosen, one.number)), 0)
 
 
 class PowerOfTwoPolicy:
-    """The less busy of two that are drawn; the one that was added first where they are equal."""
+    """The less busy of two that are drawn; the one that was chosen longest ago where they are
+    equal.
+    """
 
     def __init__(self, options: RoutingOptions) -> None:
         self._draw = random.Random(options.seed)
@@ -107,7 +114,12 @@ class PowerOfTwoPolicy:
 
     def choose(self, chain: Sequence[bytes], replicas: Sequence[Replica]) -> Route:
         drawn = self._draw.sample(replicas, min(2, len(replicas)))
-        return Route(min(drawn, key=lambda one: (one.work, one.number)), 0)
+        return Route(min(drawn, key=rank_idle), 0)
+
+
+def rank_idle(replica: Replica) -> tuple[int, int, int]:
+    """The least busy first, of equal ones the one that was chosen longest ago."""
+    return replica.work, replica.chosen, replica.number
 
 
 POLICIES: Mapping[str, Callable[[RoutingOptions], RoutingPolicy]] = MappingProxyType(

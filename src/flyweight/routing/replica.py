@@ -13,6 +13,7 @@ REQUEST_TOKENS = 64  # what an unfinished request counts besides its prompt
 class Replica:
     """`blocks` of K/V are its prefix cache; `number` is its place in the order of being added.
     `requests` are unfinished, and `tokens` of their prompts were not expected in its cache.
+    `chosen` is the number of the newest request that was sent to it.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Replica:
     number: int
     requests: int = 0
     tokens: int = 0
+    chosen: int = -1
 
     @property
     def work(self) -> int:

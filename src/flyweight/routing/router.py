@@ -27,7 +27,7 @@ class Router:
         self.policy, self.block_size = policy, block_size
         self.replicas: list[Replica] = []
         self._requests: dict[str, OutstandingRequest] = {}
-        self._added = 0
+        self._added = self._begun = 0
 
     def add_replica(self, name: str, blocks: int) -> Replica:
         """One more, whose cache of so many blocks is empty.  Raises `ConfigError`."""
@@ -64,6 +64,8 @@ class Router:
         route = self.policy.choose(chain, self.replicas)
         left = max(0, tokens - route.cached * self.block_size)
         self._requests[id] = OutstandingRequest(route.replica, left)
+        route.replica.chosen = self._begun
+        self._begun += 1
         route.replica.requests += 1
         route.replica.tokens += left
         return route
