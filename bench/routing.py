@@ -50,8 +50,8 @@ def compare(requests: list[ReplicaRequest], options: argparse.Namespace) -> None
     names = "cached", "expected", "ratio", "TTFT p50", "p99", "busiest", "in steps", "decision p50"
     print("policy        " + "".join(f"{name:>13}" for name in (*names, "p99")))
     base = None
-    for name in ("round-robin", "power-of-two", "prefix"):
-        policy = make_policy(name, RoutingOptions(options.bound, options.seed))
+    for name in sorted(POLICIES, key=lambda name: name != "round-robin"):
+        policy = make_policy(name, RoutingOptions(options.bound, seed=options.seed))
         found = simulator.run(requests, policy)
         base = base or found.cached_share
         times = [f"{pick([*found.ttft], percent):.3f} s" for percent in (50, 99)]
@@ -68,8 +68,8 @@ def time_decisions(replicas: int, tokens: int, options: argparse.Namespace) -> N
     talks = [[rng.randrange(1 << 20) for _ in range(tokens)] for _ in range(64)]
     chains = [keys.make_keys(talk) for talk in talks]
     for name in POLICIES:
-        router = Router(make_policy(name, RoutingOptions(options.bound, options.seed)),
-                        options.block_size)  # fmt: skip
+        policy = make_policy(name, RoutingOptions(options.bound, seed=options.seed))
+        router = Router(policy, options.block_size)
         for i in range(replicas):
             router.add_replica(str(i), options.blocks)
         wall, cpu = [], []

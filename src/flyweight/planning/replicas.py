@@ -57,10 +57,10 @@ class TraceScale:
 
     def make_requests(self, trace: Iterable[TraceRequest]) -> list[ReplicaRequest]:
         """All tokens of a block are its hash; what has no hash is not shared."""
-        found, size = [], BLOCK // self.factor
+        found, size = list[ReplicaRequest](), BLOCK // self.factor
         for number, (at, one) in enumerate(spread_arrivals(trace)):
             length = max(1, one.input // self.factor)
-            tokens = [OWN + hash for hash in one.blocks for _ in range(size)][:length]
+            tokens = [OWN + block for block in one.blocks for _ in range(size)][:length]
             tokens += [-1 - number] * (length - len(tokens))
             output = max(1, one.output // self.factor)
             found.append(ReplicaRequest(at / self.speed, tuple(tokens), output))
@@ -72,7 +72,7 @@ def spread_arrivals(trace: Iterable[TraceRequest]) -> list[tuple[float, TraceReq
     much as those before.  Traces round their times, which would make bursts.
     """
     groups = [list(group) for _, group in groupby(trace, key=attrgetter("at"))]
-    found, gap = [], 0.0
+    found, gap = list[tuple[float, TraceRequest]](), 0.0
     for i, group in enumerate(groups):
         begin = group[0].at
         gap = groups[i + 1][0].at - begin if i + 1 < len(groups) else gap
