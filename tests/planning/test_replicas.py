@@ -111,7 +111,22 @@ def test_replicas_work_at_the_same_time() -> None:
         serve([], "prefix", 0)
 
 
+def test_requests_that_arrive_together_share_a_step() -> None:
+    requests = [ReplicaRequest(1.0, (i,) * 16, 1) for i in range(2)]
+    assert serve(requests, "round-robin", 1).ttft == pytest.approx((0.01 + 0.0003 * 32,) * 2)
+
+
 # --- policies ---
+
+
+def test_a_conversation_alone_stays_where_it_is() -> None:
+    """The work of all its turns, had they not finished, would be above the bound."""
+    talk = [range(1000 * i, 1000 * i + 32) for i in range(100)]
+    turns = [(*(token for block in talk[: i + 1] for token in block), 9) for i in range(100)]
+    requests = [ReplicaRequest(10.0 * i, turn, 1) for i, turn in enumerate(turns)]
+    found = serve(requests, "prefix")
+    assert found.placed == (0,) * 100
+    assert found.cached == (0, *(32 * i for i in range(1, 100)))
 
 
 def make_conversations(count: int, turns: int) -> list[TraceRequest]:
