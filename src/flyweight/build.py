@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flyweight.backends import choose_backend, read_place
 from flyweight.config import Limits, PackedCacheSettings, Settings
@@ -48,9 +48,12 @@ from flyweight.models.adapters import list_kinds as adapter_kinds
 from flyweight.models.adapters import pack_adapter
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
+from flyweight.models.shards import Shard
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import Weights
 from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
+from flyweight.parallel.processes import LeadingRunner, RankProcesses
+from flyweight.parallel.sharding import cut_description, divide_cores, divide_memory
 from flyweight.passport import Quality
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import MemoryPlan, SlotKinds
@@ -65,6 +68,9 @@ from flyweight.weights.packed.folder import CacheFolder
 from flyweight.weights.packed.keptfile import lay_out, make_key
 from flyweight.weights.packed.shelf import LayerPrefetch, Note, Opener, UncachedWeights
 from flyweight.wire import F32
+
+if TYPE_CHECKING:
+    from flyweight.parallel.comm import RankGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +108,17 @@ def build(
     this process share its threads and memory.  Raises `ConfigError` or `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
-    found = describe(find(settings, tell), settings.quantization)
+    path = find(settings, tell)
+    found = describe(path, settings.quantization)
     check_quality(settings, found.quality)
+    whole, parallel = found.spec, settings.tensor_parallel_size > 1
+    if parallel:
+        found = cut_description(found, Shard(0, settings.tensor_parallel_size))
+        settings = divide_cores(settings, read_machine().cores)
     ops = choose_backend(settings, read_machine().cores, resources.process if resources else None)
     here = read_place(ops)
+    if parallel:
+        settings, here = divide_memory(settings, here)
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
@@ -125,11 +138,13 @@ def build(
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
     kept = ExternalCacheSource(settings, described)
+    limits = make_limits(settings, memory, whole.vocab)
+    ranks = RankProcesses(settings, path, limits, kv_dtype) if parallel else None
     weights, moving = load_weights(settings, found, ops, tell)
     low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
-    parts = Parts(ops, SingleProcess(), found.spec, weights, low)
+    group = _connect(ranks) if ranks else None
+    parts = Parts(ops, group or SingleProcess(), found.spec, weights, low)
     model = Decoder(parts, memory.sizing.max_model_len)
-    limits = make_limits(settings, memory, found.spec.vocab)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
     keys = kept.make_keys(f"{found.checkpoint.fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
@@ -138,6 +153,8 @@ def build(
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
     engine.drafts.calls.on_end = runner.stop_taps
+    if ranks and group:
+        engine.runner, engine.on_close = LeadingRunner(runner, group), ranks.close
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
@@ -146,7 +163,7 @@ def build(
         moving=moving,
         ahead=Prefault(engine.scheduler.pool, [*layers, *draft_kv], ops),
         tokenizer=found.tokenizer,
-        spec=found.spec,
+        spec=whole,
         memory=memory,
         limits=limits,
         stop_ids=found.stop_ids,
@@ -156,6 +173,14 @@ def build(
         quantisation=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
     )
+
+
+def _connect(ranks: RankProcesses) -> "RankGroup":
+    """This process as rank 0, once the others have loaded their parts."""
+    from flyweight.parallel.comm import RankGroup  # imports torch
+
+    ranks.wait()
+    return RankGroup(ranks.rendezvous, 0, ranks.size)
 
 
 def load_weights(

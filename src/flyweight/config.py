@@ -18,6 +18,7 @@ from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
 from flyweight.speculation import SpeculationConfig, read_speculation
 from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
 from flyweight.validation.external_cache import check_external_cache
+from flyweight.validation.parallel import check_parallel
 from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
 from flyweight.validation.untrusted import spell
@@ -232,6 +233,10 @@ class Settings:
         None, "Engine", "Threads to compute with.", "N", high=256,
         words="the cores this process may use"
     )
+    tensor_parallel_size: int = setting(
+        1, "Engine", "Processes that share the model, with a part of every layer each.", "N",
+        high=64, also=("-tp",)
+    )
     activations: str = setting(
         "int8", "Engine", "Precision to multiply matrices in.", "int8|bf16|f32",
         choices=("int8", "bf16", "f32")
@@ -344,6 +349,7 @@ class Settings:
                 hint="leave one of them out",
             )
         check_external_cache(self)
+        check_parallel(self)
         if self.blocks and self.kv_cache_memory_bytes:
             raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
         most = self.max_kld

@@ -273,7 +273,8 @@ class Source:
 class SlotPlan:
     """One weight slot of the model: its name, its shape [N, K] (or [H] for a vector) and what fills
     it, concatenated along N in this order.  `kind` is "linear", "embed" or "vector"; `plus` is
-    added to a vector (Gemma's norms).
+    added to a vector (Gemma's norms).  Of a matrix that ranks share along K, the slot holds K
+    columns of its sources, from `column` on.
     """
 
     name: str
@@ -281,6 +282,7 @@ class SlotPlan:
     sources: tuple[Source, ...]
     kind: str = "linear"
     plus: float = 0.0
+    column: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Engine:
         self._hooked: dict[str, tuple[Hook, ...]] = {}  # of the requests under way that have some
         self.adapters = {name: i for i, name in enumerate(adapters)}
         self._columns = OptionColumns()
+        self.on_close: Callable[[], None] | None = None
         self.computing = False  # within the runner, the long part of a step
         self._events: list[Event] = []  # of a step under way, or one that was interrupted
         self._plan = Plan()  # of the newest step
@@ -163,9 +164,11 @@ class Engine:
         return self.scheduler.pool.forget()
 
     def close(self) -> None:
-        """Ends the external cache, with what is computed in it."""
+        """Ends the external cache, with what is computed in it, and what else was made for it."""
         if self.external is not None:
             self.external.close()
+        if self.on_close is not None:
+            self.on_close()
 
     def take_events(self) -> list[Event]:
         """What was produced and not returned yet."""

@@ -7,7 +7,7 @@ only, no sequences.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,16 @@ class Model(Protocol):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[R, H] -> [R, V]."""
         ...
+
+
+class ComputedStep(NamedTuple):
+    """Final hidden states [R + E, H]; logits [R, V], None where no row wants any; states of tapped
+    layers [T, H].
+    """
+
+    hidden: Tensor
+    logits: Tensor | None
+    taps: Mapping[int, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,26 @@ class Runner:
         writes; `edits` are the callers' own, to rows of logits before they are sampled, and
         `reads` of them come before.
         """
+        found = self.compute(batch, moves)
+        if found.logits is None:
+            sampled = _make_empty()
+        else:
+            logits = found.logits
+            if reads or edits:
+                logits = self._show_logits(logits, edits, reads)
+            sampling = batch.sampling
+            if sampling.proposals is not None:
+                given = settle_proposals(self.ops.fetch(logits), sampling)
+                sampling = replace(sampling, given=given)
+            sampled = self.ops.sample(logits, sampling)
+        if batch.hidden is not None:
+            sampled = replace(sampled, hidden=self.ops.fetch(found.hidden[len(batch.rows) :]))
+        if found.taps:
+            sampled.taps = found.taps  # a copy of it would take 1 % of a small model's step
+        return Ticket(sampled)
+
+    def compute(self, batch: Batch, moves: tuple[I32, I32] | None = None) -> ComputedStep:
+        """A step up to its logits, which is all that ranks without a sampler do of it."""
         if moves is not None:
             for layer in (*self.kv, *self.draft_kv):
                 self.ops.move_kv(layer, *moves)
@@ -94,25 +124,10 @@ class Runner:
             rows = np.concatenate((rows, batch.hidden))
         taps: Mapping[int, Tensor] = {}
         if self.taps:
-            x, taps = self.model.compute_tapped(batch, self.kv, rows, self.taps)  # [R + E, H]
+            x, taps = self.model.compute_tapped(batch, self.kv, rows, self.taps)
         else:
             x = self.model.compute_hidden(batch, self.kv, rows)
-        if wanted:
-            logits = self.model.compute_logits(x[:wanted])
-            if reads or edits:
-                logits = self._show_logits(logits, edits, reads)
-            sampling = batch.sampling
-            if sampling.proposals is not None:
-                given = settle_proposals(self.ops.fetch(logits), sampling)
-                sampling = replace(sampling, given=given)
-            sampled = self.ops.sample(logits, sampling)
-        else:
-            sampled = _make_empty()
-        if batch.hidden is not None:
-            sampled = replace(sampled, hidden=self.ops.fetch(x[wanted:]))
-        if taps:
-            sampled.taps = taps  # a copy of it would take 1 % of a small model's step
-        return Ticket(sampled)
+        return ComputedStep(x, self.model.compute_logits(x[:wanted]) if wanted else None, taps)
 
     def stop_taps(self) -> None:
         """No drafter wants states any more."""

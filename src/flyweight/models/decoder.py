@@ -13,6 +13,7 @@ from flyweight.errors import ConfigError
 from flyweight.models import layer, norms
 from flyweight.models.linear import Parts
 from flyweight.models.rope import compute_inverse_frequencies
+from flyweight.models.shards import split_evenly
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.spec import ModelSpec
 from flyweight.wire import F32, I32, Batch, Tensor
@@ -30,7 +31,7 @@ class SingleProcess:
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
 
-    def all_gather(self, x: Tensor) -> Tensor:
+    def all_gather(self, x: Tensor, width: int) -> Tensor:
         return x
 
 
@@ -107,7 +108,7 @@ class Decoder:
             ops.scale(logits, spec.logit_scale)
         if spec.logit_softcap:
             ops.softcap(logits, spec.logit_softcap)
-        return self.comm.all_gather(logits)
+        return self.comm.all_gather(logits, spec.vocab)
 
     def _make_rotations(self, positions: I32) -> list[Rotation]:
         """cos and sin of every rope of the model."""
@@ -122,7 +123,7 @@ def _wants_all(batch: Batch, rows: I32) -> bool:
 def embed_tokens(parts: Parts, batch: Batch) -> Tensor:
     """The residual before the first layer: [T, H]."""
     ops, spec, weights = parts.ops, parts.spec, parts.weights
-    x = ops.embed(weights["embed"], batch.tokens)
+    x = _embed_rows(parts, batch.tokens)
     if spec.embed_scale != 1:
         ops.scale(x, spec.embed_scale)
     if "project_in" in weights:
@@ -130,6 +131,18 @@ def embed_tokens(parts: Parts, batch: Batch) -> Tensor:
     if "positions" in weights:
         ops.add(ops.embed(weights["positions"], batch.positions), x)
     return x
+
+
+def _embed_rows(parts: Parts, tokens: I32) -> Tensor:
+    """Rows of the embedding, [T, H].  Ranks have a part of its rows each, and add up."""
+    ops, comm, table = parts.ops, parts.comm, parts.weights["embed"]
+    if comm.size == 1:
+        return ops.embed(table, tokens)
+    own = split_evenly(parts.spec.vocab, comm.size)[comm.rank]
+    mine = (tokens >= own.start) & (tokens < own.stop)
+    x = ops.embed(table, np.where(mine, tokens - own.start, 0).astype(np.int32))
+    ops.scale_rows(x, mine.astype(np.float32))
+    return comm.all_reduce(x)
 
 
 def make_ropes(spec: ModelSpec, length: int) -> list[tuple[F32, float]]:

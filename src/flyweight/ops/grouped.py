@@ -208,6 +208,27 @@ class GroupedWeight:
         cut: dict[str, Any] = {k: x[rows] for k, x in held.items() if isinstance(x, np.ndarray)}
         return replace(self, shape=(len(cut["codes"]), self.shape[1]), **cut)
 
+    def take_columns(self, first: int, count: int) -> "GroupedWeight":
+        """The columns [first, first+count), which are whole groups and super-groups."""
+        assert self.columns is None, "columns in an order of their own"
+        stop = first + count
+
+        def cut(each: Any, width: int) -> Any:
+            if each is None:
+                return None
+            return np.ascontiguousarray(each[:, first // width : stop // width])
+
+        return replace(
+            self,
+            shape=(self.shape[0], count),
+            codes=cut(self.codes, 1),
+            scales=cut(self.scales, self.group),
+            mins=cut(self.mins, self.group),
+            zeros=cut(self.zeros, self.group),
+            super_scales=cut(self.super_scales, self.super_group or 1),
+            super_mins=cut(self.super_mins, self.super_group or 1),
+        )
+
     def dequantize(self) -> F32:
         """float32 [N, K]."""
         n, k = self.shape
@@ -263,6 +284,13 @@ class BlockRows:
         """Some of the rows, in the given order."""
         cut = self.raw[rows]
         return BlockRows((len(cut), self.shape[1]), self.kind, cut)
+
+    def take_columns(self, first: int, count: int) -> "BlockRows":
+        """The columns [first, first+count), which are whole blocks."""
+        block = count_block(self.kind)
+        nbytes = self.raw.shape[1] // (self.shape[1] // block)
+        cut = self.raw[:, first // block * nbytes : (first + count) // block * nbytes]
+        return BlockRows((self.shape[0], count), self.kind, np.ascontiguousarray(cut))
 
 
 def _name_dtype(array: NDArray[Any] | None) -> str:

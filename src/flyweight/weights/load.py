@@ -35,11 +35,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring sources of a slot that are of one kind: one packed weight."""
+    """Neighbouring sources of a slot that are of one kind: one packed weight, of `columns` of their
+    columns, from `column` on.
+    """
 
     sources: list[Source]
     kind: str
     columns: int
+    column: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -220,7 +223,7 @@ def _split_runs(checkpoint: Checkpoint, slot: SlotPlan) -> list[_Run]:
         if runs and runs[-1].kind == kind and not kind.endswith(ALONE):
             runs[-1].sources.append(source)
         else:
-            runs.append(_Run([source], kind, slot.shape[1]))
+            runs.append(_Run([source], kind, slot.shape[1], slot.column))
     return runs
 
 
@@ -258,11 +261,9 @@ def _read_parts(
             else:
                 rows = _read(checkpoint, source, first, last)
             count_out = source.out if source.transposed else stop - start
-            yield (
-                _reorder_rows(rows, make_row_order(count_out, source.order))
-                if source.order
-                else rows
-            )
+            if source.order:
+                rows = _reorder_rows(rows, make_row_order(count_out, source.order))
+            yield _take_columns(rows, run)
             meter.add(form.count_bytes((stop - start, source.shape[-1])))
 
 
@@ -281,6 +282,15 @@ def make_row_order(rows: int, order: tuple[int, ...]) -> I64:
     return found
 
 
+def _take_columns(rows: Part, run: _Run) -> Part:
+    """The columns of a run; all of them, unless ranks share the matrix along K."""
+    if rows.shape[1] == run.columns:
+        return rows
+    if isinstance(rows, GroupedWeight | BlockRows):
+        return rows.take_columns(run.column, run.columns)
+    return np.ascontiguousarray(rows[:, run.column : run.column + run.columns])
+
+
 def _reorder_rows(rows: Part, order: I64) -> Part:
     return rows.take(order) if isinstance(rows, GroupedWeight | BlockRows) else rows[order]
 
@@ -294,7 +304,9 @@ def _read_bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
         if not source.bias:
             parts.append(np.zeros(source.out, np.float32))
             continue
-        first = source.start // source.rows * source.out
+        first = source.start
+        if source.transposed:
+            first = source.start // source.rows * source.out
         values = _read_elements(checkpoint, source.bias, first, source.out)
         parts.append(values[make_row_order(len(values), source.order)] if source.order else values)
     return np.concatenate(parts)

@@ -1,0 +1,155 @@
+"""The other ranks of a model, as processes of this machine, and a runner that has all ranks compute
+each step.
+
+Invariant: a rank ends when its standard input does, so none outlives the process that started it.
+Rank 0 alone schedules and samples; the others get a step's arrays and compute it up to its logits.
+Knows no requests.
+"""
+
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from flyweight.config import Limits, Settings
+from flyweight.engine.hook import LogitsEdit, LogitsRead
+from flyweight.engine.runner import Runner, Ticket
+from flyweight.errors import ConfigError
+from flyweight.parallel.messages import Moves, write_step
+from flyweight.wire import Batch, Sampled
+
+if TYPE_CHECKING:
+    from flyweight.parallel.comm import RankGroup
+
+# Of `Settings`: what a rank must know to load its part as rank 0 loads its own.
+SHARED = (
+    "model", "load_format", "quantization", "packed_cache", "threads", "activations", "isa",
+    "block_size", "tensor_parallel_size",
+)  # fmt: skip
+LOADED, FAILED = "loaded", "failed"
+LEAVING = 5.0  # seconds a rank has to end by itself
+
+
+class RankSetup(msgspec.Struct):
+    """What a rank is started with; `rendezvous` is a file where ranks find each other."""
+
+    settings: dict[str, Any]
+    rank: int
+    rendezvous: str
+    limits: dict[str, Any]
+    kv_dtype: str
+
+    @property
+    def size(self) -> int:
+        return int(self.settings["tensor_parallel_size"])
+
+
+class RankReport(msgspec.Struct):
+    """One line of a rank: it has loaded its part, or what is wrong."""
+
+    state: str
+    problem: str = ""
+
+
+class RankProcesses:
+    """Ranks 1 to size - 1.  They load while this process does."""
+
+    def __init__(self, settings: Settings, path: Path, limits: Limits, kv_dtype: str) -> None:
+        self.size = settings.tensor_parallel_size
+        self._folder = tempfile.TemporaryDirectory(prefix="flyweight-ranks-")  # the user's alone
+        self.rendezvous = Path(self._folder.name) / "rendezvous"
+        shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
+        limit = asdict(limits)
+        self.children: list[subprocess.Popen[bytes]] = []
+        self._finalize = weakref.finalize(self, end_ranks, self.children)
+        for rank in range(1, self.size):
+            setup = RankSetup(shared, rank, str(self.rendezvous), limit, kv_dtype)
+            self.children.append(start_rank(setup))
+
+    def wait(self) -> None:
+        """Waits until all have loaded their parts.  Raises `ConfigError` where one cannot."""
+        for rank, child in enumerate(self.children, 1):
+            assert child.stdout is not None
+            problem = _read_problem(rank, child.stdout)
+            if problem:
+                self.close()
+                raise ConfigError(f": {problem}", "tensor_parallel_size", value=self.size)
+
+    def close(self) -> None:
+        """Ends them."""
+        self._finalize()
+        self._folder.cleanup()
+
+
+def start_rank(setup: RankSetup) -> "subprocess.Popen[bytes]":
+    """A process that loads its part of a model, and then computes steps."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "flyweight.rank"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):  # `wait` says what became of it
+        child.stdin.write(msgspec.json.encode(setup) + b"\n")
+        child.stdin.flush()
+    return child
+
+
+def _read_problem(rank: int, output: IO[bytes]) -> str:
+    """Why a rank has not loaded; empty where it has."""
+    line = output.readline()
+    if not line:
+        return f"rank {rank} ended before it had loaded its part of the model"
+    report = msgspec.json.decode(line, type=RankReport)
+    return "" if report.state == LOADED else f"rank {rank}: {report.problem}"
+
+
+def end_ranks(children: "list[subprocess.Popen[bytes]]") -> None:
+    """Ends processes: by their standard input, then by force."""
+    for child in children:
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+    for child in children:
+        try:
+            child.wait(LEAVING)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+class LeadingRunner:
+    """Rank 0's runner: sends each step to the other ranks, and computes its own part."""
+
+    def __init__(self, runner: Runner, group: "RankGroup") -> None:
+        self.runner, self.group = runner, group
+        self._within = False  # a step was begun and not ended
+
+    def submit(
+        self,
+        batch: Batch,
+        moves: Moves = None,
+        edits: Sequence[LogitsEdit] = (),
+        reads: Sequence[LogitsRead] = (),
+    ) -> Ticket:
+        """See `Runner.submit`.  A step that was interrupted leaves the ranks in different places:
+        `RankLost` is raised from then on.
+        """
+        if self._within:
+            self.group.lose("a step was interrupted while its ranks computed it")
+        self._within = True
+        self.group.broadcast(write_step(batch, moves))
+        ticket = self.runner.submit(batch, moves, edits, reads)
+        self._within = False
+        return ticket
+
+    def wait(self, ticket: Ticket) -> Sampled:
+        return self.runner.wait(ticket)

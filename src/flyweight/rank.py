@@ -1,0 +1,78 @@
+"""The process of one rank of a model, other than rank 0: `python -m flyweight.rank`.
+
+Reads a `RankSetup` from its standard input, loads its part of the weights, reports that, and
+computes steps until rank 0 is gone.
+
+Invariant: ends with its standard input.  Knows no requests and no sampling.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+
+from flyweight.backends import choose_backend
+from flyweight.build import load_weights
+from flyweight.config import Limits, Settings
+from flyweight.describe import SilentListener, describe
+from flyweight.engine.runner import Runner
+from flyweight.errors import FlyweightError
+from flyweight.kv.memory import allocate_kv
+from flyweight.models.decoder import Decoder
+from flyweight.models.linear import Parts
+from flyweight.models.shards import Shard
+from flyweight.parallel.comm import RankGroup, RankLost
+from flyweight.parallel.messages import read_step
+from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup
+from flyweight.parallel.sharding import cut_description
+
+
+def run(setup: RankSetup) -> None:
+    """Loads, then computes steps until rank 0 is gone."""
+    settings = Settings.of(**setup.settings)
+    limits = Limits(**setup.limits)
+    found = describe(Path(setup.settings["model"]), settings.quantization)
+    found = cut_description(found, Shard(setup.rank, setup.size))
+    ops = choose_backend(settings, 1)
+    weights, _ = load_weights(settings, found, ops, SilentListener())
+    kv = allocate_kv(found.spec, ops, limits, setup.kv_dtype)
+    found.checkpoint.close()
+    report(RankReport(LOADED))
+    group = RankGroup(Path(setup.rendezvous), setup.rank, setup.size)
+    model = Decoder(Parts(ops, group, found.spec, weights), limits.max_model_len)
+    runner = Runner(model, ops, kv)
+    while True:
+        step = read_step(group.broadcast(None))
+        runner.compute(step.batch, step.moves)
+
+
+def report(message: RankReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def end_with_input() -> None:
+    """Ends this process when rank 0 closes its pipe."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole group; rank 0 decides
+    setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankSetup)
+    Thread(target=end_with_input, daemon=True).start()
+    try:
+        run(setup)
+    except FlyweightError as error:
+        report(RankReport(FAILED, str(error)))
+        return 2
+    except RankLost:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Checks what cannot be combined with several ranks.
+
+Invariant: what passes needs no other setting to change.  Knows no model.
+"""
+
+from typing import Any
+
+from flyweight.errors import ConfigError
+
+MODEL_FREE = ("ngram", "suffix")  # methods that draft without a model
+
+
+def check_parallel(settings: Any) -> None:
+    """Raises `ConfigError`."""
+    size = settings.tensor_parallel_size
+    if size == 1:
+        return
+    drafts = settings.speculation
+    for name, default in (("adapters", {}), ("prefix_cache_dir", None), ("swap_space", 0)):
+        if getattr(settings, name) != default:
+            raise _refuse(name, getattr(settings, name), size)
+    if settings.backend != "cpu":
+        raise _refuse("backend", settings.backend, size)
+    if drafts is not None and drafts.method not in MODEL_FREE:
+        raise _refuse("speculative_config.method", drafts.method, size, ", ".join(MODEL_FREE))
+
+
+def _refuse(name: str, value: object, size: int, allowed: str = "") -> ConfigError:
+    return ConfigError(
+        f"is not supported with tensor_parallel_size = {size}", name, value=value, allowed=allowed,
+        hint="leave one of them out",
+    )  # fmt: skip
