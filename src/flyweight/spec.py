@@ -247,8 +247,8 @@ class Source:
 
     `order` says which row of every len(order) rows comes where (GGUF's llama keeps heads in the
     interleaved rope order); a vector's elements count as rows; `transposed` takes the rows' columns
-    for rows (GPT-2's matrices); `bias` names the tensor whose elements start..start+rows belong to
-    them, "" for none.
+    for rows (GPT-2's matrices), or the (first, number) of them that `outputs` names; `bias` names
+    the tensor whose elements start..start+rows belong to them, "" for none.
     """
 
     tensor: str
@@ -258,10 +258,13 @@ class Source:
     order: tuple[int, ...] = ()
     transposed: bool = False
     bias: str = ""
+    outputs: tuple[int, int] | None = None
 
     @property
     def out(self) -> int:
         """Rows it brings to its slot."""
+        if self.outputs is not None:
+            return self.outputs[1]
         return self.shape[-1] if self.transposed else self.rows
 
     @property

@@ -31,6 +31,29 @@ class Mixer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SharedHeadNorm:
+    """RMS norm of q, and of k, over the heads of all ranks (OLMo 2), each of which has some."""
+
+    ops: Ops
+    comm: Comm
+    q: F32
+    k: F32
+    eps: float
+
+    def __call__(self, qkv: Tensor) -> Tensor:
+        """[T, own heads of q, k and v], with q and k normed."""
+        q, k = len(self.q) // self.comm.size, len(self.k) // self.comm.size
+        parts = self._norm(qkv[:, :q], self.q), self._norm(qkv[:, q : q + k], self.k)
+        return self.ops.concat((*parts, qkv[:, q + k :]))
+
+    def _norm(self, x: Tensor, weights: F32) -> Tensor:
+        own = x.shape[1]
+        every = self.comm.all_gather(self.ops.concat((x,)), len(weights))
+        first = self.comm.rank * own
+        return self.ops.norm(every, weights, self.eps)[:, first : first + own]
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionLayer:
     """Grouped-query attention (Ainslie et al., 2023).  q, k and v are one matrix: one pass over the
     input.
@@ -46,6 +69,7 @@ class AttentionLayer:
     scale: float
     centred: F32 | None = None  # [Hq+Hk, D]: LayerNorm weights of each head of q and k
     eps: float = 0.0
+    shared_norm: SharedHeadNorm | None = None
 
     @property
     def reads_host(self) -> bool:
@@ -56,6 +80,8 @@ class AttentionLayer:
         qkv = self.qkv(x, batch)
         if self.centred is not None:
             ops.layer_norm_heads(qkv, self.centred, self.eps)
+        if self.shared_norm is not None:
+            qkv = self.shared_norm(qkv)
         q = ops.rope_store(qkv, kv, batch, rope, self.norms)  # [T, Hq, D]
         del qkv  # the memory plan counts it up to here
         if layer.temper is not None:
@@ -149,10 +175,13 @@ def make_mixer(parts: Parts, i: int) -> Mixer:
             scale,
             layer.latent.eps,
         )
-    norms = centred = None
+    norms = centred = shared = None
     if layer.qk_norm == "centred":
         centred = np.concatenate([weights[at + "q_norm"], weights[at + "k_norm"]])
         centred = centred.reshape(-1, layer.head)
+    elif layer.qk_norm == "whole" and parts.comm.size > 1:
+        q_norm, k_norm = weights[at + "q_norm"], weights[at + "k_norm"]
+        shared = SharedHeadNorm(parts.ops, parts.comm, q_norm, k_norm, eps)
     elif layer.qk_norm == "unit":
         ones = np.ones(layer.head, np.float32)
         norms = HeadNorm(ones, ones, eps)
@@ -160,4 +189,6 @@ def make_mixer(parts: Parts, i: int) -> Mixer:
         norms = HeadNorm(weights[at + "q_norm"], weights[at + "k_norm"], eps)
     qkv, out = parts.make_linear(at + "qkv"), parts.make_linear(at + "out")
     sinks = weights.get(at + "sinks")
-    return AttentionLayer(parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale, centred, eps)
+    return AttentionLayer(
+        parts.ops, parts.comm, layer, qkv, out, norms, sinks, scale, centred, eps, shared
+    )

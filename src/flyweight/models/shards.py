@@ -52,36 +52,30 @@ def split_evenly(total: int, parts: int, unit: int = 1) -> list[range]:
     return [range(end - count * unit, end) for end, count in zip(ends, counts, strict=True)]
 
 
-def check_size(spec: ModelSpec, plan: WeightPlan, kinds: Kinds, size: int) -> None:
+def check_size(spec: ModelSpec, kinds: Kinds, size: int) -> None:
     """Raises `ConfigError` where a model cannot be split over so many ranks."""
-    problem = _find_problem(spec, plan, kinds, size)
+    problem = _find_problem(spec, kinds, size)
     if not problem:
         return
     most = min(MOST_RANKS, max(layer.heads for layer in spec.layers))
-    valid = [n for n in range(1, most + 1) if not _find_problem(spec, plan, kinds, n)]
+    valid = [n for n in range(1, most + 1) if not _find_problem(spec, kinds, n)]
     shown = ", ".join(map(str, valid[:NAMED])) + (", ..." if len(valid) > NAMED else "")
     raise ConfigError(f": {problem}", OPTION, value=size, allowed=shown)
 
 
-def _find_problem(spec: ModelSpec, plan: WeightPlan, kinds: Kinds, size: int) -> str:
+def _find_problem(spec: ModelSpec, kinds: Kinds, size: int) -> str:
     """Why a model cannot be split over so many ranks; empty if it can."""
     if size == 1:
         return ""
-    slots = {slot.name: slot for slot in plan.slots}
     for i, layer in enumerate(spec.layers):
         heads, stored = layer.heads, layer.kv.heads
         if heads % size:
             return f"the {heads} query heads of a layer do not divide by it"
         if stored % size and size % stored:
             return f"the {stored} K/V heads of a layer neither divide by it nor it by them"
-        if layer.qk_norm == "whole":
-            return f"{spec.family} norms queries over all heads together"
-        qkv = slots.get(f"layers.{i}.qkv")
-        if qkv and any(len(source.order) > layer.head for source in qkv.sources):
-            return f"the files of {spec.family} keep q, k and v of each head together"
+        if layer.qk_norm == "whole" and stored % size:
+            return f"keys are normed over all {stored} K/V heads, which do not divide by it"
         for name, unit, total in _list_columns(f"layers.{i}.", layer):
-            if slots[name].sources[0].transposed:
-                return f"the matrices of {spec.family} are stored transposed"
             problem = _find_cut_problem([kind for _, kind in kinds[name]], unit, total, size)
             if problem:
                 return problem
@@ -123,7 +117,7 @@ class ModelShard:
 
 def cut_model(spec: ModelSpec, plan: WeightPlan, kinds: Kinds, shard: Shard) -> ModelShard:
     """The part of one rank.  Raises `ConfigError` where the model cannot be split so."""
-    check_size(spec, plan, kinds, shard.size)
+    check_size(spec, kinds, shard.size)
     blocks = _find_blocks(spec, kinds)
     cutters = [_Cutter(layer, shard, blocks[i]) for i, layer in enumerate(spec.layers)]
     slots = []
@@ -228,15 +222,23 @@ class _Cutter:
         sources = slot.sources
         if self.shard.rank:
             sources = tuple(replace(source, bias="") for source in sources)
-        return replace(slot, shape=(slot.shape[0], len(own)), sources=sources, column=own.start)
+        column = own.start
+        if sources[0].transposed:
+            sources = tuple(
+                replace(source, start=source.start + column, rows=len(own)) for source in sources
+            )
+            column = 0
+        return replace(slot, shape=(slot.shape[0], len(own)), sources=sources, column=column)
 
     def _cut_norm(self, slot: SlotPlan, heads: range) -> SlotPlan:
         """Weights of each head of its own; those that all heads share stay."""
         if self.layer.qk_norm != "centred":
             return slot
-        (source,) = slot.sources
-        cut = replace(source, start=source.start + heads.start, rows=len(heads))
-        return replace(slot, shape=(len(heads) * self.layer.head,), sources=(cut,))
+        sources = slot.sources[heads.start : heads.stop]  # one a head, or one of all heads
+        if len(slot.sources) == 1:
+            (whole,) = slot.sources
+            sources = (replace(whole, start=whole.start + heads.start, rows=len(heads)),)
+        return replace(slot, shape=(len(heads) * self.layer.head,), sources=sources)
 
     def _choose_head(self, slot: SlotPlan, name: str, head: int) -> SlotPlan | None:
         """A matrix of one head, under its number among the rank's own."""
@@ -254,22 +256,36 @@ def _scale(heads: range, width: int, first: int = 0) -> range:
 
 def take_rows(slot: SlotPlan, wanted: Sequence[range]) -> SlotPlan:
     """A slot with some of its rows, in the given order."""
+    shape = (sum(map(len, wanted)), *slot.shape[1:])
+    first = slot.sources[0]
+    if len(slot.sources) == 1 and len(first.order) == first.out:
+        return replace(slot, shape=shape, sources=(_take_ordered_rows(first, wanted),))
     sources: list[Source] = []
     for rows in wanted:
         at = 0
         for source in slot.sources:
-            first, stop = max(rows.start - at, 0), min(rows.stop - at, source.out)
+            own = range(max(rows.start - at, 0), min(rows.stop - at, source.out))
             at += source.out
-            if first < stop:
-                sources.append(_take_source_rows(source, range(first, stop)))
-    count = sum(map(len, wanted))
-    return replace(slot, shape=(count, *slot.shape[1:]), sources=tuple(sources))
+            if own:
+                sources.append(_take_source_rows(source, own))
+    return replace(slot, shape=shape, sources=tuple(sources))
 
 
 def _take_source_rows(source: Source, rows: range) -> Source:
-    if len(rows) == source.out:
-        return source
-    assert not source.transposed, f"{source.tensor} is stored transposed"
+    """Neighbouring rows, which are whole heads where heads' rows have an order."""
     turned = len(source.order) or 1
     assert rows.start % turned == len(rows) % turned == 0, f"{source.tensor}: heads are cut"
+    if source.transposed:
+        return replace(source, outputs=(rows.start, len(rows)))
     return replace(source, start=source.start + rows.start, rows=len(rows))
+
+
+def _take_ordered_rows(source: Source, wanted: Sequence[range]) -> Source:
+    """Rows of a source whose rows are all in an order of their own (q, k and v of each head
+    together, or gate and up in turns); in the file they are neighbours.
+    """
+    places = [source.order[row] for rows in wanted for row in rows]
+    first = min(places)
+    assert sorted(places) == [*range(first, first + len(places))], f"{source.tensor}: no neighbours"
+    cut = _take_source_rows(replace(source, order=()), range(first, first + len(places)))
+    return replace(cut, order=tuple(place - first for place in places))

@@ -6,6 +6,7 @@ format defines.  This module does not know files or kernels.
 
 import re
 from dataclasses import dataclass, fields, replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,7 @@ class GroupedWeight:
         return replace(
             self,
             shape=(self.shape[0], count),
+            group=gcd(self.group, count),  # smaller only where a row has one scale
             codes=cut(self.codes, 1),
             scales=cut(self.scales, self.group),
             mins=cut(self.mins, self.group),

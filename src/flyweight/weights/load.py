@@ -272,7 +272,8 @@ def _read(checkpoint: Checkpoint, source: Source, first: int, last: int) -> Rows
     if not source.transposed:
         return rows
     dense = rows.dequantize() if isinstance(rows, GroupedWeight) else rows
-    return np.ascontiguousarray(dense.T)
+    first, count = source.outputs or (0, source.out)
+    return np.ascontiguousarray(dense[:, first : first + count].T)
 
 
 def make_row_order(rows: int, order: tuple[int, ...]) -> I64:
@@ -306,7 +307,8 @@ def _read_bias(checkpoint: Checkpoint, run: _Run) -> F32 | None:
             continue
         first = source.start
         if source.transposed:
-            first = source.start // source.rows * source.out
+            columns = source.outputs[0] if source.outputs else 0
+            first = source.start // source.shape[-2] * source.shape[-1] + columns
         values = _read_elements(checkpoint, source.bias, first, source.out)
         parts.append(values[make_row_order(len(values), source.order)] if source.order else values)
     return np.concatenate(parts)

@@ -1,0 +1,133 @@
+"""Models cut for ranks: their logits are those of the whole, in every family and quantised format,
+and what cannot be cut is refused.
+
+Ranks are threads here; as processes they are in tests/parallel.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import MODELS, decoder, logits
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyweight.errors import ConfigError
+from flyweight.models.decoder import Decoder
+from flyweight.models.linear import Parts
+from flyweight.models.registry import find_family
+from flyweight.models.shards import ModelShard, Shard, cut_model, split_evenly
+from flyweight.ops.cpu import CpuOps
+from flyweight.spec import Files, SlotPlan
+from flyweight.weights.checkpoint import open_checkpoint
+from flyweight.weights.load import list_slot_kinds, load
+from thread_ranks import ThreadRank, run_ranks
+
+QUANTISED = MODELS.parent / "models-quantized"
+FAMILIES = sorted(path for path in MODELS.iterdir() if path.is_dir())
+FORMATS = sorted(path for path in QUANTISED.iterdir() if path.is_dir())
+HALVES = {  # whose heads, or columns, do not come in two parts of whole blocks
+    "awq", "awq-moe", "bnb-fp4", "bnb-nf4", "bnb-nf4-double", "bnb-nf4-odd", "ct-w4a16-asym",
+    "gptq-3", "gptq-4-asym", "gptq-4-order", "hqq-1", "hqq-2", "hqq-3", "hqq-4", "hqq-6", "hqq-8",
+    "hqq-wide",
+}  # fmt: skip
+QUARTERS = {  # of the families: two heads, two blocks, and keys normed over two heads
+    "gpt-oss-mxfp4": "2 blocks of 32", "olmo2": "all 2 K/V heads", "olmo3": "all 2 K/V heads",
+    "phi4-multimodal": "2 query heads",
+}  # fmt: skip
+CLOSE = 5e-6  # of the largest logit: sums are added in another order
+
+
+def cut(path: Path, shard: Shard) -> ModelShard:
+    checkpoint = open_checkpoint(path)
+    kind = find_family(checkpoint.config)
+    spec = kind.read_spec(checkpoint.config)
+    files = Files(checkpoint.converted, frozenset(checkpoint.tensors), checkpoint.joined)
+    plan = kind.plan(spec, files)
+    found = cut_model(spec, plan, list_slot_kinds(checkpoint, plan), shard)
+    checkpoint.close()
+    return found
+
+
+def load_part(path: Path, comm: ThreadRank) -> Decoder:
+    """One rank's model."""
+    ops = CpuOps(1, None, "f32")
+    found = cut(path, Shard(comm.rank, comm.size))
+    checkpoint = open_checkpoint(path)
+    weights = load(checkpoint, found.plan, ops)
+    return Decoder(Parts(ops, comm, found.spec, weights), found.spec.context)
+
+
+def check(path: Path, size: int) -> None:
+    """Holds every rank's logits to the whole model's."""
+    whole = decoder(path, CpuOps(1, None, "f32"))
+    tokens = np.arange(3, 20) % whole.spec.vocab
+    rows = np.arange(len(tokens))
+    expected = logits(whole, tokens, rows)
+    first, *others = run_ranks(size, lambda comm: logits(load_part(path, comm), tokens, rows))
+    assert np.abs(first - expected).max() <= CLOSE * np.abs(expected).max()
+    assert (first.argmax(-1) == expected.argmax(-1)).all()
+    for other in others:
+        assert np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.name)
+def test_two_ranks_compute_what_one_does(path: Path) -> None:
+    check(path, 2)
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.name)
+def test_four_ranks_compute_what_one_does(path: Path) -> None:
+    if path.name not in QUARTERS:
+        check(path, 4)
+        return
+    with pytest.raises(ConfigError, match=QUARTERS[path.name]):
+        cut(path, Shard(0, 4))
+
+
+@pytest.mark.parametrize("path", FORMATS, ids=lambda path: path.name)
+def test_quantised_matrices_are_cut_between_blocks(path: Path) -> None:
+    if path.name not in HALVES:
+        check(path, 2)
+        return
+    with pytest.raises(ConfigError, match="columns"):
+        cut(path, Shard(0, 2))
+
+
+def test_a_size_that_does_not_fit_is_refused_with_the_sizes_that_do() -> None:
+    with pytest.raises(ConfigError) as refused:
+        cut(MODELS / "llama3", Shard(0, 3))
+    assert str(refused.value) == (
+        "tensor_parallel_size = 3: the 4 query heads of a layer do not divide by it; "
+        "allowed: 1, 2, 4"
+    )
+
+
+@pytest.mark.parametrize("name", ["llama3", "qwen2-moe", "gpt-neox", "gpt2", "deepseek-v3"])
+def test_ranks_hold_each_element_of_a_split_matrix_once(name: str) -> None:
+    """K/V heads apart, which ranks may share."""
+    whole, first, second = (cut(MODELS / name, s) for s in (Shard(0, 1), Shard(0, 2), Shard(1, 2)))
+    parts = [{slot.name: slot for slot in found.plan.slots} for found in (first, second)]
+    heads = len(whole.spec.layers) * whole.spec.layers[0].heads
+    assert all(len(held) <= len(whole.plan.slots) for held in parts)
+    for slot in whole.plan.slots:
+        own = [held[slot.name] for held in parts if slot.name in held]
+        if ".k_up." in slot.name or ".v_up." in slot.name or slot.kind == "vector":
+            continue
+        assert len(own) == 2, (slot.name, heads)
+        if own[0].shape != slot.shape and not slot.name.endswith(".qkv"):
+            assert sum(map(count, own)) == count(slot), slot.name
+
+
+def count(slot: SlotPlan) -> int:
+    return slot.shape[0] * slot.shape[1]
+
+
+@given(st.integers(0, 5000), st.integers(1, 64), st.sampled_from([1, 2, 32, 256]))
+def test_parts_follow_one_another_and_differ_by_a_unit(total: int, parts: int, unit: int) -> None:
+    total -= total % unit
+    found = split_evenly(total, parts, unit)
+    assert [x for part in found for x in part] == [*range(total)]
+    sizes = [len(part) for part in found]
+    assert max(sizes) - min(sizes) in (0, unit)
+    assert sizes == sorted(sizes, reverse=True)
