@@ -1,6 +1,7 @@
 # make demo         set up .venv, install, and stream a story from the model in the package
 # make test         set up .venv with the development extras and run the whole suite, WORKERS (4) test files at a time
-# make test-cuda    run the tests that need torch: the CUDA backend, on a GPU or in Triton's interpreter, and training
+# make test-cuda    run the tests that need torch: the CUDA backend, on a GPU or in Triton's interpreter, training, and
+#                   models over several processes
 #                   (TORCH_INDEX=... names an index with torch for CPUs, which is smaller)
 # make native       build the extension in place, incrementally, with its type stub (needs cmake, ninja, nanobind:
 #                   pip install '.[native]'; PYTHON=... names the interpreter that has them)
@@ -34,7 +35,7 @@ test: $(VENV)/.installed-dev
 
 # In a venv of its own: the suite must pass without torch.
 test-cuda: $(VENV)-cuda/.installed
-	$(VENV)-cuda/bin/python -m pytest -q -n 2 --dist loadfile tests/ops/cuda tests/training
+	$(VENV)-cuda/bin/python -m pytest -q -n 2 --dist loadfile tests/ops/cuda tests/training tests/parallel
 
 $(VENV)-cuda/.installed: $(VENV)/.installed
 	@$(PYTHON) -m venv $(VENV)-cuda

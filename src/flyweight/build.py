@@ -4,7 +4,7 @@ of several packages.
 Invariant: the memory plan is made, and shown through `notify`, before a tensor is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from flyweight.engine.grammars import Grammars
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.prefix import KeyBase
 from flyweight.engine.recomputation import Recomputation
-from flyweight.engine.runner import Runner
+from flyweight.engine.runner import Model, Runner
 from flyweight.engine.scheduler import Scheduler
 from flyweight.external_cache import ExternalCacheSource, make_fingerprint
 from flyweight.kv.blockbytes import BlockBytes
@@ -48,12 +48,17 @@ from flyweight.models.adapters import list_kinds as adapter_kinds
 from flyweight.models.adapters import pack_adapter
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
-from flyweight.models.shards import Shard
 from flyweight.ops.base import Ops, Packing
-from flyweight.ops.operands import Weights
+from flyweight.ops.operands import LowRank, Weights
 from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
 from flyweight.parallel.processes import LeadingRunner, RankProcesses
-from flyweight.parallel.sharding import cut_description, divide_cores, divide_memory
+from flyweight.parallel.sharding import (
+    cut_description,
+    divide_cores,
+    divide_memory,
+    limit_to_stages,
+    list_places,
+)
 from flyweight.passport import Quality
 from flyweight.plan.machine import read_machine
 from flyweight.plan.memory import MemoryPlan, SlotKinds
@@ -108,17 +113,13 @@ def build(
     this process share its threads and memory.  Raises `ConfigError` or `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
-    path = find(settings, tell)
-    found = describe(path, settings.quantization)
-    check_quality(settings, found.quality)
-    whole, parallel = found.spec, settings.tensor_parallel_size > 1
-    if parallel:
-        found = cut_description(found, Shard(0, settings.tensor_parallel_size))
-        settings = divide_cores(settings, read_machine().cores)
+    whole = describe(path := find(settings, tell), settings.quantization)
+    check_quality(settings, whole.quality)
+    settings = divide_cores(settings, read_machine().cores)
     ops = choose_backend(settings, read_machine().cores, resources.process if resources else None)
-    here = read_place(ops)
-    if parallel:
-        settings, here = divide_memory(settings, here)
+    places = list_places(settings, whole, ops)
+    settings, here = divide_memory(settings, read_place(ops))
+    found = cut_description(whole, places[0])
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
     needs = needs.add(_list_adapter_kinds(adapters, found), ops)
@@ -131,6 +132,7 @@ def build(
         drafting = measure_needs(own.checkpoint, own.spec, own.plan, ops)
         needs = replace(needs, draft=replace(drafting, slot=SLOT_BYTES))
     memory = make_memory_plan(settings, needs, here, served=served, resources=resources)
+    memory = limit_to_stages(memory, settings, (whole, places), here, ops)
     judge_length(settings, found.spec, tell)
     if second is not None:
         judge_draft_length(second, memory.sizing.max_model_len, tell)
@@ -138,22 +140,21 @@ def build(
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
     kept = ExternalCacheSource(settings, described)
-    limits = make_limits(settings, memory, whole.vocab)
-    ranks = RankProcesses(settings, path, limits, kv_dtype) if parallel else None
+    limits = make_limits(settings, memory, found.spec.vocab)
+    ranks = RankProcesses(settings, path, places, (limits, kv_dtype))
     weights, moving = load_weights(settings, found, ops, tell)
     low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
-    group = _connect(ranks) if ranks else None
-    parts = Parts(ops, group or SingleProcess(), found.spec, weights, low)
-    model = Decoder(parts, memory.sizing.max_model_len)
+    model, group = _make_model(ranks, ops, found, weights, low, limits)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
     keys = kept.make_keys(f"{found.checkpoint.fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
-    drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, model, drafts, pair))
+    target = model if isinstance(model, Decoder) else None
+    drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, target, drafts, pair))
     draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
     engine.drafts.calls.on_end = runner.stop_taps
-    if ranks and group:
+    if group is not None:
         engine.runner, engine.on_close = LeadingRunner(runner, group), ranks.close
     found.checkpoint.close()
     for adapter in adapters:
@@ -163,7 +164,7 @@ def build(
         moving=moving,
         ahead=Prefault(engine.scheduler.pool, [*layers, *draft_kv], ops),
         tokenizer=found.tokenizer,
-        spec=whole,
+        spec=whole.spec,
         memory=memory,
         limits=limits,
         stop_ids=found.stop_ids,
@@ -175,12 +176,19 @@ def build(
     )
 
 
-def _connect(ranks: RankProcesses) -> "RankGroup":
-    """This process as rank 0, once the others have loaded their parts."""
-    from flyweight.parallel.comm import RankGroup  # imports torch
+def _make_model(
+    ranks: RankProcesses, ops: Ops, found: ModelDescription, weights: Any,
+    low: Sequence[Mapping[str, LowRank]], limits: Limits,
+) -> "tuple[Model, RankGroup | None]":  # fmt: skip
+    """What this process computes of the model, and the ranks that compute the rest."""
+    length = limits.max_model_len
+    if not ranks.children:
+        return Decoder(Parts(ops, SingleProcess(), found.spec, weights, low), length), None
+    from flyweight.parallel.connections import RankConnections  # imports torch
 
     ranks.wait()
-    return RankGroup(ranks.rendezvous, 0, ranks.size)
+    connections = RankConnections(ranks.folder, ranks.place)
+    return connections.make_model(ops, found.spec, weights, length), connections.everyone
 
 
 def load_weights(

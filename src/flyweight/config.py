@@ -237,6 +237,10 @@ class Settings:
         1, "Engine", "Processes that share the model, with a part of every layer each.", "N",
         high=64, also=("-tp",)
     )
+    pipeline_parallel_size: int = setting(
+        1, "Engine", "Stages that a model's layers are divided into, in processes of their own.",
+        "N", high=64, also=("-pp",)
+    )
     activations: str = setting(
         "int8", "Engine", "Precision to multiply matrices in.", "int8|bf16|f32",
         choices=("int8", "bf16", "f32")
@@ -386,6 +390,11 @@ class Settings:
     def speculation(self) -> SpeculationConfig | None:
         """What `speculative_config` says; None where there is no speculation."""
         return read_speculation(self.speculative_config)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute the model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def draft_tokens(self) -> int:

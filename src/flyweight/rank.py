@@ -21,10 +21,8 @@ from flyweight.describe import SilentListener, describe
 from flyweight.engine.runner import Runner
 from flyweight.errors import FlyweightError
 from flyweight.kv.memory import allocate_kv
-from flyweight.models.decoder import Decoder
-from flyweight.models.linear import Parts
-from flyweight.models.shards import Shard
-from flyweight.parallel.comm import RankGroup, RankLost
+from flyweight.parallel.comm import RankLost
+from flyweight.parallel.connections import RankConnections
 from flyweight.parallel.messages import read_step
 from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup
 from flyweight.parallel.sharding import cut_description
@@ -35,17 +33,17 @@ def run(setup: RankSetup) -> None:
     settings = Settings.of(**setup.settings)
     limits = Limits(**setup.limits)
     found = describe(Path(setup.settings["model"]), settings.quantization)
-    found = cut_description(found, Shard(setup.rank, setup.size))
+    found = cut_description(found, setup.place)
     ops = choose_backend(settings, 1)
     weights, _ = load_weights(settings, found, ops, SilentListener())
     kv = allocate_kv(found.spec, ops, limits, setup.kv_dtype)
     found.checkpoint.close()
     report(RankReport(LOADED))
-    group = RankGroup(Path(setup.rendezvous), setup.rank, setup.size)
-    model = Decoder(Parts(ops, group, found.spec, weights), limits.max_model_len)
+    connections = RankConnections(Path(setup.folder), setup.place)
+    model = connections.make_model(ops, found.spec, weights, limits.max_model_len)
     runner = Runner(model, ops, kv)
     while True:
-        step = read_step(group.broadcast(None))
+        step = read_step(connections.everyone.broadcast(None))
         runner.compute(step.batch, step.moves)
 
 

@@ -109,8 +109,6 @@ NO_H11 = "h11 is not used"
 # fmt: off
 ENGINE = (
     # the machine
-    Support("pipeline-parallel-size", ("1",), "one process computes all layers",
-            instead=ONE_PROCESS, also=("-pp",)),
     Support("data-parallel-size", ("1",), "one process computes all requests, in one batch",
             instead=ONE_PROCESS, also=("-dp",)),
     Support("distributed-executor-backend", ("uni", "mp", "ray"), "one process computes"),

@@ -32,6 +32,7 @@ class EngineOptions(TypedDict, total=False):
     memory_limit: int | str | None
     threads: int | None
     tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
     activations: Literal["int8", "bf16", "f32"] | None
     kv_cache_dtype: str | None
     kv_cache_memory_bytes: int | None
@@ -82,7 +83,6 @@ class EngineOptions(TypedDict, total=False):
     device: str | None
     model_impl: str | None
     config_format: str | None
-    pipeline_parallel_size: int | None
     data_parallel_size: int | None
     nnodes: int | None
     node_rank: int | None

@@ -41,10 +41,8 @@ class Decoder:
     """
 
     def __init__(self, parts: Parts, length: int) -> None:
-        spec, weights = parts.spec, parts.weights
+        spec = parts.spec
         self.spec, self.ops, self.comm, self.parts = spec, parts.ops, parts.comm, parts
-        self.head = weights["embed" if spec.tie else "head"]
-        self.narrow = weights.get("project_out")
         self.final_norm = norms.make_norm(parts, "norm")
         self.layers = [layer.make_layer(parts, i) for i in range(len(spec.layers))]
         self.stack = self.ops.stack(self.layers)
@@ -101,14 +99,7 @@ class Decoder:
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """The head: [R, H] -> [R, V]."""
-        spec, ops = self.spec, self.ops
-        rows = hidden if self.narrow is None else ops.linear(hidden, self.narrow)
-        logits = ops.linear(rows, self.head)
-        if spec.logit_scale != 1:
-            ops.scale(logits, spec.logit_scale)
-        if spec.logit_softcap:
-            ops.softcap(logits, spec.logit_softcap)
-        return self.comm.all_gather(logits, spec.vocab)
+        return compute_logits(self.parts, hidden)
 
     def _make_rotations(self, positions: I32) -> list[Rotation]:
         """cos and sin of every rope of the model."""
@@ -131,6 +122,19 @@ def embed_tokens(parts: Parts, batch: Batch) -> Tensor:
     if "positions" in weights:
         ops.add(ops.embed(weights["positions"], batch.positions), x)
     return x
+
+
+def compute_logits(parts: Parts, hidden: Tensor) -> Tensor:
+    """The head: final hidden states [R, H] -> [R, V]."""
+    ops, spec, weights = parts.ops, parts.spec, parts.weights
+    if "project_out" in weights:
+        hidden = ops.linear(hidden, weights["project_out"])
+    logits = ops.linear(hidden, weights["embed" if spec.tie else "head"])
+    if spec.logit_scale != 1:
+        ops.scale(logits, spec.logit_scale)
+    if spec.logit_softcap:
+        ops.softcap(logits, spec.logit_softcap)
+    return parts.comm.all_gather(logits, spec.vocab)
 
 
 def _embed_rows(parts: Parts, tokens: I32) -> Tensor:

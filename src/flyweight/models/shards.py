@@ -131,11 +131,16 @@ def cut_model(spec: ModelSpec, plan: WeightPlan, kinds: Kinds, shard: Shard) -> 
         else:
             slots.append(slot)
     layers = tuple(cutter.cut_layer() for cutter in cutters)
+    ignored = list_ignored(plan, slots)
+    return ModelShard(replace(spec, layers=layers), WeightPlan(tuple(slots), ignored))
+
+
+def list_ignored(plan: WeightPlan, slots: Sequence[SlotPlan]) -> tuple[str, ...]:
+    """Patterns of the tensors that a plan with only these of its slots does not use."""
     used = {name for slot in slots for s in slot.sources for name in (s.tensor, s.bias)}
     every = (name for slot in plan.slots for s in slot.sources for name in (s.tensor, s.bias))
     unused = sorted({name for name in every if name} - used)
-    ignored = (*plan.ignored, *map(_escape, unused))
-    return ModelShard(replace(spec, layers=layers), WeightPlan(tuple(slots), ignored))
+    return (*plan.ignored, *map(_escape, unused))
 
 
 def _escape(name: str) -> str:

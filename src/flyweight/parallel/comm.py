@@ -6,7 +6,7 @@ A rank that ends makes the next call of all others raise `RankLost`.  Knows no m
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -74,6 +74,21 @@ class RankGroup:
             self._broadcast(torch.from_numpy(held))
         return held
 
+    def send(self, x: F32, rank: int) -> Work:
+        """Begins to send an array, which must not change until `wait` returns."""
+        return self._group.send([torch.from_numpy(x)], rank, 0)
+
+    def receive(self, shape: tuple[int, ...], rank: int) -> F32:
+        """The next array that a rank sends, of a known shape."""
+        x = np.empty(shape, np.float32)
+        self.wait(self._group.recv([torch.from_numpy(x)], rank, 0))
+        return x
+
+    def wait(self, work: Work) -> None:
+        """Waits for an operation to end."""
+        with self._timed():
+            work.wait()
+
     def lose(self, reason: str) -> Never:
         """Raises `RankLost`."""
         raise RankLost(f"the ranks of the model are out of step: {reason}")
@@ -81,19 +96,14 @@ class RankGroup:
     def _broadcast(self, x: torch.Tensor) -> None:
         options = BroadcastOptions()
         options.rootRank = options.rootTensor = 0
-        with self._timed():
-            self._wait(self._group.broadcast([x], options))
+        self.wait(self._group.broadcast([x], options))
 
     def _gather(self, x: F32) -> list[F32]:
         """Every rank's x, all of one shape."""
         found = [np.empty_like(x) for _ in range(self.size)]
-        with self._timed():
-            targets = [torch.from_numpy(one) for one in found]
-            self._wait(self._group.allgather([targets], [torch.from_numpy(x)]))
+        targets = [torch.from_numpy(one) for one in found]
+        self.wait(self._group.allgather([targets], [torch.from_numpy(x)]))
         return found
-
-    def _wait(self, work: Work) -> None:
-        work.wait()
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -104,6 +114,37 @@ class RankGroup:
             raise RankLost(f"a rank of the model has ended: {_first_line(broken)}") from broken
         finally:
             self.seconds += time.perf_counter() - began
+
+
+class StageLink:
+    """What one stage of a pipeline sends and receives; `stages` are the ranks of the stages, in
+    order, and `index` its own place.
+    """
+
+    def __init__(self, group: RankGroup, stages: Sequence[int], index: int) -> None:
+        self._group, self._stages, self._index = group, stages, index
+        self._sending: list[tuple[Work, F32]] = []  # the arrays live until they are sent
+
+    def send_next(self, x: F32) -> None:
+        self._send(x, self._stages[self._index + 1])
+
+    def send_first(self, x: F32) -> None:
+        self._send(x, self._stages[0])
+
+    def receive_previous(self, shape: tuple[int, ...]) -> F32:
+        return self._group.receive(shape, self._stages[self._index - 1])
+
+    def receive_last(self, shape: tuple[int, ...]) -> F32:
+        return self._group.receive(shape, self._stages[-1])
+
+    def finish_sends(self) -> None:
+        """Waits until all has been sent."""
+        for work, _ in self._sending:
+            self._group.wait(work)
+        self._sending.clear()
+
+    def _send(self, x: F32, rank: int) -> None:
+        self._sending.append((self._group.send(x, rank), x))
 
 
 def _first_line(error: BaseException) -> str:

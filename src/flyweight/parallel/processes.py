@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.runner import Runner, Ticket
 from flyweight.errors import ConfigError
 from flyweight.parallel.messages import Moves, write_step
+from flyweight.parallel.sharding import RankPlace
 from flyweight.wire import Batch, Sampled
 
 if TYPE_CHECKING:
@@ -31,24 +33,28 @@ if TYPE_CHECKING:
 # Of `Settings`: what a rank must know to load its part as rank 0 loads its own.
 SHARED = (
     "model", "load_format", "quantization", "packed_cache", "threads", "activations", "isa",
-    "block_size", "tensor_parallel_size",
+    "block_size", "tensor_parallel_size", "pipeline_parallel_size",
 )  # fmt: skip
 LOADED, FAILED = "loaded", "failed"
 LEAVING = 5.0  # seconds a rank has to end by itself
 
 
 class RankSetup(msgspec.Struct):
-    """What a rank is started with; `rendezvous` is a file where ranks find each other."""
+    """What a rank is started with: its place, the first and the number of each stage's layers, and
+    the `folder` where ranks find each other.
+    """
 
     settings: dict[str, Any]
     rank: int
-    rendezvous: str
+    stages: list[tuple[int, int]]
+    folder: str
     limits: dict[str, Any]
     kv_dtype: str
 
     @property
-    def size(self) -> int:
-        return int(self.settings["tensor_parallel_size"])
+    def place(self) -> RankPlace:
+        stages = tuple(range(first, first + count) for first, count in self.stages)
+        return RankPlace(self.rank, self.settings["tensor_parallel_size"], stages)
 
 
 class RankReport(msgspec.Struct):
@@ -59,18 +65,28 @@ class RankReport(msgspec.Struct):
 
 
 class RankProcesses:
-    """Ranks 1 to size - 1.  They load while this process does."""
+    """All ranks but rank 0, whose place is `place`; none where a model is not divided.  They load
+    while this process does.
+    """
 
-    def __init__(self, settings: Settings, path: Path, limits: Limits, kv_dtype: str) -> None:
-        self.size = settings.tensor_parallel_size
-        self._folder = tempfile.TemporaryDirectory(prefix="flyweight-ranks-")  # the user's alone
-        self.rendezvous = Path(self._folder.name) / "rendezvous"
-        shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
-        limit = asdict(limits)
+    def __init__(
+        self, settings: Settings, path: Path, places: Sequence[RankPlace],
+        shape: tuple[Limits, str],
+    ) -> None:  # fmt: skip
+        """`shape` are the limits and the type of the K/V memory."""
+        self.place, (limits, kv_dtype) = places[0], shape
         self.children: list[subprocess.Popen[bytes]] = []
         self._finalize = weakref.finalize(self, end_ranks, self.children)
-        for rank in range(1, self.size):
-            setup = RankSetup(shared, rank, str(self.rendezvous), limit, kv_dtype)
+        if len(places) == 1:
+            return
+        check_installed()
+        self._folder = tempfile.TemporaryDirectory(prefix="flyweight-ranks-")  # the user's alone
+        self.folder = Path(self._folder.name)
+        shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
+        limit = asdict(limits)
+        stages = [(layers.start, len(layers)) for layers in self.place.stages]
+        for other in places[1:]:
+            setup = RankSetup(shared, other.rank, stages, str(self.folder), limit, kv_dtype)
             self.children.append(start_rank(setup))
 
     def wait(self) -> None:
@@ -80,12 +96,21 @@ class RankProcesses:
             problem = _read_problem(rank, child.stdout)
             if problem:
                 self.close()
-                raise ConfigError(f": {problem}", "tensor_parallel_size", value=self.size)
+                raise ConfigError(problem)
 
     def close(self) -> None:
         """Ends them."""
         self._finalize()
-        self._folder.cleanup()
+        if self.children:
+            self._folder.cleanup()
+
+
+def check_installed() -> None:
+    """Raises `ConfigError` where torch is missing, over whose gloo ranks talk."""
+    if find_spec("torch") is None:
+        raise ConfigError(
+            "several ranks need torch, which is not installed: pip install 'flyweight[distributed]'"
+        )
 
 
 def start_rank(setup: RankSetup) -> "subprocess.Popen[bytes]":

@@ -1,33 +1,120 @@
 """A model's description, settings and machine as one of its ranks sees them.
 
+Ranks are numbered stage by stage: rank r is tensor-parallel rank r % t of stage r // t, for t ranks
+a stage.
+
 Invariant: ranks of one machine share its cores and its memory evenly.  Reads no tensor.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from flyweight.config import Settings, parse_bytes
 from flyweight.describe import ModelDescription
+from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.models.shards import Shard, cut_model
+from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers, list_costs
+from flyweight.ops.base import Ops
 from flyweight.plan.machine import Machine
+from flyweight.plan.memory import MemoryPlan
 from flyweight.weights.load import list_slot_kinds
 
 
-def cut_description(found: ModelDescription, shard: Shard) -> ModelDescription:
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """One of the ranks: `tensor` ranks share each of the stages, which have these layers."""
+
+    rank: int
+    tensor: int
+    stages: tuple[range, ...]
+
+    @property
+    def size(self) -> int:
+        return self.tensor * len(self.stages)
+
+    @property
+    def shard(self) -> Shard:
+        return Shard(self.rank % self.tensor, self.tensor)
+
+    @property
+    def stage(self) -> StageRange:
+        index = self.rank // self.tensor
+        return StageRange(index, len(self.stages), self.stages[index])
+
+    @property
+    def column(self) -> Sequence[int]:
+        """The ranks of all stages that have the same part of their layers."""
+        return range(self.rank % self.tensor, self.size, self.tensor)
+
+
+def list_places(settings: Settings, found: ModelDescription, ops: Ops) -> list[RankPlace]:
+    """The places of all ranks.  Raises `ConfigError` where the model has too few layers."""
+    tensor, count = settings.tensor_parallel_size, settings.pipeline_parallel_size
+    check_stages(found.spec, count)
+    stages = [range(len(found.spec.layers))]
+    if count > 1:
+        stages = divide_layers(*_measure_layers(found, ops), count)
+    return [RankPlace(rank, tensor, tuple(stages)) for rank in range(tensor * count)]
+
+
+def _measure_layers(found: ModelDescription, ops: Ops) -> tuple[list[float], float]:
+    """Bytes of each layer and of the head, which a decode step reads and so takes time for."""
+    sizes = [
+        (name, float(sum(ops.count_packed_bytes((shape[0], shape[1]), kind)
+                         for shape, kind in parts if len(shape) == 2)))
+        for name, parts in list_slot_kinds(found.checkpoint, found.plan).items()
+    ]  # fmt: skip
+    return list_costs(found.spec, sizes)
+
+
+def cut_description(found: ModelDescription, place: RankPlace) -> ModelDescription:
     """The model with one rank's spec and plan.  Raises `ConfigError` where it cannot be split."""
-    kinds = list_slot_kinds(found.checkpoint, found.plan)
-    cut = cut_model(found.spec, found.plan, kinds, shard)
-    return replace(found, spec=cut.spec, plan=cut.plan)
+    if len(place.stages) > 1:
+        cut = cut_stage(found.spec, found.plan, place.stage)
+        found = replace(found, spec=cut.spec, plan=cut.plan)
+    if place.tensor > 1:
+        kinds = list_slot_kinds(found.checkpoint, found.plan)
+        cut = cut_model(found.spec, found.plan, kinds, place.shard)
+        found = replace(found, spec=cut.spec, plan=cut.plan)
+    return found
 
 
 def divide_cores(settings: Settings, cores: int) -> Settings:
     """Settings with the threads of one rank."""
-    each = (settings.threads or cores) // settings.tensor_parallel_size
+    if settings.ranks == 1:
+        return settings
+    each = (settings.threads or cores) // settings.ranks
     return replace(settings, threads=max(1, each))
 
 
 def divide_memory(settings: Settings, here: Machine) -> tuple[Settings, Machine]:
     """Settings and machine with the memory of one rank."""
-    size = settings.tensor_parallel_size
-    limit = parse_bytes(str(settings.memory_limit), here.total) // size
-    own = replace(here, total=here.total // size, available=here.available // size)
+    if settings.ranks == 1:
+        return settings, here
+    limit = parse_bytes(str(settings.memory_limit), here.total) // settings.ranks
+    own = replace(
+        here, total=here.total // settings.ranks, available=here.available // settings.ranks
+    )
     return replace(settings, memory_limit=limit), own
+
+
+def limit_to_stages(
+    memory: MemoryPlan,
+    settings: Settings,
+    model: tuple[ModelDescription, Sequence[RankPlace]],
+    here: Machine,
+    ops: Ops,
+) -> MemoryPlan:
+    """Rank 0's plan, with no more blocks than every other stage has memory for, and no longer
+    context.  `model` is the whole one, with the places of its ranks.
+    """
+    whole, places = model
+    for place in places:
+        if place.stage.index and not place.shard.rank:
+            found = cut_description(whole, place)
+            needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+            other = make_memory_plan(settings, needs, here)
+            length = min(memory.sizing.max_model_len, other.sizing.max_model_len)
+            sizing = replace(memory.sizing, max_model_len=length)
+            memory = replace(memory, blocks=min(memory.blocks, other.blocks), sizing=sizing)
+    return memory

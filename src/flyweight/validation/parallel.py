@@ -12,21 +12,24 @@ MODEL_FREE = ("ngram", "suffix")  # methods that draft without a model
 
 def check_parallel(settings: Any) -> None:
     """Raises `ConfigError`."""
-    size = settings.tensor_parallel_size
-    if size == 1:
-        return
+    for option in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if getattr(settings, option) > 1:
+            _check_ranks(settings, f"{option} = {getattr(settings, option)}")
+
+
+def _check_ranks(settings: Any, chosen: str) -> None:
     drafts = settings.speculation
     for name, default in (("adapters", {}), ("prefix_cache_dir", None), ("swap_space", 0)):
         if getattr(settings, name) != default:
-            raise _refuse(name, getattr(settings, name), size)
+            raise _refuse(name, getattr(settings, name), chosen)
     if settings.backend != "cpu":
-        raise _refuse("backend", settings.backend, size)
+        raise _refuse("backend", settings.backend, chosen)
     if drafts is not None and drafts.method not in MODEL_FREE:
-        raise _refuse("speculative_config.method", drafts.method, size, ", ".join(MODEL_FREE))
+        raise _refuse("speculative_config.method", drafts.method, chosen, ", ".join(MODEL_FREE))
 
 
-def _refuse(name: str, value: object, size: int, allowed: str = "") -> ConfigError:
+def _refuse(name: str, value: object, chosen: str, allowed: str = "") -> ConfigError:
     return ConfigError(
-        f"is not supported with tensor_parallel_size = {size}", name, value=value, allowed=allowed,
+        f"is not supported with {chosen}", name, value=value, allowed=allowed,
         hint="leave one of them out",
     )  # fmt: skip

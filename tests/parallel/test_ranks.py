@@ -75,6 +75,17 @@ def test_prompt_lookup_drafts_for_several_ranks(alone: LLM) -> None:
         assert generate(llm, [text]) == generate(alone, [text])
 
 
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 2), (2, 2)])
+def test_stages_give_the_tokens_of_one_process(alone: LLM, tensor: int, pipeline: int) -> None:
+    """A long prompt, so that its step is cut into micro-batches."""
+    prompts = [*PROMPTS, "They went to the park and " * 50]
+    with LLM(
+        "stories", threads=2, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, **MEMORY
+    ) as llm:
+        assert len(list_ranks(llm)) == tensor * pipeline - 1
+        assert generate(llm, prompts) == generate(alone, prompts)
+
+
 def test_no_rank_outlives_the_model() -> None:
     with LLM("stories", threads=2, tensor_parallel_size=2, **MEMORY) as llm:
         pids = list_ranks(llm)

@@ -1,0 +1,42 @@
+"""The groups that a rank takes part in, and the model that it computes with them.
+
+Invariant: all ranks make their groups in the same order.  Imports torch.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from flyweight.engine.runner import Model
+from flyweight.models.decoder import Decoder, SingleProcess
+from flyweight.models.linear import Parts
+from flyweight.models.stages import DecoderStage
+from flyweight.ops.base import Comm, Ops
+from flyweight.parallel.comm import RankGroup, StageLink
+from flyweight.parallel.pipeline import PipelineStage
+from flyweight.parallel.sharding import RankPlace
+from flyweight.spec import ModelSpec
+
+
+class RankConnections:
+    """Of one rank; `folder` is where ranks find each other.  `everyone` are all ranks, `tensor`
+    those of its stage.
+    """
+
+    def __init__(self, folder: Path, place: RankPlace) -> None:
+        self.place = place
+        self.everyone = RankGroup(folder / "ranks", place.rank, place.size)
+        self.tensor: Comm = self.everyone
+        if len(place.stages) > 1:
+            self.tensor = SingleProcess()
+            if place.tensor > 1:
+                name = f"stage-{place.stage.index}"
+                self.tensor = RankGroup(folder / name, place.shard.rank, place.tensor)
+
+    def make_model(self, ops: Ops, spec: ModelSpec, weights: Any, length: int) -> Model:
+        """The rank's part of a model, that runs `length` tokens."""
+        parts = Parts(ops, self.tensor, spec, weights)
+        if len(self.place.stages) == 1:
+            return Decoder(parts, length)
+        stage = self.place.stage
+        link = StageLink(self.everyone, self.place.column, stage.index)
+        return PipelineStage(DecoderStage(parts, length, stage), link)
