@@ -136,7 +136,7 @@ def build(
     judge_length(settings, found.spec, tell)
     if second is not None:
         judge_draft_length(second, memory.sizing.max_model_len, tell)
-    tell.show_plan(memory, found)
+    tell.show_plan(memory, whole)
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
     kept = ExternalCacheSource(settings, described)

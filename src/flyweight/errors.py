@@ -176,3 +176,9 @@ def count_edits(a: str, b: str) -> int:
             row.append(cost)
         rows = [rows[1], row]
     return rows[1][len(b)]
+
+
+class RankLost(BaseException):
+    """Another process that computes a part of the model has ended, so this one cannot go on.  Not
+    an `Exception`: no request is at fault, and nothing is left to try.
+    """

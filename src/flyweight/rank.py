@@ -19,9 +19,8 @@ from flyweight.build import load_weights
 from flyweight.config import Limits, Settings
 from flyweight.describe import SilentListener, describe
 from flyweight.engine.runner import Runner
-from flyweight.errors import FlyweightError
+from flyweight.errors import FlyweightError, RankLost
 from flyweight.kv.memory import allocate_kv
-from flyweight.parallel.comm import RankLost
 from flyweight.parallel.connections import RankConnections
 from flyweight.parallel.messages import read_step
 from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup

@@ -12,8 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="the extra [distributed] is not installed")
 
 from flyweight import LLM, SamplingParams
-from flyweight.errors import ConfigError
-from flyweight.parallel.comm import RankLost
+from flyweight.errors import ConfigError, RankLost
 from flyweight.parallel.processes import LeadingRunner
 
 MEMORY = {"memory_limit": "2GiB", "max_model_len": 512}

@@ -137,6 +137,8 @@ class BenchEngineOptions:
     block_size: int = 32
     max_num_batched_tokens: int = 512
     memory_limit: str = "80%"
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
 
 class RunNotes(SilentListener):
@@ -177,6 +179,8 @@ def make_settings(model: str, tests: Sequence[Workload], options: BenchEngineOpt
         activations=options.activations,
         kv_cache_dtype=options.kv_cache_dtype,
         memory_limit=options.memory_limit,
+        tensor_parallel_size=options.tensor_parallel_size,
+        pipeline_parallel_size=options.pipeline_parallel_size,
     )
 
 

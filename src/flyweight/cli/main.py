@@ -45,7 +45,7 @@ from flyweight.cli import eval as evaluation
 from flyweight.cli.bench.refusals import find_refusal
 from flyweight.cli.help import HelpCommand, make_group
 from flyweight.cli.misspelt import suggest_command
-from flyweight.errors import FlyweightError, nearest
+from flyweight.errors import FlyweightError, RankLost, nearest
 from flyweight.validation.untrusted import one_line
 
 WRONG, STOPPED = 2, 130
@@ -117,6 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except FlyweightError as error:
         return fail(*error.lines)
+    except RankLost as lost:
+        fail(str(lost))
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         return STOPPED
     except SystemExit as leaving:  # a reader that closed its pipe

@@ -52,7 +52,8 @@ def make_setting_row(flag: Flag, name: str, **defaults: Any) -> inspect.Paramete
         shown |= {"metavar": flag.metavar}
     if flag.kind in ("count", "size"):
         shown |= {"parser": lambda text: convert(flag, str(text))}
-    return make_row(name, kind | None if NoneType in others else kind, default, spelling, **shown)
+    kind = kind | None if NoneType in others else kind
+    return make_row(name, kind, default, spelling, *flag.also, **shown)
 
 
 def make_option(name: str) -> Any:

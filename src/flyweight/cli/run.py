@@ -57,7 +57,8 @@ ShowDrafts = Annotated[bool, typer.Option(help="Show accepted draft tokens in gr
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole memory plan.")]
 
 ENGINE = opt.select_settings(
-    "max_model_len", "memory_limit", "threads", "activations", "kv_cache_dtype", "block_size",
+    "max_model_len", "memory_limit", "threads", "tensor_parallel_size", "pipeline_parallel_size",
+    "activations", "kv_cache_dtype", "block_size",
     "max_num_batched_tokens", "scheduler", "kv_cache", "enable_prefix_caching",
     "packed_cache", "max_kld", "speculative_config",
 )  # fmt: skip

@@ -21,17 +21,12 @@ from torch.distributed import (
     Work,
 )
 
+from flyweight.errors import RankLost
 from flyweight.models.shards import split_evenly
 from flyweight.wire import F32, I32, Tensor
 
 FOREVER = timedelta(days=365)  # an idle rank waits for its next step
 LOOPBACK = "127.0.0.1"
-
-
-class RankLost(BaseException):
-    """Another rank has ended, so this process cannot compute any more.  Not an `Exception`: no
-    request is at fault, and none can go on.
-    """
 
 
 class RankGroup:

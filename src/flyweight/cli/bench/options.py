@@ -57,6 +57,8 @@ class MeasuredEngine:
     activations: Annotated[str, opt.make_option("activations")] = "int8"
     kv_cache_dtype: Annotated[str, opt.make_option("kv_cache_dtype")] = "auto"
     memory_limit: MemoryLimit = "80%"
+    tensor_parallel_size: Annotated[int, opt.make_option("tensor_parallel_size")] = 1
+    pipeline_parallel_size: Annotated[int, opt.make_option("pipeline_parallel_size")] = 1
 
 
 @dataclass(frozen=True, slots=True)
