@@ -122,7 +122,7 @@ def test_what_has_no_effect_is_listed(name: str) -> None:
         ({"limit_mm_per_prompt": {"image": 1}}, "set each limit to 0, or leave it out"),
         ({"limit_mm_per_prompt": "image"}, "set each limit to 0, or leave it out"),
         ({"pooler_config": {"pooling_type": "MEAN"}}, "set pooling and normalize in the request"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not supported: one process"),
+        ({"data_parallel_size": 2}, "data_parallel_size = 2 is not supported: one process"),
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill = False is not supported"),
         ({"quantization": "gptq"}, "'gptq', and stories.gguf is quantised as gguf; leave it out"),
         ({"tokenizer": "other"}, "tokenizer = other is not supported: the tokenizer is read"),
@@ -164,8 +164,8 @@ def test_an_unknown_setting_is_one_short_line() -> None:
 
 
 def test_all_refusals_are_reported_at_once() -> None:
-    said = refusal(tensor_parallel_size=2, quantization="awk", threads=0, port=80)
-    for part in ("tensor_parallel_size = 2", "'awk'", "threads = 0", "unknown setting 'port'"):
+    said = refusal(data_parallel_size=2, quantization="awk", threads=0, port=80)
+    for part in ("data_parallel_size = 2", "'awk'", "threads = 0", "unknown setting 'port'"):
         assert part in said
 
 

@@ -255,8 +255,7 @@ WORK = {
 
 # What is not built: the arguments, and the way out that is named.
 UNBUILT = {
-    'LLM(model="facebook/opt-6.7b", tensor_parallel_size=2)': "leave it out, or use 1",
-    'LLM(model="facebook/opt-6.7b", pipeline_parallel_size=2)': "leave it out, or use 1",
+    'LLM(model="facebook/opt-6.7b", data_parallel_size=2)': "leave it out, or use 1",
     'LLM(model="facebook/opt-6.7b", quantization="ipex")': "give a model whose files are",
     'LLM(model="facebook/opt-6.7b", kv_cache_dtype="fp8_ds_mla")': "fp8_e4m3, fp8_e5m2",
     'LLM(model="facebook/opt-6.7b", speculative_config={"method": "mlp_speculator", "model": "x", '

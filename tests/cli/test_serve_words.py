@@ -192,8 +192,9 @@ REFUSED = [
     (["--scheduling-policy", "fcfs", "--max-priority", "3"], "--max-priority", "contradict"),
     (["--max-priority", "-1"], "--max-priority = -1", "0 to 2147483647"),
     (["--served-model-name", "a", "b", "a"], "--served-model-name = 'a' is given twice", "once"),
-    (["-tp", "2"], "--tensor-parallel-size = 2 is not supported", "--threads"),
-    (["-pp", "2"], "--pipeline-parallel-size = 2", "--threads"),
+    (["-dp", "2"], "--data-parallel-size = 2 is not supported", "--threads"),
+    (["-tp", "65"], "--tensor-parallel-size = 65 is out of range", "1 to 64"),
+    (["-pp", "0"], "--pipeline-parallel-size = 0", "nearest valid: 1"),
     (["--no-deterministic"], "--no-deterministic is not supported", "leave it out"),
     (["--cpu-offload-gb", "4"], "--cpu-offload-gb = 4", "--memory-limit"),
     (["--quantization", "ipex"], "--quantization = 'ipex'", "allowed: gguf, none"),
@@ -235,15 +236,15 @@ def test_refusals_name_the_option_and_the_way_out(words, says: str, way_out: str
 
 
 def test_all_refusals_are_reported_at_once() -> None:
-    said = refusal("-tp", "2", "--quantization", "fp7", "--port", "x")
-    for name in ("--tensor-parallel-size", "--quantization", "--port"):
+    said = refusal("-dp", "2", "--quantization", "fp7", "--port", "x")
+    for name in ("--data-parallel-size", "--quantization", "--port"):
         assert name in said
 
 
 def test_each_refusal_is_a_line(command, tmp_path: Path) -> None:
     file = written(tmp_path / "bad.yaml", "prot: 1\nseed: 3\nignore-unknown-fields: 1\n")
     got = command(
-        "serve", "--foo", "3", "--max-modl-len", "5", "stories", "-tp", "2", "--port",
+        "serve", "--foo", "3", "--max-modl-len", "5", "stories", "-dp", "2", "--port",
         "--ignore-unknown-fields=true", "--api-key", "-hidden", "--max-prompts", "0",
         "--max-choices=900", "--block-size", "0", "--threads", "-3", "--config", file,
         "--served_model_name",
@@ -252,7 +253,7 @@ def test_each_refusal_is_a_line(command, tmp_path: Path) -> None:
     assert got.code == 2 and all(line.startswith("error: ") for line in lines)
     for says in (
         "unknown option '--foo';", "'--max-modl-len' (did you mean '--max-model-len'?)",
-        "--tensor-parallel-size = 2", "--port: expected one argument",
+        "--data-parallel-size = 2", "--port: expected one argument",
         "'--ignore-unknown-fields=true': --ignore-unknown-fields takes no value; allowed: "
         "--ignore-unknown-fields, --no-ignore-unknown-fields",
         "--api-key: expected at least one argument; one that begins with - is written --api-key=-",
@@ -336,7 +337,7 @@ FILES = [
     ("port: x", "--port = 'x' is not valid"),
     ("port.x: 1", "--port.x: --port takes no object"),
     ("override-generation-config.top_k: 2020-01-01", "is not valid; allowed: text or a number"),
-    ("tensor-parallel-size: 4", "--tensor-parallel-size = 4 is not supported"),
+    ("data-parallel-size: 4", "--data-parallel-size = 4 is not supported"),
 ]
 
 
@@ -378,5 +379,5 @@ def test_the_command_shows_help_and_refusals(command) -> None:
     got = command("serve", "--help")
     assert got.code == 0 and "--port PORT " in got.out and "--api-key KEY ... " in got.out
     assert got.out.startswith("Usage: flyweight serve [OPTIONS] [MODEL]...\n")
-    got = command("serve", "-tp", "2")
-    assert got.code == 2 and got.err.startswith("error: --tensor-parallel-size = 2")
+    got = command("serve", "-dp", "2")
+    assert got.code == 2 and got.err.startswith("error: --data-parallel-size = 2")

@@ -166,7 +166,7 @@ def test_the_wait_ends_with_the_other(end: str) -> None:
         s.requeue(seq_of(s, "a"))
         with s.admit_only("b"):
             assert step(s) == [("b", 16, 16)]
-        # the other way round it does not wait: it is the first in rank
+        # the other way round it does not wait: it is the first in order
         assert step(s) == [("b", 32, 10), ("a", 32, 10)]
     else:
         s.recover()

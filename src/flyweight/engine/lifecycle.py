@@ -1,6 +1,6 @@
 """Owns every sequence and the block pool: how sequences begin, fork, end and start over.
 
-Invariant: `running` and `waiting` are in rank order (priority, then arrival, then choice), and only
+Invariant: `running` and `waiting` are in order (priority, then arrival, then choice), and only
 running sequences hold blocks.  Standard library only: plans nothing.
 """
 
@@ -25,8 +25,8 @@ from flyweight.kv.blocks import BlockPool, Table
 from flyweight.types import Event, Finish, Request
 
 
-def rank_of(seq: Sequence) -> tuple[int, int, int]:
-    return seq.rank
+def find_order(seq: Sequence) -> tuple[int, int, int]:
+    return seq.order
 
 
 class LiveSequences:
@@ -61,12 +61,12 @@ class LiveSequences:
         root = self.prefix.find_root(request)
         choices: list[Sequence] = []
         for i in range(request.params.n):
-            rank = (request.priority, order, i)
+            place = (request.priority, order, i)
             leader = choices[0] if choices else None
             tokens = array("i", request.tokens)
-            choices.append(Sequence(request, i, rank, Table(root), tokens, leader))
+            choices.append(Sequence(request, i, place, Table(root), tokens, leader))
         for seq in choices:
-            insort(self.waiting, seq, key=rank_of)
+            insort(self.waiting, seq, key=find_order)
         self.by_id[request.id] = choices
 
     def judge(self, request: Request) -> None:
@@ -93,7 +93,7 @@ class LiveSequences:
         try:
             yield
         finally:
-            self.waiting = sorted([*self.waiting, *parked], key=rank_of)
+            self.waiting = sorted([*self.waiting, *parked], key=find_order)
 
     def end(self, seq: Sequence, finish: Finish) -> Event:
         """Ends a held sequence; its blocks are free at once."""
@@ -111,7 +111,7 @@ class LiveSequences:
             seq.computed, seq.draft, seq.in_flight = 0, [], False
             seq.parents, seq.branches = None, []
             seq.state = SequenceState.WAITING
-            insort(self.waiting, seq, key=rank_of)
+            insort(self.waiting, seq, key=find_order)
 
     def fork(self, seq: Sequence) -> Sequence:
         """A new choice of the same request that goes on from where `seq` is, on the same blocks:
@@ -123,18 +123,18 @@ class LiveSequences:
         taken = {choice.index for choice in choices}
         index = next(i for i in count() if i not in taken)
         table = Table(seq.table.root, hashes=list(seq.table.hashes))
-        new = Sequence(seq.request, index, (*seq.rank[:2], index), table, seq.tokens[:])
+        new = Sequence(seq.request, index, (*seq.order[:2], index), table, seq.tokens[:])
         new.cached, new.scheduled, new.first, new.mu = seq.cached, seq.scheduled, seq.first, seq.mu
         choices.append(new)
         seat = seq.request.width > 1 or self.free_seats() > 0
         if seq.state is not SequenceState.RUNNING or seq.computed < seq.prompt - 1 or not seat:
-            insort(self.waiting, new, key=rank_of)
+            insort(self.waiting, new, key=find_order)
             return new
         held = -(-seq.computed // self.pool.block_size)
         self.pool.share(table, seq.table.blocks[:held])
         table.published = min(seq.table.published, held)
         new.computed, new.state = seq.computed, SequenceState.RUNNING
-        insort(self.running, new, key=rank_of)
+        insort(self.running, new, key=find_order)
         return new
 
     def requeue(self, seq: Sequence) -> None:
@@ -143,7 +143,7 @@ class LiveSequences:
         self.running.remove(seq)
         seq.computed, seq.draft, seq.state = 0, [], SequenceState.WAITING
         seq.parents = None
-        insort(self.waiting, seq, key=rank_of)
+        insort(self.waiting, seq, key=find_order)
 
     def drop(self, seq: Sequence) -> None:
         """Ends a sequence without an event."""
@@ -156,7 +156,9 @@ class LiveSequences:
         made: list[Sequence] = []
         for i, answer in enumerate(answers):
             tokens = array("i", [*seq.request.tokens, *answer])
-            made.append(Sequence(seq.request, i, (*seq.rank[:2], i), Table(seq.table.root), tokens))
+            made.append(
+                Sequence(seq.request, i, (*seq.order[:2], i), Table(seq.table.root), tokens)
+            )
             made[-1].cached, made[-1].scheduled = seq.cached, seq.scheduled
             made[-1].first = seq.first
         self.by_id[seq.request.id] = made

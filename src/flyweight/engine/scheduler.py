@@ -12,7 +12,7 @@ from math import inf
 
 from flyweight.draft.tree import Run, split_runs
 from flyweight.engine import branches, capacity
-from flyweight.engine.lifecycle import LiveSequences, rank_of
+from flyweight.engine.lifecycle import LiveSequences, find_order
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.engine.step import UNLIMITED, Load, Plan, Produced, StepBudget, make_event, trim
 from flyweight.kv.blocks import Copy
@@ -204,7 +204,7 @@ class Scheduler(LiveSequences):
     # --- between waiting and running ---
 
     def _admit(self, budget: int, plan: Plan, worst: float = inf) -> None:
-        """Admits those that may start, in rank order, until one does not fit, or is of a priority
+        """Admits those that may start, in order, until one does not fit, or is of a priority
         below `worst`; those that wait for what another computes now are passed over.
         """
         if not self.waiting:
@@ -257,7 +257,7 @@ class Scheduler(LiveSequences):
         self.pool.share(seq.table, shared)
         seq.computed, seq.state = valid, SequenceState.RUNNING
         seq.scheduled = seq.scheduled or self.clock()
-        insort(self.running, seq, key=rank_of)
+        insort(self.running, seq, key=find_order)
         return self.pool.grow(seq.table, valid, len(seq.tokens))
 
     def _preempt(self, seq: Sequence, plan: Plan) -> None:

@@ -28,7 +28,7 @@ class SequenceState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of one request.  `rank` orders all: lower goes first.  `leader` is the choice
+    """One choice of one request.  Lower `order` goes first.  `leader` is the choice
     whose prompt blocks this one shares.  `cached` counts prompt tokens found in the prefix cache,
     `scored` those whose successors' log-probabilities are known or not wanted, where the first
     choice has a `scorer`.  One whose tokens are all computed is held: it is not planned until it
@@ -40,7 +40,7 @@ class Sequence:
 
     request: Request
     index: int
-    rank: tuple[int, int, int]
+    order: tuple[int, int, int]
     table: Table
     tokens: "array[int]"
     leader: Optional["Sequence"] = None

@@ -2,8 +2,8 @@
 leader's prompt, any other sequence for full blocks that it would find in the prefix cache once they
 are published.
 
-Invariant: a sequence waits only for one before it in rank, that runs and has not computed those
-tokens.  So the first in rank never waits here, and the wait ends as soon as the other is preempted,
+Invariant: a sequence waits only for one before it in order, that runs and has not computed those
+tokens.  So the first in order never waits here, and the wait ends as soon as the other is preempted,
 aborted or finished.  Standard library only; plans nothing and holds no block.
 """
 
@@ -70,11 +70,11 @@ class SharedPrefills:
         return True
 
     def _is_computing(self, block: int, seq: Sequence) -> bool:
-        """Whether one before `seq` in rank computes this block of it."""
+        """Whether one before `seq` in order computes this block of it."""
         other = self.computing.get(seq.table.hashes[block])
         if other is None or other.state is not SequenceState.RUNNING:
             return False
-        return other.rank < seq.rank and other.computed < (block + 1) * self.pool.block_size
+        return other.order < seq.order and other.computed < (block + 1) * self.pool.block_size
 
     def _add(self, seq: Sequence, valid: int | None = None) -> None:
         """Notes the full blocks of the known tokens after those that are `valid`."""
@@ -84,7 +84,7 @@ class SharedPrefills:
         self.pool.extend_keys(table, seq.tokens, stop)
         for key in table.hashes[first:stop]:
             other = self.computing.setdefault(key, seq)
-            if seq.rank < other.rank:
+            if seq.order < other.order:
                 self.computing[key] = seq
 
 

@@ -38,6 +38,10 @@ class StageTimes:
     computing: float = 0.0
     bubbles: float = 0.0
 
+    def clear(self) -> None:
+        """Begins anew."""
+        self.steps, self.seconds, self.computing, self.bubbles = 0, 0.0, 0.0, 0.0
+
     @property
     def measured(self) -> float:
         """The share of the time that the stage waited."""
