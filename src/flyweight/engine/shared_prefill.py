@@ -3,8 +3,8 @@ leader's prompt, any other sequence for full blocks that it would find in the pr
 are published.
 
 Invariant: a sequence waits only for one before it in order, that runs and has not computed those
-tokens.  So the first in order never waits here, and the wait ends as soon as the other is preempted,
-aborted or finished.  Standard library only; plans nothing and holds no block.
+tokens.  So the first in order never waits here, and the wait ends as soon as the other is
+preempted, aborted or finished.  Standard library only; plans nothing and holds no block.
 """
 
 from collections.abc import Iterable
