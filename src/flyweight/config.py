@@ -17,9 +17,10 @@ from flyweight.errors import ConfigError, nearest
 from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
 from flyweight.speculation import SpeculationConfig, read_speculation
 from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
+from flyweight.validation.cache_size import check_cache_size
 from flyweight.validation.external_cache import check_external_cache
 from flyweight.validation.parallel import check_parallel
-from flyweight.validation.setting import check_settings, setting
+from flyweight.validation.setting import check_real, check_settings, setting
 from flyweight.validation.setting import whole as whole
 from flyweight.validation.untrusted import spell
 
@@ -237,6 +238,9 @@ class Settings:
         1, "Engine", "Processes that share the model, with a part of every layer each.", "N",
         high=64, also=("-tp",)
     )
+    enable_expert_parallel: bool = setting(
+        False, "Engine", "Ranks have whole experts, in place of a part of each."
+    )
     pipeline_parallel_size: int = setting(
         1, "Engine", "Stages that a model's layers are divided into, in processes of their own.",
         "N", high=64, also=("-pp",)
@@ -332,7 +336,6 @@ class Settings:
 
     def _check_numbers(self) -> None:
         """Ranges that depend on other settings, and the one share."""
-        whole("blocks", self.blocks, 0, (2**31 - 1) // self.block_size)
         # every decode gets its token every step
         whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
         kept = KV_TYPES.get(self.kv_cache_dtype)
@@ -354,37 +357,11 @@ class Settings:
             )
         check_external_cache(self)
         check_parallel(self)
-        if self.blocks and self.kv_cache_memory_bytes:
-            raise ConfigError("blocks and kv_cache_memory_bytes exclude each other; give one")
-        most = self.max_kld
-        known = isinstance(most, int | float) and not isinstance(most, bool)
-        if most is not None and not (known and 0 < most < inf):
-            raise ConfigError(
-                "is out of range",
-                "max_kld",
-                value=most,
-                allowed="nats a token, above 0",
-                hint="nearest valid: 0.001",
-            )
+        check_cache_size(self)
+        if self.max_kld is not None:
+            check_real("max_kld", self.max_kld, inf, "nats a token, above 0", "0.001")
         share = self.kv_cache_metrics_sample
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-            raise ConfigError(
-                "is out of range",
-                "kv_cache_metrics_sample",
-                value=share,
-                allowed="above 0 to 1",
-                hint="nearest valid: 0.01",
-            )
-        if self.blocks and self.max_model_len:
-            least = -(-self.max_model_len // self.block_size)
-            if self.blocks < least:
-                raise ConfigError(
-                    f"of {self.block_size} tokens hold less than one sequence of max_model_len = "
-                    f"{self.max_model_len}",
-                    "blocks",
-                    value=self.blocks,
-                    hint=f"nearest valid: {least}",
-                )
+        check_real("kv_cache_metrics_sample", share, 1, "above 0 to 1", "0.01")
 
     @property
     def speculation(self) -> SpeculationConfig | None:

@@ -121,7 +121,8 @@ class MoeSpec:
     """A mixture in place of an MLP: experts of `inner` elements, chosen as `route` says, and a
     shared expert of `shared` elements, 0 for none, behind a gate of its own where `shared_gate`;
     router and experts are biased where `bias`.  An expert's weight multiplies what it says or,
-    where `before`, what it is given (Llama 4).
+    where `before`, what it is given (Llama 4).  `held` are the first and the number of the experts
+    that a rank has, None for all.
     """
 
     route: RouteSpec
@@ -130,6 +131,7 @@ class MoeSpec:
     shared_gate: bool = False
     bias: bool = False
     before: bool = False
+    held: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

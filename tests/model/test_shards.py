@@ -4,6 +4,7 @@ and what cannot be cut is refused.
 Ranks are threads here; as processes they are in tests/parallel.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from flyweight.errors import ConfigError
 from flyweight.models.decoder import Decoder
 from flyweight.models.linear import Parts
 from flyweight.models.registry import find_family
-from flyweight.models.shards import ModelShard, Shard, cut_model, split_evenly
+from flyweight.models.shards import ModelShard, Shard, check_size, cut_model, split_evenly
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import Files, SlotPlan
 from flyweight.weights.checkpoint import open_checkpoint
 from flyweight.weights.load import list_slot_kinds, load
+from flyweight.wire import F32
 from thread_ranks import ThreadRank, run_ranks
 
 QUANTISED = MODELS.parent / "models-quantized"
@@ -35,6 +37,10 @@ QUARTERS = {  # of the families: two heads, two blocks, and keys normed over two
     "gpt-oss-mxfp4": "2 blocks of 32", "olmo2": "all 2 K/V heads", "olmo3": "all 2 K/V heads",
     "phi4-multimodal": "2 query heads",
 }  # fmt: skip
+MIXTURES = [
+    path for path in FAMILIES
+    if path.name in ("mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "deepseek-v2", "llama4")
+]  # fmt: skip
 CLOSE = 5e-6  # of the largest logit: sums are added in another order
 
 
@@ -49,22 +55,26 @@ def cut(path: Path, shard: Shard) -> ModelShard:
     return found
 
 
-def load_part(path: Path, comm: ThreadRank) -> Decoder:
+def load_part(path: Path, comm: ThreadRank, by_expert: bool) -> Decoder:
     """One rank's model."""
     ops = CpuOps(1, None, "f32")
-    found = cut(path, Shard(comm.rank, comm.size))
+    found = cut(path, Shard(comm.rank, comm.size, by_expert))
     checkpoint = open_checkpoint(path)
     weights = load(checkpoint, found.plan, ops)
     return Decoder(Parts(ops, comm, found.spec, weights), found.spec.context)
 
 
-def check(path: Path, size: int) -> None:
+def check(path: Path, size: int, by_expert: bool = False) -> None:
     """Holds every rank's logits to the whole model's."""
     whole = decoder(path, CpuOps(1, None, "f32"))
     tokens = np.arange(3, 20) % whole.spec.vocab
     rows = np.arange(len(tokens))
     expected = logits(whole, tokens, rows)
-    first, *others = run_ranks(size, lambda comm: logits(load_part(path, comm), tokens, rows))
+
+    def compute(comm: ThreadRank) -> F32:
+        return logits(load_part(path, comm, by_expert), tokens, rows)
+
+    first, *others = run_ranks(size, compute)
     assert np.abs(first - expected).max() <= CLOSE * np.abs(expected).max()
     assert (first.argmax(-1) == expected.argmax(-1)).all()
     for other in others:
@@ -83,6 +93,22 @@ def test_four_ranks_compute_what_one_does(path: Path) -> None:
         return
     with pytest.raises(ConfigError, match=QUARTERS[path.name]):
         cut(path, Shard(0, 4))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("path", MIXTURES, ids=lambda path: path.name)
+def test_ranks_may_have_whole_experts(path: Path, size: int) -> None:
+    """Of five experts, some ranks have one more than others."""
+    check(path, size, by_expert=True)
+
+
+def test_fewer_experts_than_ranks_are_refused() -> None:
+    whole = cut(MODELS / "mixtral", Shard(0, 1))
+    layers = tuple(replace(layer, heads=8) for layer in whole.spec.layers)
+    spec = replace(whole.spec, layers=layers)
+    kinds = {slot.name: [(slot.shape, "f32")] for slot in whole.plan.slots}
+    with pytest.raises(ConfigError, match="a layer has 5 experts; allowed: 1, 2, 4"):
+        check_size(spec, kinds, 8, by_expert=True)
 
 
 @pytest.mark.parametrize("path", FORMATS, ids=lambda path: path.name)

@@ -114,7 +114,6 @@ ENGINE = (
     Support("distributed-executor-backend", ("uni", "mp", "ray"), "one process computes"),
     Support("nnodes", ("1",), "one machine computes"),
     Support("node-rank", ("0",), "one machine computes"),
-    Support("enable-expert-parallel", OFF, "one process computes all experts"),
     Support("disable-custom-all-reduce", BOTH, "one process computes: there is nothing to reduce",
             "none"),
     Support("cpu-offload-gb", ("0", "0.0"), "weights are in the memory of the device that computes",

@@ -33,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     threads: int | None
     tensor_parallel_size: int | None
     pipeline_parallel_size: int | None
+    enable_expert_parallel: bool | None
     activations: Literal["int8", "bf16", "f32"] | None
     kv_cache_dtype: str | None
     kv_cache_memory_bytes: int | None
@@ -88,7 +89,6 @@ class EngineOptions(TypedDict, total=False):
     node_rank: int | None
     distributed_executor_backend: str | None
     disable_custom_all_reduce: bool | None
-    enable_expert_parallel: bool | None
     cpu_offload_gb: float | None
     enforce_eager: bool | None
     enable_chunked_prefill: bool | None

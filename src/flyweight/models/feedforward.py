@@ -13,7 +13,7 @@ from flyweight.models.linear import Linear, Parts
 from flyweight.ops.base import Comm, Ops
 from flyweight.ops.operands import Weights
 from flyweight.ops.stack import Feeding
-from flyweight.spec import MoeSpec
+from flyweight.spec import LayerSpec, MoeSpec
 from flyweight.wire import F32, I32, Batch, Tensor
 
 
@@ -55,6 +55,71 @@ class Mlp:
         return Feeding(self.inner, self.up.weight, self.down.weight, self.act, self.gated)
 
 
+class Experts(Protocol):
+    """The sum of what the chosen experts say: [T,H], ids and weights [T,k] -> [T,H]."""
+
+    def __call__(self, x: Tensor, ids: I32, weights: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AllExperts:
+    """Experts whose weights multiply what they say."""
+
+    ops: Ops
+    up: Sequence[Weights]
+    down: Sequence[Weights]
+    act: str
+
+    def __call__(self, x: Tensor, ids: I32, weights: Tensor) -> Tensor:
+        return self.ops.experts(x, ids, weights, self.up, self.down, self.act)
+
+
+@dataclass(frozen=True, slots=True)
+class InputWeightedExperts:
+    """Experts whose weights multiply what they are given (Llama 4)."""
+
+    experts: AllExperts
+
+    def __call__(self, x: Tensor, ids: I32, weights: Tensor) -> Tensor:
+        ops, once = self.experts.ops, np.ones((len(x), 1), np.float32)
+        out = None
+        for j in range(ids.shape[1]):  # each expert's input has a weight of its own
+            given = ops.concat((x,))
+            ops.scale_rows(given, ops.concat((weights[:, j : j + 1],)).reshape(-1))
+            said = self.experts(given, ids[:, j : j + 1], once)
+            if out is not None:
+                ops.add(out, said)
+            out = said
+        assert out is not None, "a mixture without experts"
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class HeldExperts:
+    """The experts that a rank has, of those that tokens choose (expert parallelism).  A token and
+    one of its experts are a row of the product; a token's rows are added in the order of its ids.
+    """
+
+    experts: Experts
+    first: int
+    count: int
+
+    def __call__(self, x: F32, ids: I32, weights: F32) -> F32:
+        mine = (ids >= self.first) & (ids < self.first + self.count)  # [T, k]
+        out = np.zeros_like(x)
+        tokens, places = np.nonzero(mine)
+        if not len(tokens):
+            return out
+        chosen = (ids[tokens, places] - self.first).astype(np.int32)[:, None]
+        said = self.experts(x[tokens], chosen, np.ascontiguousarray(weights[tokens, places, None]))
+        counts = mine.sum(axis=1)
+        starts = np.cumsum(counts) - counts
+        for j in range(int(counts.max())):
+            rows = np.flatnonzero(counts > j)
+            out[rows] += said[starts[rows] + j]
+        return out
+
+
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """Experts chosen by a router (Shazeer et al., 2017), and a shared one that always runs."""
@@ -64,9 +129,7 @@ class Mixture:
     moe: MoeSpec
     router: Weights
     choice_bias: F32 | None
-    up: Sequence[Weights]
-    down: Sequence[Weights]
-    act: str
+    experts: Experts
     shared: FeedForward | None
     shared_gate: Weights | None
 
@@ -77,28 +140,12 @@ class Mixture:
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         ops = self.ops
         ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.choice_bias)
-        out = self.comm.all_reduce(self._mix_experts(x, ids, weights))
+        out = self.comm.all_reduce(self.experts(x, ids, weights))
         if self.shared is not None:
             always = self.shared(x, batch)
             if self.shared_gate is not None:
                 ops.gate(always, ops.linear(x, self.shared_gate))
             ops.add(always, out)
-        return out
-
-    def _mix_experts(self, x: Tensor, ids: I32, weights: Tensor) -> Tensor:
-        """The sum of what the chosen experts say."""
-        ops, matrices = self.ops, (self.up, self.down, self.act)
-        if not self.moe.before:
-            return ops.experts(x, ids, weights, *matrices)
-        out, once = None, np.ones((len(x), 1), np.float32)
-        for j in range(ids.shape[1]):  # each expert's input has a weight of its own
-            given = ops.concat((x,))
-            ops.scale_rows(given, ops.concat((weights[:, j : j + 1],)).reshape(-1))
-            said = ops.experts(given, ids[:, j : j + 1], once, *matrices)
-            if out is not None:
-                ops.add(out, said)
-            out = said
-        assert out is not None, "a mixture without experts"
         return out
 
     def recipe(self) -> None:
@@ -116,16 +163,27 @@ def make_feedforward(parts: Parts, i: int) -> FeedForward:
     if layer.moe.shared:
         up, down = parts.make_linear(at + "shared_up"), parts.make_linear(at + "shared_down")
         shared = Mlp(ops, comm, layer.moe.shared, up, down, *kind)
-    weights, experts = parts.weights, range(layer.moe.route.experts)
+    weights = parts.weights
     return Mixture(
         ops,
         comm,
         layer.moe,
         weights[at + "router"],
         weights.get(at + "choice_bias"),
-        [weights[f"{at}up.{e}"] for e in experts],
-        [weights[f"{at}down.{e}"] for e in experts],
-        layer.act,
+        make_experts(parts, at, layer),
         shared,
         weights.get(at + "shared_gate"),
     )
+
+
+def make_experts(parts: Parts, at: str, layer: LayerSpec) -> Experts:
+    """The experts of a layer that this process has."""
+    moe, weights = layer.moe, parts.weights
+    assert moe is not None
+    first, count = moe.held or (0, moe.route.experts)
+    up = [weights[f"{at}up.{e}"] for e in range(count)]
+    down = [weights[f"{at}down.{e}"] for e in range(count)]
+    experts: Experts = AllExperts(parts.ops, up, down, layer.act)
+    if moe.before:
+        experts = InputWeightedExperts(AllExperts(parts.ops, up, down, layer.act))
+    return experts if moe.held is None else HeldExperts(experts, first, count)

@@ -25,10 +25,13 @@ Kinds = Mapping[str, Sequence[tuple[tuple[int, ...], str]]]  # of `weights.load.
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rank `rank` of `size`."""
+    """Rank `rank` of `size`.  With `by_expert`, ranks have whole experts, in place of a part of
+    each.
+    """
 
     rank: int
     size: int
+    by_expert: bool = False
 
     def take(self, total: int, unit: int = 1) -> range:
         """Its part of `total` elements, in whole units."""
@@ -52,18 +55,18 @@ def split_evenly(total: int, parts: int, unit: int = 1) -> list[range]:
     return [range(end - count * unit, end) for end, count in zip(ends, counts, strict=True)]
 
 
-def check_size(spec: ModelSpec, kinds: Kinds, size: int) -> None:
+def check_size(spec: ModelSpec, kinds: Kinds, size: int, by_expert: bool = False) -> None:
     """Raises `ConfigError` where a model cannot be split over so many ranks."""
-    problem = _find_problem(spec, kinds, size)
+    problem = _find_problem(spec, kinds, size, by_expert)
     if not problem:
         return
     most = min(MOST_RANKS, max(layer.heads for layer in spec.layers))
-    valid = [n for n in range(1, most + 1) if not _find_problem(spec, kinds, n)]
+    valid = [n for n in range(1, most + 1) if not _find_problem(spec, kinds, n, by_expert)]
     shown = ", ".join(map(str, valid[:NAMED])) + (", ..." if len(valid) > NAMED else "")
     raise ConfigError(f": {problem}", OPTION, value=size, allowed=shown)
 
 
-def _find_problem(spec: ModelSpec, kinds: Kinds, size: int) -> str:
+def _find_problem(spec: ModelSpec, kinds: Kinds, size: int, by_expert: bool) -> str:
     """Why a model cannot be split over so many ranks; empty if it can."""
     if size == 1:
         return ""
@@ -75,21 +78,23 @@ def _find_problem(spec: ModelSpec, kinds: Kinds, size: int) -> str:
             return f"the {stored} K/V heads of a layer neither divide by it nor it by them"
         if layer.qk_norm == "whole" and stored % size:
             return f"keys are normed over all {stored} K/V heads, which do not divide by it"
-        for name, unit, total in _list_columns(f"layers.{i}.", layer):
+        if by_expert and layer.moe is not None and layer.moe.route.experts < size:
+            return f"a layer has {layer.moe.route.experts} experts"
+        for name, unit, total in _list_columns(f"layers.{i}.", layer, by_expert):
             problem = _find_cut_problem([kind for _, kind in kinds[name]], unit, total, size)
             if problem:
                 return problem
     return ""
 
 
-def _list_columns(at: str, layer: LayerSpec) -> Iterable[tuple[str, int, int]]:
+def _list_columns(at: str, layer: LayerSpec, by_expert: bool) -> Iterable[tuple[str, int, int]]:
     """Matrices that are split along K: slot, elements that stay together, and elements in all."""
     wide = layer.latent.value if layer.latent else layer.kv.v_dim
     yield at + "out", wide, layer.heads * wide
     if layer.moe is None:
         yield at + "down", 1, layer.inner
         return
-    for expert in range(layer.moe.route.experts):
+    for expert in range(0 if by_expert else layer.moe.route.experts):
         yield f"{at}down.{expert}", 1, layer.moe.inner
     if layer.moe.shared:
         yield at + "shared_down", 1, layer.moe.shared
@@ -117,8 +122,8 @@ class ModelShard:
 
 def cut_model(spec: ModelSpec, plan: WeightPlan, kinds: Kinds, shard: Shard) -> ModelShard:
     """The part of one rank.  Raises `ConfigError` where the model cannot be split so."""
-    check_size(spec, kinds, shard.size)
-    blocks = _find_blocks(spec, kinds)
+    check_size(spec, kinds, shard.size, shard.by_expert)
+    blocks = _find_blocks(spec, kinds, shard.by_expert)
     cutters = [_Cutter(layer, shard, blocks[i]) for i, layer in enumerate(spec.layers)]
     slots = []
     for slot in plan.slots:
@@ -148,12 +153,13 @@ def _escape(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def _find_blocks(spec: ModelSpec, kinds: Kinds) -> list[int]:
+def _find_blocks(spec: ModelSpec, kinds: Kinds, by_expert: bool) -> list[int]:
     """For each layer, the elements of its MLPs' inner width that stay together."""
     found = []
     for i, layer in enumerate(spec.layers):
-        names = [name for name, unit, _ in _list_columns(f"layers.{i}.", layer) if unit == 1]
-        found.append(max(count_block(kind) for name in names for _, kind in kinds[name]))
+        columns = _list_columns(f"layers.{i}.", layer, by_expert)
+        own = [kind for name, unit, _ in columns if unit == 1 for _, kind in kinds[name]]
+        found.append(max(map(count_block, own), default=1))
     return found
 
 
@@ -170,8 +176,12 @@ class _Cutter:
         kv = replace(layer.kv, heads=len(shard.take_heads(layer.kv.heads)))
         moe = layer.moe
         if moe is not None:
-            inner, shared = (len(shard.take(n, self.block)) for n in (moe.inner, moe.shared))
-            moe = replace(moe, inner=inner, shared=shared)
+            moe = replace(moe, shared=len(shard.take(moe.shared, self.block)))
+            if shard.by_expert:
+                held = shard.take(moe.route.experts)
+                moe = replace(moe, held=(held.start, len(held)))
+            else:
+                moe = replace(moe, inner=len(shard.take(moe.inner, self.block)))
         inner = len(shard.take(layer.inner, self.block))
         return replace(layer, heads=len(shard.take(layer.heads)), kv=kv, inner=inner, moe=moe)
 
@@ -179,7 +189,9 @@ class _Cutter:
         """A rank's part of a slot, None where it has none of it."""
         name, _, number = part.partition(".")
         if name in ("k_up", "v_up"):
-            return self._choose_head(slot, name, int(number))
+            return _choose(slot, part, self.shard.take(self.layer.heads))
+        if number and self.shard.by_expert and self.layer.moe is not None:
+            return _choose(slot, part, self.shard.take(self.layer.moe.route.experts))
         cutters: Mapping[str, Callable[[SlotPlan], SlotPlan]] = {
             "qkv": self._cut_qkv,
             "q": self._cut_queries,
@@ -245,13 +257,15 @@ class _Cutter:
             sources = (replace(whole, start=whole.start + heads.start, rows=len(heads)),)
         return replace(slot, shape=(len(heads) * self.layer.head,), sources=sources)
 
-    def _choose_head(self, slot: SlotPlan, name: str, head: int) -> SlotPlan | None:
-        """A matrix of one head, under its number among the rank's own."""
-        own = self.shard.take(self.layer.heads)
-        if head not in own:
-            return None
-        at = slot.name.removesuffix(f"{name}.{head}")
-        return replace(slot, name=f"{at}{name}.{head - own.start}")
+
+def _choose(slot: SlotPlan, part: str, own: range) -> SlotPlan | None:
+    """A matrix of one head or expert, "k_up.3", under its number among the rank's own; None where
+    it is another's.
+    """
+    number = part.rpartition(".")[2]
+    if int(number) not in own:
+        return None
+    return replace(slot, name=f"{slot.name.removesuffix(number)}{int(number) - own.start}")
 
 
 def _scale(heads: range, width: int, first: int = 0) -> range:

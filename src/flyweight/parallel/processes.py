@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Of `Settings`: what a rank must know to load its part as rank 0 loads its own.
 SHARED = (
     "model", "load_format", "quantization", "packed_cache", "threads", "activations", "isa",
-    "block_size", "tensor_parallel_size", "pipeline_parallel_size",
+    "block_size", "tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel",
 )  # fmt: skip
 LOADED, FAILED = "loaded", "failed"
 LEAVING = 5.0  # seconds a rank has to end by itself
@@ -54,7 +54,8 @@ class RankSetup(msgspec.Struct):
     @property
     def place(self) -> RankPlace:
         stages = tuple(range(first, first + count) for first, count in self.stages)
-        return RankPlace(self.rank, self.settings["tensor_parallel_size"], stages)
+        tensor = self.settings["tensor_parallel_size"]
+        return RankPlace(self.rank, tensor, stages, self.settings["enable_expert_parallel"])
 
 
 class RankReport(msgspec.Struct):

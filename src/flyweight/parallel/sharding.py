@@ -22,11 +22,14 @@ from flyweight.weights.load import list_slot_kinds
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One of the ranks: `tensor` ranks share each of the stages, which have these layers."""
+    """One of the ranks: `tensor` ranks share each of the stages, which have these layers, and have
+    whole experts where `by_expert`.
+    """
 
     rank: int
     tensor: int
     stages: tuple[range, ...]
+    by_expert: bool = False
 
     @property
     def size(self) -> int:
@@ -34,7 +37,7 @@ class RankPlace:
 
     @property
     def shard(self) -> Shard:
-        return Shard(self.rank % self.tensor, self.tensor)
+        return Shard(self.rank % self.tensor, self.tensor, self.by_expert)
 
     @property
     def stage(self) -> StageRange:
@@ -54,7 +57,8 @@ def list_places(settings: Settings, found: ModelDescription, ops: Ops) -> list[R
     stages = [range(len(found.spec.layers))]
     if count > 1:
         stages = divide_layers(*_measure_layers(found, ops), count)
-    return [RankPlace(rank, tensor, tuple(stages)) for rank in range(tensor * count)]
+    by_expert = settings.enable_expert_parallel
+    return [RankPlace(rank, tensor, tuple(stages), by_expert) for rank in range(tensor * count)]
 
 
 def _measure_layers(found: ModelDescription, ops: Ops) -> tuple[list[float], float]:

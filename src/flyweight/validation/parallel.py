@@ -12,6 +12,11 @@ MODEL_FREE = ("ngram", "suffix")  # methods that draft without a model
 
 def check_parallel(settings: Any) -> None:
     """Raises `ConfigError`."""
+    if settings.enable_expert_parallel and settings.tensor_parallel_size == 1:
+        raise ConfigError(
+            "needs several ranks for the experts of a layer", "enable_expert_parallel", value=True,
+            hint="set tensor_parallel_size to 2 or more",
+        )  # fmt: skip
     for option in ("tensor_parallel_size", "pipeline_parallel_size"):
         if getattr(settings, option) > 1:
             _check_ranks(settings, f"{option} = {getattr(settings, option)}")

@@ -6,6 +6,7 @@ check and the defaults shown are made from the same field.  Knows no setting.
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from math import inf
 from numbers import Integral
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, get_args
@@ -93,6 +94,15 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
         hint = nearest(str(value).lower(), map(str, allowed))
         raise ConfigError(
             "is not valid", name, value=value, allowed=f"{', '.join(map(str, allowed))}{hint}"
+        )
+
+
+def check_real(name: str, value: object, high: float, allowed: str, near: str) -> None:
+    """Raises `ConfigError` unless `value` is a finite number above 0 and up to `high`."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (known and 0 < value <= high and value < inf):  # type: ignore[operator]
+        raise ConfigError(
+            "is out of range", name, value=value, allowed=allowed, hint=f"nearest valid: {near}"
         )
 
 
