@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -80,7 +79,6 @@ class RankProcesses:
         self._finalize = weakref.finalize(self, end_ranks, self.children)
         if len(places) == 1:
             return
-        check_installed()
         self._folder = tempfile.TemporaryDirectory(prefix="flyweight-ranks-")  # the user's alone
         self.folder = Path(self._folder.name)
         shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
@@ -104,14 +102,6 @@ class RankProcesses:
         self._finalize()
         if self.children:
             self._folder.cleanup()
-
-
-def check_installed() -> None:
-    """Raises `ConfigError` where torch is missing, over whose gloo ranks talk."""
-    if find_spec("torch") is None:
-        raise ConfigError(
-            "several ranks need torch, which is not installed: pip install 'flyweight[distributed]'"
-        )
 
 
 def start_rank(setup: RankSetup) -> "subprocess.Popen[bytes]":

@@ -8,9 +8,11 @@ Invariant: ranks of one machine share its cores and its memory evenly.  Reads no
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 from flyweight.config import Settings, parse_bytes
 from flyweight.describe import ModelDescription
+from flyweight.errors import ConfigError
 from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.models.shards import Shard, cut_model
 from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers, list_costs
@@ -84,9 +86,18 @@ def cut_description(found: ModelDescription, place: RankPlace) -> ModelDescripti
 
 
 def divide_cores(settings: Settings, cores: int) -> Settings:
-    """Settings with the threads of one rank."""
+    """Settings with the threads of one rank.  Where there are several, torch is imported now, as a
+    memory plan counts what the process holds already.  Raises `ConfigError` where it is missing.
+    """
     if settings.ranks == 1:
         return settings
+    try:
+        import_module("flyweight.parallel.comm")
+    except ImportError as missing:
+        raise ConfigError(
+            f"several ranks need torch, which cannot be imported ({missing}): "
+            "pip install 'flyweight[distributed]'"
+        ) from None
     each = (settings.threads or cores) // settings.ranks
     return replace(settings, threads=max(1, each))
 
