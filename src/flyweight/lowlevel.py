@@ -36,7 +36,10 @@ class KVCacheModel:
             raise ConfigError(
                 f"{name} is for many requests; KVCacheModel has one sequence: use LLM"
             )
-        self.loaded = build(Settings.of(model=model, max_num_seqs=1, **settings))
+        chosen = Settings.of(model=model, max_num_seqs=1, **settings)
+        if chosen.ranks > 1:
+            raise ConfigError("KVCacheModel computes in one process; use LLM for several ranks")
+        self.loaded = build(chosen)
         limits = self.loaded.limits
         self.tokenizer = self.loaded.tokenizer
         self._reader = PromptReader(self.tokenizer, self.loaded.spec.vocab, limits.max_model_len)

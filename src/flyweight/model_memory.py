@@ -75,6 +75,7 @@ def make_memory_plan(
         on_gpu=here.device,
         swap=0 if here.device else int(settings.swap_space * GIB),
         from_bytes=bool(settings.kv_cache_memory_bytes),
+        ranks=settings.ranks,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, here.held + others)

@@ -86,7 +86,7 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     if loaded.engine.metrics.drafting_ended:
         active, promise = "ended", "a failure ended drafting for all requests; the log names it"
     yield row("speculative_config", active, promise)
-    yield row("threads", plan.sizing.threads, "threads that compute")
+    yield row("threads", f"{plan.sizing.threads}{plan.sizing.spread}", "threads that compute")
     if settings.backend == "cuda":
         yield from _list_gpu(settings, loaded.isa, row)
     else:

@@ -48,7 +48,8 @@ class Sizing:
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
     log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
     what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory;
-    `from_bytes`: `blocks` follow from the bytes that they may take.
+    `from_bytes`: `blocks` follow from the bytes that they may take.  Each of `ranks` processes has
+    such a plan.
     """
 
     max_model_len: int
@@ -67,6 +68,12 @@ class Sizing:
     draft_probs: bool = False
     swap: int = 0
     from_bytes: bool = False
+    ranks: int = 1
+
+    @property
+    def spread(self) -> str:
+        """Where a figure holds, in words: "", or " in each of 2 processes"."""
+        return f" in each of {self.ranks} processes" if self.ranks > 1 else ""
 
     @property
     def token(self) -> int:
@@ -311,8 +318,8 @@ def summarize(plan: MemoryPlan) -> str:
         f"{what} {format_size(amount)}" for what, amount in parts.items() if amount
     )
     return (
-        f"{format_size(plan.need)} of {format_size(plan.limit)} allowed ({described}); "
-        f"context {plan.sizing.max_model_len}"
+        f"{format_size(plan.need)} of {format_size(plan.limit)} allowed{plan.sizing.spread} "
+        f"({described}); context {plan.sizing.max_model_len}"
     )
 
 

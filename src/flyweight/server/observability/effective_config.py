@@ -372,12 +372,12 @@ def _list_build(
     memory = facts["memory"]
     yield FeatureRow(
         "memory", requests.of("memory-limit", "gpu-memory-utilization"),
-        f"{format_size(memory['need'])} of {format_size(memory['limit'])}",
+        f"{format_size(memory['need'])} of {format_size(memory['limit'])}{facts['spread']}",
         f"limit {settings.memory_limit}"
         + (" of the memory that cgroups allow" if "%" in str(settings.memory_limit) else ""),
     )  # fmt: skip
     yield FeatureRow(
-        "threads", requests.of("threads"), str(facts["threads"]),
+        "threads", requests.of("threads"), f"{facts['threads']}{facts['spread']}",
         "requested" if settings.threads else "the cores this process may use",
     )  # fmt: skip
     yield FeatureRow(

@@ -110,6 +110,7 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
         "prefix_caching": limits.prefix_caching,
         "kv_sample": settings.kv_cache_metrics_sample if settings.kv_cache_metrics else 0.0,
         "threads": plan.sizing.threads,
+        "spread": plan.sizing.spread,
         "isa": loaded.isa,
         "kv_dtype": plan.sizing.kv_dtype,
         "swap_space": int(settings.swap_space * GIB),
