@@ -29,7 +29,8 @@ from flyweight.server.settings import ServerSettings
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,
-    "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "spread": "", "isa": "scalar",
+    "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "spread": "",
+    "isa": "scalar",
     "kv_dtype": "f16", "kv_sample": 0.0, "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
 }  # fmt: skip
 PORTRAIT = ModelSummary("llama", 1_500_000_000, ("Q4_K", "Q6_K"), 1024, "gguf")
