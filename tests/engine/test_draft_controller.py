@@ -200,6 +200,25 @@ def test_it_is_close_from_the_first_step(chance: float, batch: int, least: float
     assert simulate(work, memory_bound, noise=0.05).run([batch] * STEPS) >= least * best
 
 
+def slow_at_first(cost: Cost) -> Cost:
+    """The first step of each number of rows with drafts takes twice as long."""
+    seen: set[int] = set()
+
+    def measure(seqs: int, rows: int) -> float:
+        first = rows > seqs and rows not in seen
+        seen.add(rows)
+        return cost(seqs, rows) * (2 if first else 1)
+
+    return measure
+
+
+@pytest.mark.parametrize("cost", [memory_bound, wide, tiny])
+@pytest.mark.parametrize("chance", [0.95, 1.0])
+def test_a_slow_first_step_is_not_believed_for_long(chance: float, cost: Cost) -> None:
+    usual = measure_gain(likely(chance), cost, [1] * 100)
+    assert measure_gain(likely(chance), slow_at_first(cost), [1] * 100) >= 0.95 * usual
+
+
 def test_it_is_better_than_any_fixed_depth_where_the_text_changes() -> None:
     work = in_turn(100)
     best = max(simulate(work, memory_bound, k).run([1] * STEPS) for k in range(11))

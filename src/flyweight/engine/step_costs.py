@@ -15,6 +15,7 @@ OWN = 0.1  # the same in the figure of its own number of rows, at least
 STRANGEST = 2.0  # a step counts as at most so many times slower, or quicker, than was expected
 KEPT = 32  # steps for which a figure is believed, times how often it was measured
 LONGEST = 8  # times at most
+ALIKE = 1.25  # a second step that is this much quicker replaces the first of its rows
 CHEAP = 0.03  # of a step: what another row costs while that is unknown
 CHEAP_SHARE = 0.25  # of a row's share of the step, if that is less
 AGED = 6  # steps for which a curve is used
@@ -70,6 +71,11 @@ class DecodeCosts:
         each = (found.cost - plain.cost) / max(1.0, found.rows - seqs)
         expected = (found.cost + max(0.0, each) * (rows - found.rows)) * self._common
         ratio = seconds / expected
+        if rows > seqs and found.measured == 1 and ratio < 1 / ALIKE:
+            # The first step of a width finds its memory and code cold.
+            curve[place] = RowCost(rows, seconds / self._common, newest=self.step)
+            self._made.pop(seqs, None)
+            return seconds
         ratio = min(max(ratio, 1 / STRANGEST), STRANGEST)
         self._common *= average(1.0, ratio, COMMON)
         found.measured += steps
