@@ -55,7 +55,7 @@ class Mlp:
         return Feeding(self.inner, self.up.weight, self.down.weight, self.act, self.gated)
 
 
-class Experts(Protocol):
+class ExpertSum(Protocol):
     """The sum of what the chosen experts say: [T,H], ids and weights [T,k] -> [T,H]."""
 
     def __call__(self, x: Tensor, ids: I32, weights: Tensor) -> Tensor: ...
@@ -100,7 +100,7 @@ class HeldExperts:
     one of its experts are a row of the product; a token's rows are added in the order of its ids.
     """
 
-    experts: Experts
+    experts: ExpertSum
     first: int
     count: int
 
@@ -129,7 +129,7 @@ class Mixture:
     moe: MoeSpec
     router: Weights
     choice_bias: F32 | None
-    experts: Experts
+    experts: ExpertSum
     shared: FeedForward | None
     shared_gate: Weights | None
 
@@ -176,14 +176,14 @@ def make_feedforward(parts: Parts, i: int) -> FeedForward:
     )
 
 
-def make_experts(parts: Parts, at: str, layer: LayerSpec) -> Experts:
+def make_experts(parts: Parts, at: str, layer: LayerSpec) -> ExpertSum:
     """The experts of a layer that this process has."""
     moe, weights = layer.moe, parts.weights
     assert moe is not None
     first, count = moe.held or (0, moe.route.experts)
     up = [weights[f"{at}up.{e}"] for e in range(count)]
     down = [weights[f"{at}down.{e}"] for e in range(count)]
-    experts: Experts = AllExperts(parts.ops, up, down, layer.act)
+    experts: ExpertSum = AllExperts(parts.ops, up, down, layer.act)
     if moe.before:
         experts = InputWeightedExperts(AllExperts(parts.ops, up, down, layer.act))
     return experts if moe.held is None else HeldExperts(experts, first, count)
