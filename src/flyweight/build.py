@@ -61,7 +61,7 @@ from flyweight.parallel.sharding import (
 )
 from flyweight.passport import Quality
 from flyweight.plan.machine import read_machine
-from flyweight.plan.memory import MemoryPlan, SlotKinds
+from flyweight.plan.memory import MemoryPlan, Needs, SlotKinds
 from flyweight.resources import EngineResources
 from flyweight.sampling.grammar import Compiler, GrammarVocabulary
 from flyweight.spec import ModelSpec, WeightPlan
@@ -121,16 +121,8 @@ def build(
     settings, here = divide_memory(settings, read_place(ops))
     found = cut_description(whole, places[0])
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
-    needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
-    needs = needs.add(_list_adapter_kinds(adapters, found), ops)
-    drafts = _open_drafts(settings, found, tell)
-    if drafts:
-        needs = needs.add_heads(drafts.kinds, drafts.stored, ops, drafts.name)
-    second = find_draft(settings, found, tell)
-    if second is not None:
-        own = second.found
-        drafting = measure_needs(own.checkpoint, own.spec, own.plan, ops)
-        needs = replace(needs, draft=replace(drafting, slot=SLOT_BYTES))
+    drafts, second = _open_drafts(settings, found, tell), find_draft(settings, found, tell)
+    needs = _measure_all_needs(found, adapters, drafts, second, ops)
     memory = make_memory_plan(settings, needs, here, served=served, resources=resources)
     memory = limit_to_stages(memory, settings, (whole, places), here, ops)
     judge_length(settings, found.spec, tell)
@@ -225,6 +217,22 @@ def open_packed_cache(
     ]
     layout = lay_out(key, matrices, ops.count_packed_bytes)
     return Opener(CacheFolder(room.folder, room.room), layout, ops, note, read_machine().cores)
+
+
+def _measure_all_needs(
+    found: ModelDescription, adapters: Sequence[Adapter], drafts: DraftSource | None,
+    second: DraftDescription | None, ops: Ops,
+) -> Needs:  # fmt: skip
+    """What the model, its adapters and what drafts for it need of memory."""
+    needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
+    needs = needs.add(_list_adapter_kinds(adapters, found), ops)
+    if drafts:
+        needs = needs.add_heads(drafts.kinds, drafts.stored, ops, drafts.name)
+    if second is not None:
+        own = second.found
+        drafting = measure_needs(own.checkpoint, own.spec, own.plan, ops)
+        needs = replace(needs, draft=replace(drafting, slot=SLOT_BYTES))
+    return needs
 
 
 def _list_adapter_kinds(adapters: Sequence[Adapter], found: ModelDescription) -> SlotKinds:

@@ -28,7 +28,7 @@ PARTS = 4  # micro-batches for each stage, at most
 
 
 @dataclass(slots=True)
-class StageTimes:
+class PipelineTimes:
     """Of a stage, in seconds: the steps, and computing in them.  `bubbles` adds up what the formula
     says each step waits, as a share, times its seconds.
     """
@@ -57,7 +57,7 @@ class PipelineStage:
     """One stage of a model, as `engine.runner.Model`.  Results are the first stage's alone."""
 
     def __init__(self, stage: DecoderStage, link: "StageLink") -> None:
-        self.stage, self.link, self.times = stage, link, StageTimes()
+        self.stage, self.link, self.times = stage, link, PipelineTimes()
         self.first, self.last = stage.stage.index == 0, stage.stage.last
 
     def compute_hidden(self, batch: Batch, kv: Sequence[KVLayer], rows: I32) -> Tensor:
