@@ -87,6 +87,10 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
         active, promise = "ended", "a failure ended drafting for all requests; the log names it"
     yield row("speculative_config", active, promise)
     yield row("threads", f"{plan.sizing.threads}{plan.sizing.spread}", "threads that compute")
+    yield row("tensor_parallel_size", settings.tensor_parallel_size,
+              "processes that share every layer")  # fmt: skip
+    yield row("pipeline_parallel_size", settings.pipeline_parallel_size,
+              "stages that the layers are divided into")  # fmt: skip
     if settings.backend == "cuda":
         yield from _list_gpu(settings, loaded.isa, row)
     else:
