@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import Never
 
 import msgspec
 
@@ -27,7 +28,7 @@ from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup
 from flyweight.parallel.sharding import cut_description
 
 
-def run(setup: RankSetup) -> None:
+def run(setup: RankSetup) -> Never:
     """Loads, then computes steps until rank 0 is gone."""
     settings = Settings.of(**setup.settings)
     limits = Limits(**setup.limits)

@@ -5,6 +5,7 @@ Knows no processes.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,9 @@ def read_step(numbers: I32) -> StepMessage:
         arrays.append(None if length == ABSENT else numbers[at : at + length])
         at += max(length, 0)
     assert at == len(numbers), f"{len(numbers)} numbers, and {at} expected"
-    named = dict(zip((*PLAIN, *OPTIONAL), arrays[:-5], strict=True))
+    named: dict[str, Any] = dict(zip((*PLAIN, *OPTIONAL), arrays[:-5], strict=True))
     *pairs, tables = arrays[-5:]
+    assert tables is not None, "a step without block tables"
     batch = Batch(
         **named,
         tables=tables.reshape(-1, width),
