@@ -84,7 +84,7 @@ def test_serve_shows_the_default_of_every_setting(helped) -> None:
     rows = options(helped("serve"))
     for flag in [flag for group in GROUPS.values() for flag in group]:
         reported = next(
-            t for spelt, t in rows.items() if re.match(rf"(-\w, )?--{flag.name}\b(?!-)", spelt)
+            t for spelt, t in rows.items() if re.match(rf"(-\w+, )?--{flag.name}\b(?!-)", spelt)
         )
         room, _, field = flag.sets.partition(".")
         value = getattr(ServerSettings() if room == "server" else Settings(), field, None)
