@@ -15,7 +15,7 @@ from typing import Self, Unpack
 
 from flyweight.arguments.keywords import EngineArgs, EngineOptions
 from flyweight.describe import LoadListener
-from flyweight.errors import FlyweightError, RequestError
+from flyweight.errors import FlyweightError, RankLost, RequestError
 from flyweight.inputs import LoRARequest
 from flyweight.llm import LLM
 from flyweight.outputs import EmbeddingRequestOutput, RequestOutput
@@ -217,6 +217,11 @@ class AsyncLLM:
                     background.step()
                 else:
                     background.run_idle()
+            except RankLost as lost:  # nothing can be computed any more
+                with self._ring:
+                    self._closed = True
+                self._end_all(lost)
+                break
             except Exception as error:  # a bug of ours, or no memory: every reader gets it
                 self._end_all(error)
         self._end_all(make_closed_error())

@@ -55,7 +55,6 @@ from flyweight.parallel.processes import LeadingRunner, RankProcesses
 from flyweight.parallel.sharding import (
     cut_description,
     divide_cores,
-    divide_memory,
     limit_to_stages,
     list_places,
 )
@@ -118,7 +117,7 @@ def build(
     settings = divide_cores(settings, read_machine().cores)
     ops = choose_backend(settings, read_machine().cores, resources.process if resources else None)
     places = list_places(settings, whole, ops)
-    settings, here = divide_memory(settings, read_place(ops))
+    here = read_place(ops)
     found = cut_description(whole, places[0])
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     drafts, second = _open_drafts(settings, found, tell), find_draft(settings, found, tell)
@@ -134,9 +133,10 @@ def build(
     kept = ExternalCacheSource(settings, described)
     limits = make_limits(settings, memory, found.spec.vocab)
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype))
-    weights, moving = load_weights(settings, found, ops, tell)
-    low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
-    model, group = _make_model(ranks, ops, found, weights, low, limits)
+    with ranks.close_on_error():
+        weights, moving = load_weights(settings, found, ops, tell)
+        low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
+        model, group = _make_model(ranks, ops, found, weights, low, limits)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
     keys = kept.make_keys(f"{found.checkpoint.fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None

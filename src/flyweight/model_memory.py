@@ -12,7 +12,7 @@ from flyweight.engine.grammars import LIVE_BYTES
 from flyweight.errors import ConfigError, MemoryShortage
 from flyweight.ops.base import Ops
 from flyweight.plan.fitting import plan_memory
-from flyweight.plan.machine import Machine, measure_anonymous
+from flyweight.plan.machine import Machine, measure_anonymous, measure_resident
 from flyweight.plan.memory import GIB, MIB, MemoryPlan, Needs, Sizing, make_smallest_plan
 from flyweight.resources import TOKEN_CACHE, EngineResources
 from flyweight.sampling.grammar import compiler_nbytes
@@ -79,6 +79,8 @@ def make_memory_plan(
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, here.held + others)
+    if settings.ranks > 1:
+        allowed = _divide_room(held, allowed, settings.ranks)
     if resources is None:
         return plan_memory(needs, sizing, (held, allowed), least)
     try:
@@ -86,10 +88,21 @@ def make_memory_plan(
     except MemoryShortage:
         if not here.device:
             limit = parse_bytes(str(settings.memory_limit), here.total)
+            if settings.ranks > 1:
+                limit = _divide_room(resources.ledger.base, limit, settings.ranks)
             _check_alone(needs, sizing, limit, least, resources)
         raise
-    resources.ledger.reserve(resources.owner, plan.need - held, server=served and first)
+    own = plan.need - held
+    all_ranks = own * settings.ranks + measure_resident() * (settings.ranks - 1)
+    resources.ledger.reserve(resources.owner, all_ranks, server=served and first)
     return plan
+
+
+def _divide_room(held: int, allowed: int, ranks: int) -> int:
+    """What this process may hold as one of several ranks: each gets as much of the room that is
+    left, and holds Python and torch as this one does.
+    """
+    return held + (allowed - held - measure_resident() * (ranks - 1)) // ranks
 
 
 def _plan_in_room(
@@ -99,7 +112,8 @@ def _plan_in_room(
     one sequence within all that is left.
     """
     held, allowed = bounds
-    room = min(allowed, held + resources.room) if resources.room else allowed
+    own = resources.room // sizing.ranks
+    room = min(allowed, held + own) if own else allowed
     try:
         return plan_memory(needs, sizing, (held, room), least)
     except MemoryShortage:
@@ -119,8 +133,9 @@ def _check_alone(
     """
     server = _count_server(needs.spec.vocab, resources, True) if sizing.server else 0
     base, name = resources.ledger.base, "memory_limit"
-    if resources.fixed and resources.room and base + resources.room < limit:
-        limit, name = base + resources.room, "memory"
+    room = resources.room // sizing.ranks
+    if resources.fixed and room and base + room < limit:
+        limit, name = base + room, "memory"
     try:
         plan_memory(needs, replace(sizing, server=server), (base, limit), least)
     except MemoryShortage as error:
@@ -150,13 +165,13 @@ def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int
     both = [needs] if needs.draft is None else [needs, needs.draft]
     block = sum(one.count_block(settings.block_size, kv_dtype)[0] for one in both)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
-    blocks = settings.kv_cache_memory_bytes // block
+    blocks = settings.kv_cache_memory_bytes // settings.ranks // block
     if blocks < least:
         raise ConfigError(
             f"hold {blocks} blocks of {block} bytes, less than one sequence",
             "kv_cache_memory_bytes",
             value=settings.kv_cache_memory_bytes,
-            hint=f"nearest valid: {least * block}",
+            hint=f"nearest valid: {least * block * settings.ranks}",
         )
     return blocks
 

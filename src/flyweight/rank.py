@@ -7,7 +7,6 @@ Invariant: ends with its standard input.  Knows no requests and no sampling.
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
 from threading import Thread
@@ -35,7 +34,7 @@ def run(setup: RankSetup) -> Never:
     found = describe(Path(setup.settings["model"]), settings.quantization)
     found = cut_description(found, setup.place)
     ops = choose_backend(settings, 1)
-    weights, _ = load_weights(settings, found, ops, SilentListener())
+    weights, moving = load_weights(settings, found, ops, SilentListener())
     kv = allocate_kv(found.spec, ops, limits, setup.kv_dtype)
     found.checkpoint.close()
     report(RankReport(LOADED))
@@ -45,6 +44,7 @@ def run(setup: RankSetup) -> Never:
     while True:
         step = read_step(connections.everyone.broadcast(None))
         runner.compute(step.batch, step.moves)
+        moving.step()
 
 
 def report(message: RankReport) -> None:
@@ -59,8 +59,6 @@ def end_with_input() -> None:
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they reach the whole group; rank 0 decides
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankSetup)
     Thread(target=end_with_input, daemon=True).start()
     try:
@@ -73,4 +71,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # a thread waits for the standard input, which the interpreter would wait for

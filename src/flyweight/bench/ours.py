@@ -139,6 +139,7 @@ class BenchEngineOptions:
     memory_limit: str = "80%"
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    enable_expert_parallel: bool = False
 
 
 class RunNotes(SilentListener):
@@ -181,6 +182,7 @@ def make_settings(model: str, tests: Sequence[Workload], options: BenchEngineOpt
         memory_limit=options.memory_limit,
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
+        enable_expert_parallel=options.enable_expert_parallel,
     )
 
 

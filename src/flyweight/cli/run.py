@@ -58,7 +58,7 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the whole m
 
 ENGINE = opt.select_settings(
     "max_model_len", "memory_limit", "threads", "tensor_parallel_size", "pipeline_parallel_size",
-    "activations", "kv_cache_dtype", "block_size",
+    "enable_expert_parallel", "activations", "kv_cache_dtype", "block_size",
     "max_num_batched_tokens", "scheduler", "kv_cache", "enable_prefix_caching",
     "packed_cache", "max_kld", "speculative_config",
 )  # fmt: skip

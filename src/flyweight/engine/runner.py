@@ -96,7 +96,16 @@ class Runner:
         writes; `edits` are the callers' own, to rows of logits before they are sampled, and
         `reads` of them come before.
         """
-        found = self.compute(batch, moves)
+        return self.sample(self.compute(batch, moves), batch, edits, reads)
+
+    def sample(
+        self,
+        found: ComputedStep,
+        batch: Batch,
+        edits: Sequence[LogitsEdit] = (),
+        reads: Sequence[LogitsRead] = (),
+    ) -> Ticket:
+        """The rest of a step that was computed."""
         if found.logits is None:
             sampled = _make_empty()
         else:

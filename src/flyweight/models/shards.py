@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flyweight.errors import ConfigError
+from flyweight.models.slot_rows import take_rows
 from flyweight.ops.grouped import count_block
-from flyweight.spec import LayerSpec, ModelSpec, SlotPlan, Source, WeightPlan
+from flyweight.spec import LayerSpec, ModelSpec, SlotPlan, WeightPlan
 
 OPTION = "tensor_parallel_size"
 NAMED = 8  # valid sizes in a refusal
@@ -49,6 +50,7 @@ def split_evenly(total: int, parts: int, unit: int = 1) -> list[range]:
     """`total` elements in consecutive parts of whole units, the first ones a unit longer where
     that does not come out even.
     """
+    assert total % unit == 0, f"{total} elements are no whole units of {unit}"
     units = total // unit
     counts = [units // parts + (i < units % parts) for i in range(parts)]
     ends = [sum(counts[: i + 1]) * unit for i in range(parts)]
@@ -80,36 +82,52 @@ def _find_problem(spec: ModelSpec, kinds: Kinds, size: int, by_expert: bool) -> 
             return f"keys are normed over all {stored} K/V heads, which do not divide by it"
         if by_expert and layer.moe is not None and layer.moe.route.experts < size:
             return f"a layer has {layer.moe.route.experts} experts"
-        for name, unit, total in _list_columns(f"layers.{i}.", layer, by_expert):
-            problem = _find_cut_problem([kind for _, kind in kinds[name]], unit, total, size)
+        for cut in _list_cuts(f"layers.{i}.", layer, by_expert):
+            problem = cut.find_problem(kinds, size)
             if problem:
                 return problem
     return ""
 
 
-def _list_columns(at: str, layer: LayerSpec, by_expert: bool) -> Iterable[tuple[str, int, int]]:
-    """Matrices that are split along K: slot, elements that stay together, and elements in all."""
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Matrices that are split along K at the same places: `total` elements, of which `unit` stay
+    together.
+    """
+
+    slots: Sequence[str]
+    total: int
+    unit: int = 1
+
+    def find_problem(self, kinds: Kinds, size: int) -> str:
+        """Why they cannot be split over so many ranks."""
+        if any("_order" in kind for slot in self.slots for _, kind in kinds[slot]):
+            return "the columns of a matrix are in an order of their own (desc_act)"
+        total, block = self.total, self.find_block(kinds)
+        if self.unit > 1 and total // size % block:
+            return f"the heads of a rank are {total // size} columns, not whole blocks of {block}"
+        if total // block < size:
+            return f"{total} columns have {total // block} blocks of {block}"
+        return ""
+
+    def find_block(self, kinds: Kinds) -> int:
+        """Elements that are quantised together, in any of them."""
+        return max(count_block(kind) for slot in self.slots for _, kind in kinds[slot])
+
+
+def _list_cuts(at: str, layer: LayerSpec, by_expert: bool) -> Iterable[_Cut]:
+    """What is split along K in a layer: the output projection, the MLP or the experts, and the
+    shared expert.
+    """
     wide = layer.latent.value if layer.latent else layer.kv.v_dim
-    yield at + "out", wide, layer.heads * wide
+    yield _Cut([at + "out"], layer.heads * wide, wide)
     if layer.moe is None:
-        yield at + "down", 1, layer.inner
+        yield _Cut([at + "down"], layer.inner)
         return
-    for expert in range(0 if by_expert else layer.moe.route.experts):
-        yield f"{at}down.{expert}", 1, layer.moe.inner
+    if not by_expert:
+        yield _Cut([f"{at}down.{e}" for e in range(layer.moe.route.experts)], layer.moe.inner)
     if layer.moe.shared:
-        yield at + "shared_down", 1, layer.moe.shared
-
-
-def _find_cut_problem(kinds: Sequence[str], unit: int, total: int, size: int) -> str:
-    """Why a matrix cannot be cut along K."""
-    if any("_order" in kind for kind in kinds):
-        return "the columns of a matrix are in an order of their own (desc_act)"
-    block = max(map(count_block, kinds))
-    if unit > 1 and total // size % block:
-        return f"the heads of a rank are {total // size} columns, not whole blocks of {block}"
-    if total // block < size:
-        return f"{total} columns have {total // block} blocks of {block}"
-    return ""
+        yield _Cut([at + "shared_down"], layer.moe.shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +141,10 @@ class ModelShard:
 def cut_model(spec: ModelSpec, plan: WeightPlan, kinds: Kinds, shard: Shard) -> ModelShard:
     """The part of one rank.  Raises `ConfigError` where the model cannot be split so."""
     check_size(spec, kinds, shard.size, shard.by_expert)
-    blocks = _find_blocks(spec, kinds, shard.by_expert)
-    cutters = [_Cutter(layer, shard, blocks[i]) for i, layer in enumerate(spec.layers)]
+    cutters = [
+        _Cutter(layer, shard, _find_blocks(f"layers.{i}.", layer, kinds, shard.by_expert))
+        for i, layer in enumerate(spec.layers)
+    ]
     slots = []
     for slot in plan.slots:
         if slot.name in ("embed", "head"):
@@ -153,36 +173,36 @@ def _escape(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def _find_blocks(spec: ModelSpec, kinds: Kinds, by_expert: bool) -> list[int]:
-    """For each layer, the elements of its MLPs' inner width that stay together."""
-    found = []
-    for i, layer in enumerate(spec.layers):
-        columns = _list_columns(f"layers.{i}.", layer, by_expert)
-        own = [kind for name, unit, _ in columns if unit == 1 for _, kind in kinds[name]]
-        found.append(max(map(count_block, own), default=1))
-    return found
+def _find_blocks(at: str, layer: LayerSpec, kinds: Kinds, by_expert: bool) -> Mapping[str, int]:
+    """Elements of an inner width that stay together, by the slot of the way back."""
+    cuts = _list_cuts(at, layer, by_expert)
+    return {
+        slot.removeprefix(at): cut.find_block(kinds)
+        for cut in cuts if cut.unit == 1 for slot in cut.slots
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
-    """Cuts the slots of one layer; `block` elements of an MLP's inner width stay together."""
+    """Cuts the slots of one layer; `blocks` are `_find_blocks`'s."""
 
     layer: LayerSpec
     shard: Shard
-    block: int
+    blocks: Mapping[str, int]
 
     def cut_layer(self) -> LayerSpec:
         layer, shard = self.layer, self.shard
         kv = replace(layer.kv, heads=len(shard.take_heads(layer.kv.heads)))
         moe = layer.moe
         if moe is not None:
-            moe = replace(moe, shared=len(shard.take(moe.shared, self.block)))
+            shared = shard.take(moe.shared, self.blocks.get("shared_down", 1))
+            moe = replace(moe, shared=len(shared))
             if shard.by_expert:
                 held = shard.take(moe.route.experts)
                 moe = replace(moe, held=(held.start, len(held)))
             else:
-                moe = replace(moe, inner=len(shard.take(moe.inner, self.block)))
-        inner = len(shard.take(layer.inner, self.block))
+                moe = replace(moe, inner=len(shard.take(moe.inner, self.blocks["down.0"])))
+        inner = len(shard.take(layer.inner, self.blocks.get("down", 1)))
         return replace(layer, heads=len(shard.take(layer.heads)), kv=kv, inner=inner, moe=moe)
 
     def cut(self, slot: SlotPlan, part: str) -> SlotPlan | None:
@@ -192,14 +212,15 @@ class _Cutter:
             return _choose(slot, part, self.shard.take(self.layer.heads))
         if number and self.shard.by_expert and self.layer.moe is not None:
             return _choose(slot, part, self.shard.take(self.layer.moe.route.experts))
+        block = self.blocks.get(part.replace("up", "down"), 1)
         cutters: Mapping[str, Callable[[SlotPlan], SlotPlan]] = {
             "qkv": self._cut_qkv,
             "q": self._cut_queries,
             "out": self._cut_out,
-            "up": self._cut_up,
-            "down": self._cut_down,
-            "shared_up": self._cut_up,
-            "shared_down": self._cut_down,
+            "up": lambda up: self._cut_up(up, block),
+            "down": lambda down: self._cut_down(down, block),
+            "shared_up": lambda up: self._cut_up(up, block),
+            "shared_down": lambda down: self._cut_down(down, block),
             "sinks": lambda sinks: take_rows(sinks, [self.shard.take(self.layer.heads)]),
             "q_norm": lambda norm: self._cut_norm(norm, self.shard.take(self.layer.heads)),
             "k_norm": lambda norm: self._cut_norm(norm, self._take_stored()),
@@ -226,14 +247,14 @@ class _Cutter:
         heads = self.layer.heads
         return self._cut_columns(slot, _scale(self.shard.take(heads), slot.shape[1] // heads))
 
-    def _cut_up(self, slot: SlotPlan) -> SlotPlan:
+    def _cut_up(self, slot: SlotPlan, block: int) -> SlotPlan:
         halves = 2 if self.layer.gated else 1
         inner = slot.shape[0] // halves
-        own = self.shard.take(inner, self.block)
+        own = self.shard.take(inner, block)
         return take_rows(slot, [_scale(own, 1, half * inner) for half in range(halves)])
 
-    def _cut_down(self, slot: SlotPlan) -> SlotPlan:
-        return self._cut_columns(slot, self.shard.take(slot.shape[1], self.block))
+    def _cut_down(self, slot: SlotPlan, block: int) -> SlotPlan:
+        return self._cut_columns(slot, self.shard.take(slot.shape[1], block))
 
     def _cut_columns(self, slot: SlotPlan, own: range) -> SlotPlan:
         sources = slot.sources
@@ -271,40 +292,3 @@ def _choose(slot: SlotPlan, part: str, own: range) -> SlotPlan | None:
 def _scale(heads: range, width: int, first: int = 0) -> range:
     """The rows of some heads of `width` rows each."""
     return range(first + heads.start * width, first + heads.stop * width)
-
-
-def take_rows(slot: SlotPlan, wanted: Sequence[range]) -> SlotPlan:
-    """A slot with some of its rows, in the given order."""
-    shape = (sum(map(len, wanted)), *slot.shape[1:])
-    first = slot.sources[0]
-    if len(slot.sources) == 1 and len(first.order) == first.out:
-        return replace(slot, shape=shape, sources=(_take_ordered_rows(first, wanted),))
-    sources: list[Source] = []
-    for rows in wanted:
-        at = 0
-        for source in slot.sources:
-            own = range(max(rows.start - at, 0), min(rows.stop - at, source.out))
-            at += source.out
-            if own:
-                sources.append(_take_source_rows(source, own))
-    return replace(slot, shape=shape, sources=tuple(sources))
-
-
-def _take_source_rows(source: Source, rows: range) -> Source:
-    """Neighbouring rows, which are whole heads where heads' rows have an order."""
-    turned = len(source.order) or 1
-    assert rows.start % turned == len(rows) % turned == 0, f"{source.tensor}: heads are cut"
-    if source.transposed:
-        return replace(source, outputs=(rows.start, len(rows)))
-    return replace(source, start=source.start + rows.start, rows=len(rows))
-
-
-def _take_ordered_rows(source: Source, wanted: Sequence[range]) -> Source:
-    """Rows of a source whose rows are all in an order of their own (q, k and v of each head
-    together, or gate and up in turns); in the file they are neighbours.
-    """
-    places = [source.order[row] for rows in wanted for row in rows]
-    first = min(places)
-    assert sorted(places) == [*range(first, first + len(places))], f"{source.tensor}: no neighbours"
-    cut = _take_source_rows(replace(source, order=()), range(first, first + len(places)))
-    return replace(cut, order=tuple(place - first for place in places))

@@ -21,7 +21,7 @@ from torch.distributed import (
     Work,
 )
 
-from flyweight.errors import RankLost
+from flyweight.errors import ConfigError, RankLost
 from flyweight.models.shards import split_evenly
 from flyweight.wire import F32, I32, Tensor
 
@@ -34,14 +34,22 @@ class RankGroup:
     `seconds` is the time spent in collectives, waits for slower ranks included.
     """
 
-    def __init__(self, rendezvous: Path, rank: int, size: int) -> None:
+    def __init__(
+        self, rendezvous: Path, rank: int, size: int, patience: timedelta = FOREVER
+    ) -> None:
+        """Raises `ConfigError` where the others have not connected within `patience`."""
         self.rank, self.size, self.seconds = rank, size, 0.0
         options = ProcessGroupGloo._Options()
         options._devices = [ProcessGroupGloo.create_device(hostname=LOOPBACK)]
-        options._timeout = FOREVER
-        self._store = FileStore(str(rendezvous), size)
-        with self._timed():
-            self._group = ProcessGroupGloo(self._store, rank, size, options)
+        options._timeout = patience
+        store = FileStore(str(rendezvous), size)
+        store.set_timeout(patience)
+        try:
+            self._group = ProcessGroupGloo(store, rank, size, options)
+        except RuntimeError as broken:
+            why = _first_line(broken)
+            raise ConfigError(f"a rank ended before it was connected: {why}") from None
+        self._group._set_default_timeout(FOREVER)
 
     def all_reduce(self, x: Tensor) -> F32:
         """The sum of all ranks' float32 arrays of one shape."""

@@ -3,18 +3,24 @@
 Invariant: all ranks make their groups in the same order.  Imports torch.
 """
 
+import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from flyweight.engine.runner import Model
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.models.stages import DecoderStage
 from flyweight.ops.base import Comm, Ops
-from flyweight.parallel.comm import RankGroup, StageLink
+from flyweight.parallel.comm import FOREVER, RankGroup, StageLink
 from flyweight.parallel.pipeline import PipelineStage
 from flyweight.parallel.sharding import RankPlace
 from flyweight.spec import ModelSpec
+
+SOON = timedelta(seconds=60)  # for ranks that have loaded
 
 
 class RankConnections:
@@ -23,14 +29,21 @@ class RankConnections:
     """
 
     def __init__(self, folder: Path, place: RankPlace) -> None:
+        """Raises `ConfigError` where a rank has ended meanwhile.  Rank 0 is the last to connect."""
+        patience = SOON if place.rank == 0 else FOREVER
         self.place = place
-        self.everyone = RankGroup(folder / "ranks", place.rank, place.size)
+        self.everyone = RankGroup(folder / "ranks", place.rank, place.size, patience)
         self.tensor: Comm = self.everyone
         if len(place.stages) > 1:
             self.tensor = SingleProcess()
             if place.tensor > 1:
                 name = f"stage-{place.stage.index}"
-                self.tensor = RankGroup(folder / name, place.shard.rank, place.tensor)
+                self.tensor = RankGroup(folder / name, place.shard.rank, place.tensor, patience)
+        if place.rank == 0:
+            self.everyone.broadcast(np.zeros(0, np.int32))  # all are here: none needs the folder
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            self.everyone.broadcast(None)
 
     def make_model(self, ops: Ops, spec: ModelSpec, weights: Any, length: int) -> Model:
         """The rank's part of a model, that runs `length` tokens."""

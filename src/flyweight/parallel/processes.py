@@ -6,12 +6,13 @@ Rank 0 alone schedules and samples; the others get a step's arrays and compute i
 Knows no requests.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -76,11 +77,11 @@ class RankProcesses:
         """`shape` are the limits and the type of the K/V memory."""
         self.place, (limits, kv_dtype) = places[0], shape
         self.children: list[subprocess.Popen[bytes]] = []
-        self._finalize = weakref.finalize(self, end_ranks, self.children)
+        self._finalize: Callable[[], object] = lambda: None
         if len(places) == 1:
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="flyweight-ranks-")  # the user's alone
-        self.folder = Path(self._folder.name)
+        self.folder = Path(tempfile.mkdtemp(prefix="flyweight-ranks-"))  # the user's alone
+        self._finalize = weakref.finalize(self, end_ranks, self.children, self.folder)
         shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
         limit = asdict(limits)
         stages = [(layers.start, len(layers)) for layers in self.place.stages]
@@ -97,11 +98,18 @@ class RankProcesses:
                 self.close()
                 raise ConfigError(problem)
 
+    @contextmanager
+    def close_on_error(self) -> Iterator[None]:
+        """Ends them where the block raises: nothing would use them any more."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
     def close(self) -> None:
         """Ends them."""
         self._finalize()
-        if self.children:
-            self._folder.cleanup()
 
 
 def start_rank(setup: RankSetup) -> "subprocess.Popen[bytes]":
@@ -110,6 +118,7 @@ def start_rank(setup: RankSetup) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-m", "flyweight.rank"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is for rank 0, which decides
     )
     assert child.stdin is not None
     with suppress(BrokenPipeError):  # `wait` says what became of it
@@ -123,12 +132,16 @@ def _read_problem(rank: int, output: IO[bytes]) -> str:
     line = output.readline()
     if not line:
         return f"rank {rank} ended before it had loaded its part of the model"
-    report = msgspec.json.decode(line, type=RankReport)
+    try:
+        report = msgspec.json.decode(line, type=RankReport)
+    except msgspec.DecodeError:
+        return f"rank {rank} wrote {line[:80]!r}, which is no report"
     return "" if report.state == LOADED else f"rank {rank}: {report.problem}"
 
 
-def end_ranks(children: "list[subprocess.Popen[bytes]]") -> None:
-    """Ends processes: by their standard input, then by force."""
+def end_ranks(children: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
+    """Ends processes, by their standard input, then by force; and removes the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
     for child in children:
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
@@ -163,9 +176,9 @@ class LeadingRunner:
             self.group.lose("a step was interrupted while its ranks computed it")
         self._within = True
         self.group.broadcast(write_step(batch, moves))
-        ticket = self.runner.submit(batch, moves, edits, reads)
+        found = self.runner.compute(batch, moves)
         self._within = False
-        return ticket
+        return self.runner.sample(found, batch, edits, reads)
 
     def wait(self, ticket: Ticket) -> Sampled:
         return self.runner.wait(ticket)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from flyweight.config import Settings, parse_bytes
+from flyweight.config import Settings
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.model_memory import make_memory_plan, measure_needs
@@ -100,17 +100,6 @@ def divide_cores(settings: Settings, cores: int) -> Settings:
         ) from None
     each = (settings.threads or cores) // settings.ranks
     return replace(settings, threads=max(1, each))
-
-
-def divide_memory(settings: Settings, here: Machine) -> tuple[Settings, Machine]:
-    """Settings and machine with the memory of one rank."""
-    if settings.ranks == 1:
-        return settings, here
-    limit = parse_bytes(str(settings.memory_limit), here.total) // settings.ranks
-    own = replace(
-        here, total=here.total // settings.ranks, available=here.available // settings.ranks
-    )
-    return replace(settings, memory_limit=limit), own
 
 
 def limit_to_stages(

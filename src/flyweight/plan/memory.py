@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flyweight.plan.file_size import FileSizes, measure_files
-from flyweight.plan.step import attend_bytes, count_gpu_records, count_layer_bytes, sample_bytes
+from flyweight.plan.step import (
+    attend_bytes,
+    count_exchange_bytes,
+    count_gpu_records,
+    count_layer_bytes,
+    sample_bytes,
+)
 from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
 from flyweight.weights.gguf_names import list_writable
 
@@ -273,6 +279,7 @@ def _count_working_bytes(needs: Needs, sizing: Sizing) -> tuple[int, int]:
     if sizing.on_gpu:
         attention += _count_gpu_attention(spec, sizing)
     step = count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK
+    step += count_exchange_bytes(spec, tokens, rows, sizing.ranks)
     logits = sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows)
     return step, logits
 

@@ -139,6 +139,15 @@ def count_experts_bytes(
     return FLOAT * pairs * hidden + wave + lists + arrays + HUGE_PAGE
 
 
+def count_exchange_bytes(spec: ModelSpec, tokens: int, rows: int, ranks: int) -> int:
+    """What collectives of several ranks add: every rank's array of a sum, and the parts of the
+    logits, each in a copy of gloo's too, and the logits joined.
+    """
+    if ranks == 1:
+        return 0
+    return FLOAT * max(2 * ranks * tokens * spec.hidden, 3 * rows * spec.vocab)
+
+
 def sample_bytes(vocab: int, rows: int, threads: int) -> int:
     """Logits of `rows`, their adjusted copies and histograms a wave at a time, every worker's
     candidates, and one row's arrays where it is drawn apart.

@@ -58,6 +58,7 @@ class MeasuredEngine:
     kv_cache_dtype: Annotated[str, opt.make_option("kv_cache_dtype")] = "auto"
     memory_limit: MemoryLimit = "80%"
     tensor_parallel_size: Annotated[int, opt.make_option("tensor_parallel_size")] = 1
+    enable_expert_parallel: Annotated[bool, opt.make_option("enable_expert_parallel")] = False
     pipeline_parallel_size: Annotated[int, opt.make_option("pipeline_parallel_size")] = 1
 
 
