@@ -19,6 +19,7 @@ from flyweight import (
     RequestError,
     SamplingParams,
 )
+from flyweight.errors import RankLost
 from tiny_model import tiny_folder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -246,3 +247,20 @@ def test_vllms_async_engine(folder: Path) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
     engine.shutdown()
     assert repr(engine.llm).endswith("closed)")
+
+
+def test_a_lost_rank_ends_every_reader(folder: Path) -> None:
+    """And those that come later."""
+
+    def lose(*_: object) -> None:
+        raise RankLost("a rank of the model has ended")
+
+    async def main() -> None:
+        async with AsyncLLM(folder, block_size=BLOCK, threads=1) as llm:
+            llm.llm.loaded.engine.runner.submit = lose  # type: ignore[method-assign,assignment]
+            with pytest.raises(RankLost, match="has ended"):
+                await asyncio.wait_for(text(llm, "abc"), 60)
+            with pytest.raises(RequestError, match="closed"):
+                await asyncio.wait_for(text(llm, "abc"), 60)
+
+    asyncio.run(main())

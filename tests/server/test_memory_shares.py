@@ -100,10 +100,14 @@ NEEDS = measure_needs()
 
 
 def reserve(
-    process: ProcessResources, owner: int, limit: int, room: int = 0, *, served: bool = False
-) -> int:
+    process: ProcessResources, owner: int, limit: int, room: int = 0, *, served: bool = False,
+    ranks: int = 1,
+) -> int:  # fmt: skip
     """Plans an engine; what it reserves."""
-    settings = Settings(memory_limit=f"{limit}", max_model_len=512, max_num_seqs=1, threads=1)
+    settings = Settings(
+        memory_limit=f"{limit}", max_model_len=512, max_num_seqs=1, threads=1,
+        tensor_parallel_size=ranks,
+    )  # fmt: skip
     own = EngineResources(process, owner, room, fixed=bool(room))
     before = process.ledger.reserved
     make_memory_plan(settings, NEEDS, Machine(1, 64 * GIB, 64 * GIB), served=served, resources=own)
@@ -128,6 +132,17 @@ def test_only_what_would_fit_alone_is_a_shortage() -> None:
         reserve(process, 2, 8 * GIB, size // 2)
     assert not isinstance(caught.value, MemoryShortage)
     assert process.ledger.reserved == size, "what was refused has reserved nothing"
+
+
+def test_several_ranks_reserve_what_all_of_them_hold() -> None:
+    alone = reserve(make_process(), 1, 8 * GIB)
+    process = make_process()
+    pair = reserve(process, 1, 8 * GIB, ranks=2)
+    assert pair > 2 * alone  # the second has a Python of its own
+    reserve(process, 2, 8 * GIB)
+    assert process.ledger.reserved == pair + alone
+    with pytest.raises(ConfigError, match="in each of 2 processes"):
+        reserve(make_process(), 1, BASE + pair - 64 * MIB, ranks=2)
 
 
 def test_the_api_server_is_counted_once_whichever_model_is_unloaded() -> None:
