@@ -82,7 +82,7 @@ class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
     computed with, `quality` what the model's passport says.  `quantisation` and `opened` are as
-    `Checkpoint` has them.
+    `Checkpoint` has them; `ranks` are the processes of the other ranks.
     """
 
     engine: Engine
@@ -98,6 +98,7 @@ class LoadedModel:
     quality: Quality
     quantisation: str
     opened: int
+    ranks: RankProcesses
 
 
 def build(
@@ -165,6 +166,7 @@ def build(
         quality=found.quality,
         quantisation=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
+        ranks=ranks,
     )
 
 

@@ -9,7 +9,7 @@ peaks are sampled too.
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -56,6 +56,13 @@ class LimitSampler:
         read = _measure_rate(lambda: _native.probe_read(self.pool, self.memory))
         tile = _probe_peaks(self.tile, read) if self.tile else None
         return LimitSample(_probe_peaks(self.pool, read), tile)
+
+    def find_best(self, samples: int) -> MachineLimits:
+        """The highest rate of each kind in some samples, the tile unit's where there is one: other
+        processes only lower them.
+        """
+        found = [one.tile or one.vector for one in (self.sample() for _ in range(samples))]
+        return MachineLimits(*map(max, zip(*map(astuple, found), strict=True)))
 
 
 def _fill_memory(pool: _native.Pool, rows: int) -> _native.Tiles:

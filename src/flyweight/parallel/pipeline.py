@@ -27,6 +27,11 @@ LEAST_TOKENS = 64  # of a micro-batch: with fewer, weights are read more often t
 PARTS = 4  # micro-batches for each stage, at most
 
 
+def count_parts(tokens: int, stages: int) -> int:
+    """Micro-batches that a step of so many tokens is cut into."""
+    return min(PARTS * stages, max(1, tokens // LEAST_TOKENS))
+
+
 @dataclass(slots=True)
 class PipelineTimes:
     """Of a stage, in seconds: the steps, and computing in them.  `bubbles` adds up what the formula
@@ -82,8 +87,7 @@ class PipelineStage:
 
     def _split(self, batch: Batch, rows: I32) -> list[MicroBatch]:
         """Drafts that are trees copy K/V within a step, so such a step stays whole."""
-        most = PARTS * self.stage.stage.count
-        count = min(most, max(1, len(batch.tokens) // LEAST_TOKENS))
+        count = count_parts(len(batch.tokens), self.stage.stage.count)
         return split_batch(batch, rows, 1 if batch.branches else count)
 
     def _run_part(self, part: MicroBatch, kv: Sequence[KVLayer]) -> None:

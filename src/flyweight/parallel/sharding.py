@@ -14,11 +14,12 @@ from flyweight.config import Settings
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.model_memory import make_memory_plan, measure_needs
-from flyweight.models.shards import Shard, cut_model
+from flyweight.models.shards import Kinds, Shard, cut_model
 from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers, list_costs
 from flyweight.ops.base import Ops
 from flyweight.plan.machine import Machine
 from flyweight.plan.memory import MemoryPlan
+from flyweight.spec import ModelSpec
 from flyweight.weights.load import list_slot_kinds
 
 
@@ -58,19 +59,20 @@ def list_places(settings: Settings, found: ModelDescription, ops: Ops) -> list[R
     check_stages(found.spec, count)
     stages = [range(len(found.spec.layers))]
     if count > 1:
-        stages = divide_layers(*_measure_layers(found, ops), count)
+        kinds = list_slot_kinds(found.checkpoint, found.plan)
+        stages = divide_layers(*measure_layers(found.spec, kinds, ops), count)
     by_expert = settings.enable_expert_parallel
     return [RankPlace(rank, tensor, tuple(stages), by_expert) for rank in range(tensor * count)]
 
 
-def _measure_layers(found: ModelDescription, ops: Ops) -> tuple[list[float], float]:
+def measure_layers(spec: ModelSpec, kinds: Kinds, ops: Ops) -> tuple[list[float], float]:
     """Bytes of each layer and of the head, which a decode step reads and so takes time for."""
     sizes = [
         (name, float(sum(ops.count_packed_bytes((shape[0], shape[1]), kind)
                          for shape, kind in parts if len(shape) == 2)))
-        for name, parts in list_slot_kinds(found.checkpoint, found.plan).items()
+        for name, parts in kinds.items()
     ]  # fmt: skip
-    return list_costs(found.spec, sizes)
+    return list_costs(spec, sizes)
 
 
 def cut_description(found: ModelDescription, place: RankPlace) -> ModelDescription:
@@ -91,6 +93,13 @@ def divide_cores(settings: Settings, cores: int) -> Settings:
     """
     if settings.ranks == 1:
         return settings
+    import_collectives()
+    each = (settings.threads or cores) // settings.ranks
+    return replace(settings, threads=max(1, each))
+
+
+def import_collectives() -> None:
+    """Imports torch, over whose gloo ranks talk.  Raises `ConfigError` where it is missing."""
     try:
         import_module("flyweight.parallel.comm")
     except ImportError as missing:
@@ -98,8 +107,6 @@ def divide_cores(settings: Settings, cores: int) -> Settings:
             f"several ranks need torch, which cannot be imported ({missing}): "
             "pip install 'flyweight[distributed]'"
         ) from None
-    each = (settings.threads or cores) // settings.ranks
-    return replace(settings, threads=max(1, each))
 
 
 def limit_to_stages(

@@ -47,6 +47,17 @@ def read_machine(root: Path = ROOT) -> Machine:
     return Machine(_count_cores(root), total, available)
 
 
+def list_nodes(root: Path = ROOT) -> list[frozenset[int]]:
+    """The cores that this process may use on each NUMA node with memory of its own; one node of all
+    cores where the system does not say.
+    """
+    usable = _list_cores()
+    folder = root / "sys/devices/system/node"
+    numbers = _read_list(folder / "has_memory") or _read_list(folder / "online")
+    nodes = [_read_list(folder / f"node{n}" / "cpulist") & usable for n in sorted(numbers)]
+    return [node for node in nodes if node] or [usable]
+
+
 def measure_resident() -> int:
     """Bytes of memory this process holds, pages it shares counted in full."""
     found = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
@@ -83,9 +94,15 @@ def _measure_unreclaimable(group: Path) -> int:
 
 
 def _count_cores(root: Path) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = [q for group in _list_groups(root, "cpu") if (q := _read_quota(group)) is not None]
-    return max(1, min([cores or 1, *map(ceil, quotas)]))
+    return max(1, min([len(_list_cores()), *map(ceil, quotas)]))
+
+
+def _list_cores() -> frozenset[int]:
+    """By affinity; all where the system has none."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def _read_quota(group: Path) -> float | None:
@@ -102,6 +119,17 @@ def _read_counts(path: Path) -> dict[str, int]:
     """Lines of a name and a number, with or without a colon and a unit."""
     rows = [line.replace(":", " ").split() for line in _read_lines(path)]
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _read_list(path: Path) -> frozenset[int]:
+    """The numbers of a list such as 0-3,8; none of a file that cannot be read."""
+    ranges = [part.partition("-") for part in "".join(_read_lines(path)).split(",")]
+    return frozenset(
+        number
+        for first, _, last in ranges
+        if first.strip().isdigit()
+        for number in range(int(first), int(last or first) + 1)
+    )
 
 
 def _read_number(*paths: Path) -> int | None:

@@ -6,7 +6,7 @@ and leaves in their folder.  They are the best of some samples: other processes 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,5 @@ def find_limits(job: ProveJob, isa: str) -> MachineLimits:
     if not file.exists():
         threads = job.threads or read_machine().cores
         sampler = LimitSampler(threads, isa, measure_size(job.model))
-        found = [sampler.sample() for _ in range(SAMPLES)]
-        best = find_best([one.tile or one.vector for one in found])
-        file.write_text(json.dumps(asdict(best)))
+        file.write_text(json.dumps(asdict(sampler.find_best(SAMPLES))))
     return MachineLimits(**json.loads(file.read_text()))
-
-
-def find_best(samples: Sequence[MachineLimits]) -> MachineLimits:
-    """The highest rate of each kind."""
-    return MachineLimits(*map(max, zip(*map(astuple, samples), strict=True)))

@@ -68,6 +68,8 @@ def serve(lines: IO[bytes], out: IO[bytes]) -> None:
                 others = OtherProcesses()
                 measured = side.run(given.round, given.share)
                 cores = others.measure_cores()
+            if measured.others is not None:  # the side knows which processes are its own
+                cores = measured.others
             peak = measured.peak or measure_peak()
             found = replace(measured, peak=peak, joules=meter.joules, others=cores)
             answer(SideAnswer(measured=found))

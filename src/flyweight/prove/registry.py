@@ -35,6 +35,8 @@ NAMES = (  # those that take little time leave it to those that come later
     "weights",
     "kv-types",
     "threads",
+    "tensor-parallel",
+    "pipeline-parallel",
     "apc",
     "continuous",
     "stress",

@@ -1,0 +1,46 @@
+"""What ranks of this machine share, measured now: its bandwidth by NUMA nodes, its operations a
+second, and exchanges over gloo.
+
+Invariant: where several nodes have memory of their own, ranks are taken to stay on one each, which
+flyweight does not enforce; the report says so.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from flyweight.bench.limits import LimitSampler
+from flyweight.planning.calibration import LocalEngine
+from flyweight.planning.rank_cost import SharedLimits
+
+SAMPLES = 3  # of the limits
+
+
+def sample_shared_limits(
+    engine: LocalEngine, ranks: int, nodes: Sequence[Collection[int]]
+) -> SharedLimits:
+    """About a second.  Samples are taken one after another, as each fills memory of its own."""
+    threads = engine.ops.threads
+    whole = _make_sampler(engine, threads).find_best(SAMPLES)
+    alone = _make_sampler(engine, max(1, threads // ranks)).find_best(SAMPLES)
+    used = min(len(nodes), ranks)
+    if used == 1:
+        return SharedLimits(whole, alone, whole.read)
+    with stay_on(nodes[0]):
+        own = _make_sampler(engine, max(1, threads // used)).find_best(SAMPLES)
+    return SharedLimits(whole, alone, max(whole.read, used * own.read))
+
+
+def _make_sampler(engine: LocalEngine, threads: int) -> LimitSampler:
+    return LimitSampler(threads, engine.ops.isa, engine.weight_bytes)
+
+
+@contextmanager
+def stay_on(cores: Collection[int]) -> Iterator[None]:
+    """Threads that begin meanwhile run on these cores alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
