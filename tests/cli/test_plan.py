@@ -160,8 +160,36 @@ def test_energy_says_what_cannot_be_read(command: Command, monkeypatch: pytest.M
         (("parallel", "--tp", "3"), "allowed: 1, 2, 4; nearest valid: 2"),
         (("parallel", "--device", "h100"), "device = 'h100'"),
         (("parallel", "--device", "laptop-8"), "has no published peak"),
+        (("parallel", "--threads", "1"), "threads does not apply to GPUs; leave it out, or give"),
+        (("parallel", "--context", "9"), "context does not apply to GPUs"),
+        (("parallel", "--ranks", "2", "--gpus", "8"), "gpus does not apply to ranks; leave it out"),
+        (("parallel", "--ranks", "1"), "ranks = 1 is out of range; allowed: 2 to 64"),
+        (
+            ("parallel", "--ranks", "7"),
+            "ranks = 7 divides neither the model's heads",
+        ),
+        (("parallel", "--ranks", "2", "--link-us", "-1"), "link_us = -1 is out of range"),
     ],
 )
 def test_other_refusals(command: Command, words: tuple[str, ...], said: str) -> None:
     done = command("plan", *words)
     assert done.code == 2 and said in done.err and done.err.count("\n") == 1
+
+
+def test_ranks_of_this_machine(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process first, then two ranks of each kind; a link that is given is not measured."""
+    monkeypatch.setattr("flyweight.bench.limits.LEAST_BYTES", 4 << 20)
+    monkeypatch.setattr("flyweight.bench.limits.REPEATS", 1)
+    monkeypatch.setattr("flyweight.planning.rank_limits.SAMPLES", 1)
+    words = ("plan", "parallel", "--ranks", "2", "--threads", "2", "--link-us", "50")
+    done = command(*words)
+    shown = " ".join(done.out.split())
+    assert done.code == 0 and "NUMA node" in shown and "as given: 50 us" in shown, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    tables = json.loads(command(*words, "--json").out)["tables"]
+    for name, micro in (("decode", 1), ("prompt", 8)):
+        rows = tables[name]["rows"]
+        assert [(row["tp"], row["pp"], row["micro"]) for row in rows] == [
+            (1, 1, 1), (2, 1, 1), (1, 2, micro),
+        ]  # fmt: skip
+        assert rows[0]["speedup"] == 1.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.plan.machine import Machine, measure_resident, read_machine
+from flyweight.plan.machine import Machine, list_nodes, measure_resident, read_machine
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNLIMITED_V1 = "9223372036854771712\n"
@@ -116,3 +116,20 @@ def test_this_machine() -> None:
         for page in range(0, len(held), mmap.PAGESIZE):
             held[page] = 7
         assert 0.9 < (measure_resident() - before) / len(held) < 1.1
+
+
+def test_nodes_with_memory_and_cores_that_may_be_used(tmp_path: Path) -> None:
+    """Node 2 has memory alone, node 3 cores alone, and cores above 7 are not ours."""
+    at = "sys/devices/system/node/"
+    files = {
+        at + "has_memory": "0-2\n",
+        at + "node0/cpulist": "0-1,4\n",
+        at + "node1/cpulist": "2,5-9\n",
+        at + "node2/cpulist": "\n",
+        at + "node3/cpulist": "3\n",
+    }
+    assert list_nodes(root(tmp_path, files)) == [frozenset({0, 1, 4}), frozenset({2, 5, 6, 7})]
+
+
+def test_a_machine_that_does_not_say_is_one_node(tmp_path: Path) -> None:
+    assert list_nodes(root(tmp_path, {})) == [frozenset(range(8))]

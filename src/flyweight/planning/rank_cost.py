@@ -71,9 +71,9 @@ class DividedModel:
         return max(stage.nbytes for stage in self.stages) // self.tensor
 
     def split(self, tokens: int) -> Split:
-        """How a step of so many tokens is divided."""
+        """How a step of so many tokens is divided; one stage does not cut it."""
         stages = len(self.stages)
-        return Split(self.tensor, stages, count_parts(tokens, stages))
+        return Split(self.tensor, stages, count_parts(tokens, stages) if stages > 1 else 1)
 
 
 @dataclass(frozen=True, slots=True)

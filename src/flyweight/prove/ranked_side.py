@@ -14,12 +14,14 @@ from flyweight.bench.facts import OtherProcesses
 from flyweight.config import Settings
 from flyweight.describe import SilentListener
 from flyweight.errors import ConfigError
+from flyweight.models.shards import check_size
+from flyweight.models.stages import check_stages
 from flyweight.parallel.pipeline import PipelineStage
 from flyweight.parallel.processes import LeadingRunner, check_installed
 from flyweight.plan.machine import read_machine
 from flyweight.planning.calibration import LocalEngine
 from flyweight.planning.outline import outline_model
-from flyweight.planning.rank_plan import RankPlan, choose_ways, plan_ranks
+from flyweight.planning.rank_plan import RankPlan, plan_ranks
 from flyweight.planning.rank_report import judge_nodes
 from flyweight.planning.speed import SpeedQuestion
 from flyweight.planning.units import write_seconds
@@ -56,6 +58,7 @@ class RankedSide(EngineSide):
                 f"are fewer than the {RANKS} ranks", "threads", value=threads,
                 allowed=f"{RANKS} or more",
             )  # fmt: skip
+        threads -= threads % RANKS  # so that ranks have as many in all as one process
         chosen = {**(settings if side == "on" else {}), "threads": threads}
         predicted = predict(job, workload, chosen) if side == "on" else ()
         super().__init__(job, workload.work, chosen)
@@ -98,16 +101,19 @@ def predict(job: ProveJob, workload: RankWorkload, chosen: Mapping[str, Any]) ->
     if not file.exists():
         settings = Settings.of(model=job.model, **chosen)
         outline = outline_model(settings, SilentListener())
-        one = replace(settings, tensor_parallel_size=1, pipeline_parallel_size=1)
-        ways = choose_ways(outline, settings.ranks, settings.tensor_parallel_size)
-        context = outline.spec.context
-        asked = workload.question
-        asked = replace(
-            asked, prompt=min(asked.prompt, context - 1), context=min(asked.context, context)
-        )
-        plan = plan_ranks(outline, LocalEngine.of(one, outline), ways, asked)
+        way = settings.tensor_parallel_size, settings.pipeline_parallel_size
+        check_size(outline.spec, outline.kinds, way[0])
+        check_stages(outline.spec, way[1])
+        question = fit_question(workload.question, outline.spec.context)
+        plan = plan_ranks(outline, LocalEngine.of(settings, outline), [way], question)
         file.write_text("\n".join(describe_prediction(plan, workload.key)), encoding="utf-8")
     return tuple(file.read_text(encoding="utf-8").splitlines())
+
+
+def fit_question(question: SpeedQuestion, context: int) -> SpeedQuestion:
+    """With a prompt that leaves room for a token, as requests are cut."""
+    prompt, seen = min(question.prompt, context - 1), min(question.context, context)
+    return replace(question, prompt=prompt, context=seen)
 
 
 def describe_prediction(plan: RankPlan, key: str) -> list[str]:
