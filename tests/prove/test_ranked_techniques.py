@@ -2,6 +2,7 @@
 predicted before, and the bubble by its formula.
 """
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,7 @@ import pytest
 from flyweight.config import Settings
 from flyweight.describe import find
 from flyweight.errors import ConfigError
-from flyweight.parallel import processes
-from flyweight.parallel.pipeline import StageTimes
+from flyweight.parallel.pipeline import PipelineTimes
 from flyweight.planning import rank_limits
 from flyweight.planning.speed import SpeedQuestion
 from flyweight.prove import ranked_side
@@ -29,8 +29,9 @@ NAMES = ("tensor-parallel", "pipeline-parallel")
 def test_a_technique_is_skipped_where_torch_is_missing(
     name: str, side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "find_spec", lambda module: None)
-    with pytest.raises(ConfigError, match=r"need torch, which is not installed: pip install"):
+    monkeypatch.setattr(ranked_side, "find_spec", lambda module: None)
+    monkeypatch.setitem(sys.modules, "flyweight.parallel.comm", None)
+    with pytest.raises(ConfigError, match=r"need torch, which cannot be imported .*: pip install"):
         find_technique(name).open(ProveJob(STORIES, tmp_path, 2), side)
 
 
@@ -38,7 +39,7 @@ def test_a_technique_is_skipped_where_torch_is_missing(
 def test_one_thread_is_not_divided(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranked_side, "check_installed", lambda: None)
+    monkeypatch.setattr(ranked_side, "import_collectives", lambda: None)
     with pytest.raises(ConfigError, match="threads = 1 are fewer than the 2 ranks; allowed: 2"):
         find_technique(name).open(ProveJob(STORIES, tmp_path, 1), "off")
 
@@ -51,7 +52,7 @@ def test_a_question_is_cut_as_requests_are() -> None:
 
 def test_the_bubble_is_what_a_stage_did_not_compute() -> None:
     """A step of 8 s in three parts, of which two stages wait a quarter by the formula."""
-    times = StageTimes(steps=1, seconds=8.0, computing=5.0, bubbles=2.0)
+    times = PipelineTimes(steps=1, seconds=8.0, computing=5.0, bubbles=2.0)
     assert (times.measured, times.expected) == (3 / 8, 1 / 4)
     assert ranked_side.read_bubble(None) == {BUBBLE: 0.0, FORMULA: 0.0}
 

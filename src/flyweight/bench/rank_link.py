@@ -22,7 +22,8 @@ from threading import Thread
 import numpy as np
 
 from flyweight.errors import ConfigError
-from flyweight.parallel.processes import check_installed, end_ranks
+from flyweight.parallel.processes import end_ranks
+from flyweight.parallel.sharding import import_collectives
 from flyweight.rank import end_with_input
 from flyweight.wire import F32
 
@@ -54,7 +55,7 @@ ASSUMED = LinkSpeed(100e-6, 1e9)  # about what gloo takes on loopback, where it 
 
 def measure_link() -> LinkSpeed:
     """About a second after torch is imported.  Raises `ConfigError` where it is missing."""
-    check_installed()
+    import_collectives()
     with TemporaryDirectory(prefix="flyweight-link-") as folder:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "flyweight.bench.rank_link", folder],

@@ -7,6 +7,7 @@ and is among its notes.  Memory is that of all ranks together, and they are not 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from flyweight.errors import ConfigError
 from flyweight.models.shards import check_size
 from flyweight.models.stages import check_stages
 from flyweight.parallel.pipeline import PipelineStage
-from flyweight.parallel.processes import LeadingRunner, check_installed
+from flyweight.parallel.processes import LeadingRunner
+from flyweight.parallel.sharding import import_collectives
 from flyweight.plan.machine import read_machine
 from flyweight.planning.calibration import LocalEngine
 from flyweight.planning.outline import outline_model
@@ -51,7 +53,8 @@ class RankedSide(EngineSide):
     def __init__(
         self, job: ProveJob, workload: RankWorkload, side: str, settings: Mapping[str, Any]
     ) -> None:
-        check_installed()
+        if side == "on" or find_spec("torch") is None:  # `off` holds no torch in memory
+            import_collectives()
         threads = job.threads or read_machine().cores
         if threads < RANKS:
             raise ConfigError(
