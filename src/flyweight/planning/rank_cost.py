@@ -106,7 +106,7 @@ class RankMachine:
                  self._exchange_layers(model, stage, part.tokens))
                 for stage, part in active
             ]  # fmt: skip
-            slowest = max(costs, key=sum)
+            slowest = max(costs, key=lambda pair: pair[0] + pair[1])
             work, exchange = work + slowest[0], exchange + slowest[1]
         head = StepShape((), seen.rows, 0)
         limits = self.limits.divide(model.tensor)
