@@ -11,7 +11,7 @@ from flyweight.prove.ranked_side import RANKS, RankedSide, RankWorkload
 from flyweight.prove.replay import TimedPrompt
 from flyweight.prove.technique import ProveJob, Technique
 
-REQUESTS, PROMPT, ANSWER = 4, 512, 1  # prompts alone: only their steps are cut into micro-batches
+REQUESTS, PROMPT, ANSWER = 4, 512, 1  # only steps of prompts are cut into micro-batches
 
 
 def make_prompts(limits: PromptLimits, round: int, share: float) -> list[TimedPrompt]:
