@@ -132,7 +132,7 @@ def parallel(
     ],
     out: ReportOutput,
 ) -> None:
-    """Rank the ways to split a model over GPUs, or predict ranks of this machine.
+    """Rank the ways to split a model over GPUs or processes.
 
     With --ranks N, the processes of -tp and -pp: limits and the exchange between processes are
     measured now, nothing of the model is loaded.  Without a MODEL, llama-2-70b on GPUs and the
