@@ -169,6 +169,7 @@ def test_energy_says_what_cannot_be_read(command: Command, monkeypatch: pytest.M
             "ranks = 7 divides neither the model's heads",
         ),
         (("parallel", "--ranks", "2", "--link-us", "-1"), "link_us = -1 is out of range"),
+        (("parallel", "--ranks", "2", "--link-us", "5"), "link_gbs and link_us are given together"),
     ],
 )
 def test_other_refusals(command: Command, words: tuple[str, ...], said: str) -> None:
@@ -181,10 +182,13 @@ def test_ranks_of_this_machine(command: Command, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("flyweight.bench.limits.LEAST_BYTES", 4 << 20)
     monkeypatch.setattr("flyweight.bench.limits.REPEATS", 1)
     monkeypatch.setattr("flyweight.planning.rank_limits.SAMPLES", 1)
-    words = ("plan", "parallel", "--ranks", "2", "--threads", "2", "--link-us", "50")
+    link = ("--link-us", "50", "--link-gbs", "1")
+    words = ("plan", "parallel", "--ranks", "2", "--threads", "2", *link)
     done = command(*words)
     shown = " ".join(done.out.split())
-    assert done.code == 0 and "NUMA node" in shown and "as given: 50 us" in shown, done.err
+    assert done.code == 0 and "NUMA node" in shown and "as given: 50 us and 1 GB/s" in shown, (
+        done.err
+    )
     assert max(map(len, done.out.splitlines())) <= 80
     tables = json.loads(command(*words, "--json").out)["tables"]
     for name, micro in (("decode", 1), ("prompt", 8)):

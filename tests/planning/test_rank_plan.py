@@ -2,7 +2,10 @@
 divided.
 """
 
+import os
 from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from flyweight.describe import SilentListener
 from flyweight.errors import ConfigError
 from flyweight.parallel.pipeline import count_parts
 from flyweight.plan.roofline import MachineLimits, Matrix, Shape, StepShape, sum_work
+from flyweight.planning import rank_limits
 from flyweight.planning.calibration import LocalEngine
 from flyweight.planning.outline import ModelOutline, outline_model
 from flyweight.planning.rank_cost import (
@@ -63,6 +67,27 @@ def test_ranks_that_compute_at_the_same_time_share_limits() -> None:
     assert shared.divide(1) == alone
     assert shared.divide(2) == MachineLimits(5, 4, 2, 1)
     assert SharedLimits(whole, alone, 20).divide(2) == MachineLimits(7, 4, 2, 1), "two nodes"
+
+
+def test_memory_of_a_node_is_read_by_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks on two of three nodes: twice what half of the threads read on the first."""
+    bound: list[set[int]] = []
+    threads: list[int] = []
+
+    def make_sampler(engine: object, count: int) -> SimpleNamespace:
+        threads.append(count)
+        read = 15.0 if not bound else 10.0
+        return SimpleNamespace(find_best=lambda samples: MachineLimits(read, 1, 1, 1))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(set(cores)))
+    monkeypatch.setattr(rank_limits, "_make_sampler", make_sampler)
+    local: Any = SimpleNamespace(ops=SimpleNamespace(threads=4))
+    nodes = [{0, 1}, {2, 3}, {4, 5}]
+    found = rank_limits.sample_shared_limits(local, 2, nodes)
+    assert (found.whole.read, found.read, threads) == (15, 20, [4, 2, 2])
+    assert bound == [{0, 1}, set(range(6))], "and as before in the end"
+    assert rank_limits.sample_shared_limits(local, 2, nodes[:1]).read == 10, "what all read"
 
 
 def test_a_latency_and_a_bandwidth_from_two_sizes() -> None:

@@ -58,14 +58,14 @@ class LinkOptions:
         float | None,
         typer.Option(
             metavar="GB/S",
-            help="Bandwidth between two GPUs or ranks, one direction.  [default: 450 of GPUs]",
+            help="Bandwidth between two GPUs or ranks.  [default: 450; with ranks, measured]",
         ),
     ] = None
     link_us: Annotated[
         float | None,
         typer.Option(
             metavar="US",
-            help="Least time of a transfer, in microseconds.  [default: 5 of GPUs]",
+            help="Least microseconds of a transfer.  [default: 5; with ranks, measured]",
         ),
     ] = None
 
@@ -81,8 +81,12 @@ class LinkOptions:
         """None where neither is given, to be measured.  Raises `ConfigError`."""
         from flyweight.bench.rank_link import ASSUMED, LinkSpeed
 
+        if self.link_gbs is None and self.link_us is None:
+            return None
         rate, latency = self.read(1e-9 * ASSUMED.rate, 1e6 * ASSUMED.latency)
-        return None if self.link_gbs is self.link_us is None else LinkSpeed(latency, rate)
+        if self.link_gbs is None or self.link_us is None:
+            raise ConfigError("with ranks, link_gbs and link_us are given together, or measured")
+        return LinkSpeed(latency, rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +138,9 @@ def parallel(
 ) -> None:
     """Rank the ways to split a model over GPUs or processes.
 
-    With --ranks N, the processes of -tp and -pp: limits and the exchange between processes are
-    measured now, nothing of the model is loaded.  Without a MODEL, llama-2-70b on GPUs and the
-    model inside the package on this machine.
+    With --ranks N, processes of this machine as -tp and -pp start them: its limits and their
+    exchanges are measured now, and nothing of the model is loaded.  Without a MODEL, llama-2-70b
+    on GPUs, and the model inside the package on this machine.
     """
     refuse_mixed(group, here, engine)
     if here.ranks is not None:
