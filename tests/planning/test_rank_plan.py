@@ -77,7 +77,7 @@ def test_memory_of_a_node_is_read_by_its_own_cores(monkeypatch: pytest.MonkeyPat
     def make_sampler(engine: object, count: int) -> SimpleNamespace:
         threads.append(count)
         read = 15.0 if not bound else 10.0
-        return SimpleNamespace(find_best=lambda samples: MachineLimits(read, 1, 1, 1))
+        return SimpleNamespace(sample_best=lambda count: MachineLimits(read, 1, 1, 1))
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(set(cores)))

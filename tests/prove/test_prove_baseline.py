@@ -9,6 +9,7 @@ import pytest
 from fake_sides import JOB, FakeClock, FakeSide, cycle_times, make_technique
 
 from flyweight.bench.facts import Surroundings
+from flyweight.bench.limits import find_best
 from flyweight.errors import ConfigError
 from flyweight.plan.roofline import MachineLimits
 from flyweight.prove.baseline import (
@@ -18,7 +19,6 @@ from flyweight.prove.baseline import (
     read_baseline,
     save_baseline,
 )
-from flyweight.prove.bounded_side import find_best
 from flyweight.prove.figures import SpeedInterval
 from flyweight.prove.outcome import ProveOutcome
 from flyweight.prove.page import write_page

@@ -8,7 +8,7 @@ peaks are sampled too.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -57,12 +57,17 @@ class LimitSampler:
         tile = _probe_peaks(self.tile, read) if self.tile else None
         return LimitSample(_probe_peaks(self.pool, read), tile)
 
-    def find_best(self, samples: int) -> MachineLimits:
-        """The highest rate of each kind in some samples, the tile unit's where there is one: other
-        processes only lower them.
+    def sample_best(self, count: int) -> MachineLimits:
+        """The best of some samples, the tile unit's where there is one: other processes only lower
+        them.
         """
-        found = [one.tile or one.vector for one in (self.sample() for _ in range(samples))]
-        return MachineLimits(*map(max, zip(*map(astuple, found), strict=True)))
+        found = [self.sample() for _ in range(count)]
+        return find_best([one.tile or one.vector for one in found])
+
+
+def find_best(samples: Sequence[MachineLimits]) -> MachineLimits:
+    """The highest rate of each kind."""
+    return MachineLimits(*map(max, zip(*map(astuple, samples), strict=True)))
 
 
 def _fill_memory(pool: _native.Pool, rows: int) -> _native.Tiles:

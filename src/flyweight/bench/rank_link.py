@@ -24,7 +24,6 @@ import numpy as np
 from flyweight.errors import ConfigError
 from flyweight.parallel.processes import end_ranks
 from flyweight.parallel.sharding import import_collectives
-from flyweight.rank import end_with_input
 from flyweight.wire import F32
 
 SMALL, LARGE = 64, 512 * 1024  # floats of an array: a latency, and a bandwidth
@@ -91,9 +90,10 @@ def time_reduce(reduce: Callable[[F32], F32], size: int) -> float:
 
 
 def main() -> None:
-    Thread(target=end_with_input, daemon=True).start()
     from flyweight.parallel.comm import RankGroup
+    from flyweight.rank import end_with_input
 
+    Thread(target=end_with_input, daemon=True).start()
     print("ready", flush=True)  # the other process waits until torch is imported here
     time_reduces(RankGroup(Path(sys.argv[1]) / "ranks", 1, 2).all_reduce)
     os._exit(0)  # the thread reads on

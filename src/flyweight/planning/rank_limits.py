@@ -21,13 +21,13 @@ def sample_shared_limits(
 ) -> SharedLimits:
     """About a second.  Samples are taken one after another, as each fills memory of its own."""
     threads = engine.ops.threads
-    whole = _make_sampler(engine, threads).find_best(SAMPLES)
-    alone = _make_sampler(engine, max(1, threads // ranks)).find_best(SAMPLES)
+    whole = _make_sampler(engine, threads).sample_best(SAMPLES)
+    alone = _make_sampler(engine, max(1, threads // ranks)).sample_best(SAMPLES)
     used = min(len(nodes), ranks)
     if used == 1:
         return SharedLimits(whole, alone, whole.read)
     with stay_on(nodes[0]):
-        own = _make_sampler(engine, max(1, threads // used)).find_best(SAMPLES)
+        own = _make_sampler(engine, max(1, threads // used)).sample_best(SAMPLES)
     return SharedLimits(whole, alone, max(whole.read, used * own.read))
 
 

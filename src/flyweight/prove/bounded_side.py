@@ -52,5 +52,5 @@ def find_limits(job: ProveJob, isa: str) -> MachineLimits:
     if not file.exists():
         threads = job.threads or read_machine().cores
         sampler = LimitSampler(threads, isa, measure_size(job.model))
-        file.write_text(json.dumps(asdict(sampler.find_best(SAMPLES))))
+        file.write_text(json.dumps(asdict(sampler.sample_best(SAMPLES))))
     return MachineLimits(**json.loads(file.read_text()))
