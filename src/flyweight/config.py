@@ -9,20 +9,20 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 from flyweight.errors import ConfigError, nearest
-from flyweight.spec import KV_BLOCK, KV_NAMES, KV_TYPES, read_kv_type
+from flyweight.spec import KV_NAMES, KV_TYPES, read_kv_type
 from flyweight.speculation import SpeculationConfig, read_speculation
 from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
 from flyweight.validation.cache_size import check_cache_size
+from flyweight.validation.engine import check_engine
 from flyweight.validation.external_cache import check_external_cache
 from flyweight.validation.parallel import check_parallel
-from flyweight.validation.setting import check_real, check_settings, setting
+from flyweight.validation.peers import check_peers
+from flyweight.validation.setting import check_settings, setting
 from flyweight.validation.setting import whole as whole
-from flyweight.validation.untrusted import spell
 
 KEPT = "20GiB"  # of packed weights, all models together
 LEAST_MODEL_LEN = 512  # a shorter context is only chosen when requested
@@ -269,6 +269,20 @@ class Settings:
         kind="text", words="none: the cache ends with the process"
     )
     prefix_cache_gb: float = setting(8.0, "Engine", "Max GiB in that directory.", "GIB")
+    prefix_cache_peers: str = setting(
+        "", "Engine", "Servers that may have blocks which this one has not.", "HOST:PORT,..."
+    )
+    prefix_cache_listen: str = setting(
+        "", "Engine", "Address at which peers may fetch blocks of that directory.", "HOST:PORT"
+    )
+    prefix_cache_secret_file: str | os.PathLike[str] | None = setting(
+        None, "Engine", "File with the secret that peers share, 32 bytes or more.", "FILE",
+        kind="text", words="none: the directory has its own"
+    )
+    prefix_cache_peer_rate: int = setting(
+        0, "Engine", "Max bytes a second that are sent to peers; 0: no limit.", "SIZE",
+        kind="size", low=0, high=1 << 40
+    )
     swap_space: float = setting(
         0.0, "Engine", "GiB of memory for blocks that the K/V cache has no room for.", "GIB",
         words="0: they are computed again"
@@ -332,36 +346,11 @@ class Settings:
         if speculation is not None:
             object.__setattr__(self, "speculative_config", speculation.write())
         parse_bytes(str(self.memory_limit), 1)
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
-        """Ranges that depend on other settings, and the one share."""
-        # every decode gets its token every step
-        whole("max_num_batched_tokens", self.max_num_batched_tokens, self.max_num_seqs, 1 << 20)
-        kept = KV_TYPES.get(self.kv_cache_dtype)
-        if kept is not None and kept.coded and self.block_size % KV_BLOCK:
-            near = -(-self.block_size // KV_BLOCK) * KV_BLOCK
-            raise ConfigError(
-                f"is not supported with kv_cache_dtype = {kept.name}, which needs a multiple of "
-                f"{KV_BLOCK}",
-                "block_size",
-                value=self.block_size,
-                hint=f"nearest valid: {near}",
-            )
-        if self.speculative_config and not self.kv_cache:
-            raise ConfigError(
-                f"= {spell(self.speculative_config)} is not supported with kv_cache = False",
-                "speculative_config",
-                code="bad_value",
-                hint="leave one of them out",
-            )
+        check_engine(self)
         check_external_cache(self)
+        check_peers(self)
         check_parallel(self)
         check_cache_size(self)
-        if self.max_kld is not None:
-            check_real("max_kld", self.max_kld, inf, "nats a token, above 0", "0.001")
-        share = self.kv_cache_metrics_sample
-        check_real("kv_cache_metrics_sample", share, 1, "above 0 to 1", "0.01")
 
     @property
     def speculation(self) -> SpeculationConfig | None:

@@ -46,6 +46,10 @@ class EngineOptions(TypedDict, total=False):
     enable_prefix_caching: bool | None
     prefix_cache_dir: str | os.PathLike[str] | None
     prefix_cache_gb: float | None
+    prefix_cache_peers: str | None
+    prefix_cache_listen: str | None
+    prefix_cache_secret_file: str | os.PathLike[str] | None
+    prefix_cache_peer_rate: int | None
     swap_space: float | None  # vLLM's too
     kv_cache: bool | None
     kv_cache_metrics: bool | None
