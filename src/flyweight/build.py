@@ -132,6 +132,8 @@ def build(
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
     kept = ExternalCacheSource(settings, described)
+    if kept.server is not None:
+        tell.note(f"peers may fetch blocks of the prefix cache at {kept.server.address}")
     limits = make_limits(settings, memory, found.spec.vocab)
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype))
     with ranks.close_on_error():

@@ -37,6 +37,10 @@ INSIDE = (DEFAULT_MODEL, "stories-draft")  # models in the package, by name
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 TokenizerReader = Callable[[Path | Mapping[str, Any]], Tokenizer]
 HEADS = {"lm_head.weight", "embed_out.weight"}
+EXTERNAL_CACHE_OPTIONS = (
+    "prefix-cache-dir", "prefix-cache-gb", "swap-space", "prefix-cache-peers",
+    "prefix-cache-listen", "prefix-cache-secret-file", "prefix-cache-peer-rate",
+)  # fmt: skip
 
 
 class LoadListener(Protocol):
@@ -200,6 +204,8 @@ def describe_external_cache(settings: Settings) -> str:
     parts = [f"swap space, {settings.swap_space:g} GiB"] if settings.swap_space else []
     if settings.prefix_cache_dir is not None:
         parts.append(f"{os.fspath(settings.prefix_cache_dir)}, {settings.prefix_cache_gb:g} GiB")
+    if settings.prefix_cache_peers:
+        parts.append(f"peers {settings.prefix_cache_peers}")
     return " and ".join(parts) or "off"
 
 

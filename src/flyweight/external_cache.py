@@ -1,4 +1,5 @@
-"""Makes the external prefix cache that settings request: its directory, fingerprint and memory.
+"""Makes the external prefix cache that settings request: its directory, fingerprint and memory, and
+the peers that share it.
 
 Invariant: what cannot be used is refused before a tensor is read.  Two engines have the same
 fingerprint only if they compute the same K/V, bit for bit, from the same tokens, and have the same
@@ -15,16 +16,24 @@ from flyweight.config import Settings
 from flyweight.describe import ModelDescription
 from flyweight.engine.external import ExternalCache
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.peer_blocks import PeerBlocks
 from flyweight.engine.prefix import KeyBase
 from flyweight.errors import ConfigError
 from flyweight.kv.blockbytes import BlockBytes
 from flyweight.kv.blockfolder import BlockFolder
 from flyweight.kv.blocks import DIGEST, BlockPool
+from flyweight.kv.peers.client import PeerClient
+from flyweight.kv.peers.log import PeerLog
+from flyweight.kv.peers.messages import BlockKind
+from flyweight.kv.peers.secret import SharedSecret, read_secret
+from flyweight.kv.peers.server import BlockServer
+from flyweight.kv.peers.worker import PeerWorker
 from flyweight.kv.records import OwnedFile, RecordFile
 from flyweight.kv.store import BlockStore
 from flyweight.models.decoder import make_ropes
 from flyweight.ops.base import Ops
 from flyweight.plan.memory import GIB, Sizing
+from flyweight.validation.peers import parse_listen, parse_peers
 from flyweight.weights.adapter import CONFIG, Adapter
 
 NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # weights, hashed by the checkpoint
@@ -32,21 +41,33 @@ Parts = Iterable[object]
 
 
 class ExternalCacheSource:
-    """The directory of an engine, opened; `make_fingerprint` is called where there is one."""
+    """The directory of an engine, opened; `make_fingerprint` is called where there is one.  Raises
+    `ConfigError`.
+    """
 
     def __init__(self, settings: Settings, make_fingerprint: Callable[[], bytes]) -> None:
         self.settings = settings
         self.folder: BlockFolder | None = None
+        self.server: BlockServer | None = None
         self.fingerprint, self._file = bytes(DIGEST), OwnedFile(-1)
+        self._shared, self._log = _read_shared(settings), PeerLog()
         if settings.prefix_cache_dir is not None:
             path = Path(settings.prefix_cache_dir).expanduser()
             self.folder = BlockFolder(path, int(settings.prefix_cache_gb * GIB))
             self.fingerprint = make_fingerprint()
             self._file = self.folder.open_file(self.fingerprint)
+        listen = parse_listen(settings.prefix_cache_listen)
+        if listen is not None and self._shared is not None:
+            rate = settings.prefix_cache_peer_rate
+            self.server = BlockServer(listen, self._shared.peers, rate, self._log)
 
     @property
     def secret(self) -> bytes | None:
-        """The secret that is kept; None where nothing is."""
+        """The secret of keys: that of the peers, else the directory's; None where nothing is
+        kept.
+        """
+        if self._shared is not None:
+            return self._shared.blocks
         return self.folder.secret if self.folder is not None else None
 
     def make_keys(self, model: str, adapters: Sequence[Adapter]) -> KeyBase:
@@ -54,7 +75,8 @@ class ExternalCacheSource:
         if self.secret is None:
             return KeyBase(model)
         named = zip(self.settings.adapters, adapters, strict=True)
-        known = {name: make_adapter_fingerprint(adapter) for name, adapter in named}
+        shared = self._shared is not None
+        known = {name: make_adapter_fingerprint(adapter, shared) for name, adapter in named}
         return KeyBase(f"{model} {self.fingerprint.hex()}", self.secret, known)
 
     def make(self, pool: BlockPool, kv: BlockBytes, metrics: EngineMetrics) -> ExternalCache | None:
@@ -63,7 +85,21 @@ class ExternalCacheSource:
         swap = self._open_swap(kv.size) if self.settings.swap_space else None
         if disk is None and swap is None:
             return None
-        return ExternalCache(pool, kv, metrics, disk, swap)
+        kind = BlockKind(self.fingerprint, kv.size)
+        peers = self._make_peers(kind, pool.block_size, metrics)
+        if self.server is not None and disk is not None:
+            self.server.start(disk, kind)
+        return ExternalCache(pool, kv, metrics, disk, swap, peers=peers, server=self.server)
+
+    def _make_peers(
+        self, kind: BlockKind, block_size: int, metrics: EngineMetrics
+    ) -> PeerBlocks | None:
+        addresses = parse_peers(self.settings.prefix_cache_peers)
+        if not addresses or self._shared is None:
+            return None
+        clients = [PeerClient(address, self._shared.peers, kind) for address in addresses]
+        workers = [PeerWorker(client, self._log) for client in clients]
+        return PeerBlocks(workers, (block_size, kind.size), metrics)
 
     def _open_disk(self, size: int) -> BlockStore | None:
         if self.folder is None:
@@ -91,9 +127,13 @@ class ExternalCacheSource:
 def make_fingerprint(
     found: ModelDescription, ops: Ops, settings: Settings, sizing: Sizing
 ) -> bytes:
-    """What K/V in blocks depends on, apart from tokens and adapters."""
+    """What K/V in blocks depends on, apart from tokens and adapters.  Peers have copies of a model,
+    so all bytes of the weights are read in place of the times of their change.
+    """
     checkpoint = found.checkpoint
-    weights = checkpoint.fingerprint, checkpoint.stamps, checkpoint.quantisation
+    shared = settings.prefix_cache_secret_file is not None
+    exact = checkpoint.compute_digests() if shared else checkpoint.stamps
+    weights = checkpoint.fingerprint, exact, checkpoint.quantisation
     shapes = repr(found.spec), repr(found.plan.slots), sizing.kv_dtype, sizing.block_size
     ropes = make_ropes(found.spec, sizing.max_model_len)  # some depend on the longest context
     turns = [part for frequencies, factor in ropes for part in (frequencies.tobytes(), factor)]
@@ -102,11 +142,17 @@ def make_fingerprint(
     return _hash((*weights, *shapes, *turns, *device, *code))
 
 
-def make_adapter_fingerprint(adapter: Adapter) -> str:
-    """Of an adapter's weights and its config."""
+def make_adapter_fingerprint(adapter: Adapter, shared: bool = False) -> str:
+    """Of an adapter's weights and its config; the same for copies of it where it is `shared`."""
     file = adapter.file
     config = (adapter.path / CONFIG).read_bytes()
-    return _hash((file.file.compute_digest(file.header), file.file.stamp, config)).hex()
+    exact = file.file.compute_whole_digest() if shared else file.file.stamp
+    return _hash((file.file.compute_digest(file.header), exact, config)).hex()
+
+
+def _read_shared(settings: Settings) -> SharedSecret | None:
+    file = settings.prefix_cache_secret_file
+    return None if file is None else read_secret(Path(file).expanduser())
 
 
 def _read_tokenizer(found: ModelDescription) -> bytes:

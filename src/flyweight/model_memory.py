@@ -9,7 +9,9 @@ from dataclasses import replace
 from flyweight.config import LEAST_MODEL_LEN, Limits, Settings, parse_bytes
 from flyweight.describe import LoadListener, count_allowed_bytes
 from flyweight.engine.grammars import LIVE_BYTES
+from flyweight.engine.peer_blocks import ROOM as RECEIVED
 from flyweight.errors import ConfigError, MemoryShortage
+from flyweight.kv.peers.server import ROOM as SENT
 from flyweight.ops.base import Ops
 from flyweight.plan.fitting import plan_memory
 from flyweight.plan.machine import Machine, measure_anonymous, measure_resident
@@ -74,6 +76,7 @@ def make_memory_plan(
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
         on_gpu=here.device,
         swap=0 if here.device else int(settings.swap_space * GIB),
+        peers=0 if here.device else _count_peers(settings),
         from_bytes=bool(settings.kv_cache_memory_bytes),
         ranks=settings.ranks,
     )
@@ -147,6 +150,12 @@ def _count_server(vocab: int, resources: EngineResources | None, first: bool) ->
     if resources is None:
         return count_server_bytes(vocab)
     return count_server_bytes(vocab, first=first, token_cache=resources.token_cache)
+
+
+def _count_peers(settings: Settings) -> int:
+    """Blocks that are received from peers, or sent to them."""
+    received = RECEIVED if settings.prefix_cache_peers else 0
+    return received + (SENT if settings.prefix_cache_listen else 0)
 
 
 def find_context(needs: Needs) -> int:

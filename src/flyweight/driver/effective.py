@@ -77,6 +77,11 @@ def _list_decided(chosen: EngineChoices, loaded: LoadedModel) -> Iterator[Settin
     folder = settings.prefix_cache_dir
     yield row("prefix_cache_dir", "off" if folder is None else str(folder),
               "where blocks of the prefix cache are kept for the next start")  # fmt: skip
+    if settings.prefix_cache_peers or settings.prefix_cache_listen:
+        yield row("prefix_cache_peers", settings.prefix_cache_peers or "none",
+                  "servers that may have blocks which this one has not")  # fmt: skip
+        yield row("prefix_cache_listen", settings.prefix_cache_listen or "off",
+                  "where peers fetch blocks of the directory")  # fmt: skip
     yield row("swap_space", f"{settings.swap_space:g} GiB",
               "memory for blocks that the K/V cache has no room for")  # fmt: skip
     drafts = settings.speculation

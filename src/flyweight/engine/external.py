@@ -3,8 +3,9 @@ there once the pool, or a process that ended, has lost them.
 
 Invariant: a block gets its key after its contents are written, so an interrupt at any point leaves
 true keys.  Blocks are put back before a step is planned, as free blocks of the pool: whether a
-sequence may start is decided as without the cache.  Saving takes `SHARE` of the time between steps,
-and all of it while the engine is idle.  Knows no arrays and no model.
+sequence may start is decided as without the cache, and one that waits for peers is passed over.
+Saving takes `SHARE` of the time between steps, and all of it while the engine is idle.  Knows no
+arrays and no model.
 """
 
 import time
@@ -17,9 +18,11 @@ from flyweight.engine import capacity
 from flyweight.engine.admission import Admission, ContinuousAdmission, Live
 from flyweight.engine.lifecycle import LiveSequences
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.engine.peer_blocks import Estimate, PeerBlocks
 from flyweight.engine.sequence import Sequence, SequenceState
 from flyweight.kv.blockbytes import BlockBytes
 from flyweight.kv.blocks import BlockPool, ChainLink
+from flyweight.kv.peers.server import BlockServer
 from flyweight.kv.store import BlockStore
 
 SHARE = 0.05  # of the time, for saving blocks while requests are under way
@@ -30,7 +33,8 @@ AT_END = 1.0  # seconds of saving when the engine ends
 
 class ExternalCache:
     """Of one pool.  `disk` gets blocks when they are published, `swap` when the pool takes them for
-    something else.
+    something else.  Blocks that are in neither may come from `peers`; `server` is for the peers
+    that need ours.
     """
 
     def __init__(
@@ -41,10 +45,14 @@ class ExternalCache:
         disk: BlockStore | None = None,
         swap: BlockStore | None = None,
         clock: Callable[[], float] = time.monotonic,
+        peers: PeerBlocks | None = None,
+        server: BlockServer | None = None,
     ) -> None:
         self.pool, self.kv, self.metrics, self.clock = pool, kv, metrics, clock
         self.disk, self.swap = disk, swap
         self.stores = tuple(store for store in (swap, disk) if store is not None)
+        self.peers, self.server = peers, server
+        self._sources = self.stores if peers is None else (*self.stores, peers)
         self._links: list[ChainLink | None] = [None] * pool.blocks  # of what each block had last
         self._unsaved: dict[bytes, None] = {}  # keys that `disk` is to get, oldest first
         self._saved, self._loaded = kv.make_buffer(), kv.make_buffer()
@@ -56,6 +64,11 @@ class ExternalCache:
     def attach(self, live: LiveSequences) -> None:
         """From now on sequences wait until their blocks are put back."""
         self.admission.policy, live.admission = live.admission, self.admission
+
+    def use_costs(self, estimate: Estimate) -> None:
+        """From now on waits for peers are compared with these seconds of computing tokens."""
+        if self.peers is not None:
+            self.peers.estimate = estimate
 
     # --- blocks out of the pool ---
 
@@ -103,11 +116,16 @@ class ExternalCache:
     def reset(self) -> None:
         """Forgets all blocks, as the pool has."""
         self._unsaved.clear()
+        if self.peers is not None:
+            self.peers.reset()
         for store in self.stores:
             store.clear()
 
     def close(self) -> None:
-        """Saves what is not saved, within `AT_END` seconds, and gives up the files."""
+        """Saves what is not saved, within `AT_END` seconds, and gives up peers and files."""
+        for one in (self.peers, self.server):
+            if one is not None:
+                one.close()
         end = self.clock() + AT_END
         while self._unsaved and self.clock() < end:
             self._save_next()
@@ -141,12 +159,16 @@ class ExternalCache:
     def restore(self, live: LiveSequences) -> None:
         """Before a step is planned: puts back what the sequences that may start in it can use.
         While others run this takes `AT_ONCE` seconds of a step; a sequence that needs more starts
-        later.
+        later.  One that waits for peers leaves room for itself.
         """
-        self.admission.held = None
+        passed, self.admission.held = self.admission.passed, None
+        passed.clear()
+        if self.peers is not None:
+            self.peers.advance(live.waiting)
+        self._count_peers()
         if not live.waiting:
             return
-        runs = any(not s.in_flight and s.computed < len(s.tokens) for s in live.running)
+        runs = ready = any(not s.in_flight and s.computed < len(s.tokens) for s in live.running)
         end = self.clock() + AT_ONCE if runs else inf
         seats = live.free_seats()
         free = len(self.pool.free) - len(live.running)
@@ -158,24 +180,42 @@ class ExternalCache:
             free -= _count_blocks(seq, self.pool.block_size) - len(found)
             free -= self.pool.count_unheld(found)
             if seats < 0 or free < 0:
-                return
-            if not self._restore(seq, found, end):
+                self.admission.held = seq if passed else None
+                break
+            missing = self._restore(seq, found, end)
+            if missing is None:
                 self.admission.held = seq
-                return
+                break
+            if self.peers is not None and self.peers.wait_for(seq, missing):
+                passed.add(seq)
+            else:
+                ready = True
+        if self.peers is not None and passed and not ready:
+            self.peers.pause()
 
-    def _restore(self, seq: Sequence, found: list[int], end: float) -> bool:
-        """Puts back blocks of a sequence after those `found` in the pool; False where time was
-        up before the last.
+    def _count_peers(self) -> None:
+        """Reads what threads of their own have counted."""
+        refused = self.peers.count_refused() if self.peers is not None else 0
+        if self.server is not None:
+            self.metrics.peer_sent = self.server.sent
+            refused += self.server.refused
+        self.metrics.peer_refused = refused
+
+    def _restore(self, seq: Sequence, found: list[int], end: float) -> list[ChainLink] | None:
+        """Puts back blocks of a sequence after those `found` in the pool; returns those that are
+        stored nowhere, or None where time was up before the last.
         """
         B, keys, first = self.pool.block_size, seq.table.hashes, len(found)
         last = min((len(seq.tokens) - 1) // B, seq.first_row // B)
         begins = not seq.scheduled and seq.leader is None
         if begins and not seq.looked_up:
             self.metrics.external_queries += len(seq.tokens) - first * B
-        if first < last or not seq.looked_up:
+        waits = self.peers is not None and seq in self.peers.waits
+        if (first < last and not waits) or not seq.looked_up:
             for store in self.stores:
                 store.advance()
                 store.touch(reversed(keys[:last]))
+        if first < last or not seq.looked_up:
             self.pool.keep(found)
         seq.looked_up = True
         before = self._restored
@@ -183,7 +223,9 @@ class ExternalCache:
         if blocks:
             self.pool.keep([*found, *blocks])
         self.metrics.external_hits += begins * (self._restored - before) * B
-        return whole
+        if not whole:
+            return None
+        return list(self._list_links(seq, first + len(blocks), last))
 
     def _put_back(self, links: Iterator[ChainLink], end: float) -> tuple[list[int], bool]:
         """The blocks of these links, up to the first that is not stored; and whether the time was
@@ -196,11 +238,11 @@ class ExternalCache:
                 self.pool.keep([held])  # the next that are put back must not take it
                 blocks.append(held)
                 continue
-            if not any(link.key in store for store in self.stores):
+            if not any(link.key in source for source in self._sources):
                 break
             if blocks and self.clock() >= end:
                 return blocks, False
-            if not any(store.load(link.key, self._loaded) for store in self.stores):
+            if not any(source.load(link.key, self._loaded) for source in self._sources):
                 break
             block = self.pool.take()
             self.kv.write(block, self._loaded)
@@ -217,17 +259,19 @@ class ExternalCache:
 
 class HeldAdmission:
     """Another policy, of which a sequence whose blocks are being put back is held, and those after
-    it.
+    it; those that wait for blocks of peers are passed over.
     """
 
     def __init__(self, policy: Admission) -> None:
         self.policy = policy
         self.held: Sequence | None = None
+        self.passed: set[Sequence] = set()
 
     def choose(self, waiting: Seq[Sequence], live: Live) -> Seq[Sequence]:
-        chosen = self.policy.choose(waiting, live)
-        held = self.held
-        return chosen if held is None else list(takewhile(lambda seq: seq is not held, chosen))
+        chosen, held, passed = self.policy.choose(waiting, live), self.held, self.passed
+        if held is None and not passed:
+            return chosen
+        return [s for s in takewhile(lambda seq: seq is not held, chosen) if s not in passed]
 
 
 def _count_blocks(seq: Sequence, block_size: int) -> int:

@@ -37,6 +37,11 @@ class EngineMetrics:
     prefill_only: int = 0  # steps that sequences which decode skipped
     external_queries: int = 0  # prompt tokens looked up in the external prefix cache
     external_hits: int = 0  # prompt tokens found there
+    peer_hits: int = 0  # tokens of blocks that came from peers
+    peer_bytes: int = 0  # of these blocks
+    peer_sent: int = 0  # bytes of blocks sent to peers
+    peer_given_up: int = 0  # transfers that were not worth their time, or broke off
+    peer_refused: int = 0  # connections with another secret, fingerprint or protocol
     awaited: int = 0  # tokens not computed again, as a sequence waited for another's
     drafting_ended: int = 0  # 1 once a failure has ended drafting for all requests
 

@@ -34,8 +34,8 @@ class Sequence:
     choice has a `scorer`.  One whose tokens are all computed is held: it is not planned until it
     gets a token or is ended.  `parents` are those of a `draft` that is a tree, in order, `branches`
     the blocks of it while a step is in flight.  `looked_up`: an external prefix cache
-    was searched.  `awaited`: the last block that it waits for, as another computes it; `found`
-    tokens were in the prefix cache when this wait began.
+    was searched, `sought`: its peers too.  `awaited`: the last block that it waits for, as another
+    computes it; `found` tokens were in the prefix cache when this wait began.
     """
 
     request: Request
@@ -60,6 +60,7 @@ class Sequence:
     scorer: SequenceOptions | None = None
     scored: int = 0
     looked_up: bool = False
+    sought: bool = False
     awaited: int | None = None
     found: int = 0
 

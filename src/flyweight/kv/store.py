@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 
 from flyweight.kv.records import Head, RecordFile
 from flyweight.wire import U8
@@ -73,6 +74,19 @@ class BlockStore:
         if not self._told:
             self._told = True
             _log(f"{self.name}: a damaged block was left out")
+        return False
+
+    def count_stored(self, keys: Iterable[bytes]) -> int:
+        """How many of these keys are stored, from the first on; for any thread."""
+        return sum(1 for _ in takewhile(self.entries.__contains__, keys))
+
+    def read_shared(self, key: bytes, out: U8) -> bool:
+        """As `load`, for other threads than the one that writes: changes nothing.  A record that is
+        written meanwhile fails its checksum, and is a miss.
+        """
+        entry = self.entries.get(key)
+        with suppress(OSError):
+            return entry is not None and self.file.read(entry.place, key, out)
         return False
 
     def touch(self, keys: Iterable[bytes]) -> None:

@@ -53,9 +53,9 @@ class Sizing:
     rows of a step's logits may be for prompts' log-probabilities; `grammars` bytes are for those of
     requests, `server` bytes for a server's other processes, where there is a server; `scores`
     log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
-    what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory;
-    `from_bytes`: `blocks` follow from the bytes that they may take.  Each of `ranks` processes has
-    such a plan.
+    what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory,
+    `peers` bytes for blocks on their way; `from_bytes`: `blocks` follow from the bytes that they
+    may take.  Each of `ranks` processes has such a plan.
     """
 
     max_model_len: int
@@ -73,6 +73,7 @@ class Sizing:
     on_gpu: bool = False
     draft_probs: bool = False
     swap: int = 0
+    peers: int = 0
     from_bytes: bool = False
     ranks: int = 1
 
@@ -134,7 +135,8 @@ class MemoryPlan:
     @property
     def running(self) -> int:
         arrays = self.books + self.step + self.logits
-        return self.kv + self.draft_kv + arrays + self.sizing.grammars + self.sizing.swap
+        outside = self.sizing.swap + self.sizing.peers
+        return self.kv + self.draft_kv + arrays + self.sizing.grammars + outside
 
     def list_rows(self) -> list[tuple[str, int]]:
         """(what, bytes) for people to read; they add up to `need`.  The loader's buffers are given
@@ -157,6 +159,7 @@ class MemoryPlan:
             (f"{own} weights", self.draft),
             (f"{own} K/V, in the same blocks", self.draft_kv),
             ("swap space", self.sizing.swap),
+            ("blocks to and from peers", self.sizing.peers),
             ("grammars: the vocabulary, those in use", self.sizing.grammars),
             ("API server, and processes that try schemas", self.sizing.server),
             ("more while loading", LOAD_BUFFER - self.running),

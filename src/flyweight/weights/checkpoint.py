@@ -43,7 +43,8 @@ class Checkpoint(Protocol):
     of its matrices are bfloat16 when read, as no kernel reads their codes; `schemes` are how its
     matrices are quantised, each once.
     `fingerprint` hashes the files' headers, sizes and samples, without a passport; `stamps` are the
-    times they were last changed.  `passport_path` is the file that a passport is in, or would be.
+    times they were last changed, `compute_digests` hashes every byte of them.  `passport_path` is
+    the file that a passport is in, or would be.
     """
 
     @property
@@ -74,6 +75,8 @@ class Checkpoint(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def stamps(self) -> tuple[int, ...]: ...
+
+    def compute_digests(self) -> tuple[bytes, ...]: ...
 
     @property
     def passport_path(self) -> Path: ...

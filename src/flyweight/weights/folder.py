@@ -135,6 +135,10 @@ class FolderCheckpoint:
     def stamps(self) -> tuple[int, ...]:
         return tuple(file.file.stamp for _, file in sorted(self._files.items()))
 
+    def compute_digests(self) -> tuple[bytes, ...]:
+        """Of every file, in the order of their names."""
+        return tuple(file.file.compute_whole_digest() for _, file in sorted(self._files.items()))
+
     @property
     def passport_path(self) -> Path:
         return self.path / FILE

@@ -203,6 +203,10 @@ class GgufCheckpoint:
     def stamps(self) -> tuple[int, ...]:
         return tuple(part.file.stamp for part in self._gguf.files)
 
+    def compute_digests(self) -> tuple[bytes, ...]:
+        """Of every part."""
+        return tuple(part.file.compute_whole_digest() for part in self._gguf.files)
+
     @property
     def passport_path(self) -> Path:
         return self._gguf.files[0].file.path

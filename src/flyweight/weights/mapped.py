@@ -10,7 +10,7 @@ import mmap
 import os
 import stat
 from contextlib import suppress
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from flyweight.weights.tensorinfo import Span
 from flyweight.wire import U8
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
+WHOLE_PART = 4 << 20  # bytes
 Shape = tuple[int, ...]
 
 
@@ -103,6 +104,14 @@ class MappedFile:
         for offset in (*range(data, self.size, step), max(data, self.size - SAMPLE_BYTES)):
             found.update(self._map[offset : offset + SAMPLE_BYTES])
         self.drop(0, self.size)
+        return found.digest()
+
+    def compute_whole_digest(self) -> bytes:
+        """SHA-256 of all bytes, read in parts."""
+        found = sha256()
+        for offset in range(0, self.size, WHOLE_PART):
+            found.update(self._map[offset : offset + WHOLE_PART])
+            self.drop(offset, min(WHOLE_PART, self.size - offset))
         return found.digest()
 
     def close(self) -> None:

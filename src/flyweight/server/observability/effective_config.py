@@ -15,6 +15,7 @@ from typing import Any
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
 from flyweight.describe import (
+    EXTERNAL_CACHE_OPTIONS,
     ModelDescription,
     describe_activations,
     describe_external_cache,
@@ -350,7 +351,7 @@ def _list_build(
         else "as many as can be used and fit in memory",
     )  # fmt: skip
     yield FeatureRow(
-        "external prefix cache", requests.of("prefix-cache-dir", "prefix-cache-gb", "swap-space"),
+        "external prefix cache", requests.of(*EXTERNAL_CACHE_OPTIONS),
         describe_external_cache(settings),
         "blocks of K/V outlive the process, or the K/V cache", "external_hits",
         "prompt tokens found there",

@@ -97,6 +97,23 @@ OURS: tuple[tuple[str, str, Callable[[ServerCounters], float]], ...] = (
         "Prompt texts whose token ids were known from an earlier request.",
         lambda c: c.token_hits,
     ),
+    ("peer_hit_tokens", "Tokens whose K/V came from peers.", lambda c: c.totals["peer_hits"]),
+    (
+        "peer_received_bytes",
+        "Bytes of K/V blocks received from peers.",
+        lambda c: c.totals["peer_bytes"],
+    ),
+    ("peer_sent_bytes", "Bytes of K/V blocks sent to peers.", lambda c: c.totals["peer_sent"]),
+    (
+        "peer_transfers_given_up",
+        "Transfers from peers that were not worth their time, or broke off.",
+        lambda c: c.totals["peer_given_up"],
+    ),
+    (
+        "peer_refusals",
+        "Connections of peers with another secret, fingerprint or protocol.",
+        lambda c: c.totals["peer_refused"],
+    ),
     ("evicted_blocks", "Evicted K/V cache blocks.", lambda c: c.totals["evicted"]),
     (
         "spec_decode_seconds",

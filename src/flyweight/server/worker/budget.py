@@ -59,6 +59,14 @@ class BudgetController:
         """Tokens of a prefill-only step."""
         return self._prefill.tokens
 
+    def estimate_prefill(self, tokens: int) -> float | None:
+        """Seconds of so many tokens of a prompt that is computed alone; None while nothing is
+        known.  Longer contexts cost more: this is a lower bound.
+        """
+        whole, rest = divmod(tokens, self._prefill.tokens)
+        seconds = whole * self._prefill.cost(self._prefill.tokens)
+        return seconds + (self._prefill.cost(rest) if rest else 0.0) or None
+
     def budget(self, load: Load) -> StepBudget:
         """The budget of the next step."""
         cost = self._mixed if load.decoding else self._prefill

@@ -35,6 +35,8 @@ class HostedEngine:
         self.background = Background([*list_tasks(loaded), loaded.ahead])
         most = loaded.limits.max_num_batched_tokens
         self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
+        if self.engine.external is not None:
+            self.engine.external.use_costs(self.controller.estimate_prefill)
         self.budget = UNLIMITED  # of the step under way
         self.fault = Fault.of(begin.fault)
         self.meter = RequestMeter(reads=begin.settings.get("backend") != "cuda")

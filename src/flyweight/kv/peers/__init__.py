@@ -1,0 +1,1 @@
+"""Blocks of the prefix cache sent from one server to another: protocol, server and client."""
