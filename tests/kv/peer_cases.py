@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 
 import numpy as np
@@ -13,14 +13,17 @@ from flyweight.kv.peers import messages
 from flyweight.kv.peers.channel import Part, PeerChannel, SocketStream, TransferError
 from flyweight.kv.peers.channel import accept_channel as accept
 from flyweight.kv.peers.client import PeerClient
+from flyweight.kv.peers.fetch import ChainFetch
 from flyweight.kv.peers.messages import BlockKind
 from flyweight.kv.peers.server import BlockServer
+from flyweight.kv.peers.worker import PeerWorker
 from flyweight.validation.peers import PeerAddress
 from flyweight.wire import U8
 
 KEY = bytes(range(100, 132))
 KIND = BlockKind(FINGERPRINT, SIZE)
 HERE = PeerAddress("127.0.0.1", 0)
+WAIT = 60.0  # seconds for anything that should take one
 LATER = 1e9  # seconds: no test waits that long
 Behave = Callable[[PeerChannel], None]
 
@@ -121,3 +124,19 @@ def check_blocks(found: Sequence[tuple[bytes, Part]], numbers: Sequence[int]) ->
     assert [key for key, _ in found] == keys_of(*numbers)
     for number, (_, data) in zip(numbers, found, strict=True):
         assert (np.frombuffer(data, np.uint8) == data_of(number)).all()
+
+
+def find(worker: PeerWorker, numbers: list[int]) -> ChainFetch:
+    """A fetch for which a peer has answered."""
+    fetch = ChainFetch(keys_of(*numbers), 8, Event())
+    worker.find(fetch)
+    wait_until(lambda: bool(fetch.read_found()))
+    return fetch
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    waited, pause = 0.0, Event()
+    while not holds():
+        assert waited < WAIT, "it never came true"
+        pause.wait(0.005)
+        waited += 0.005

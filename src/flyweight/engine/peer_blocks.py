@@ -214,7 +214,7 @@ class PeerBlocks:
     def _drop(self, wait: PeerWait) -> None:
         """Forgets a wait, and what has arrived for it."""
         del self.waits[wait.seq]
-        if wait.peer is not None and not wait.fetch.ended:
+        if wait.peer is not None and not wait.over:
             wait.peer.cancel(wait.fetch)
         wait.fetch.drop()
 
