@@ -131,9 +131,7 @@ def build(
     tell.show_plan(memory, whole)
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
-    kept = ExternalCacheSource(settings, described)
-    if kept.server is not None:
-        tell.note(f"peers may fetch blocks of the prefix cache at {kept.server.address}")
+    kept = ExternalCacheSource(settings, described, tell.note)
     limits = make_limits(settings, memory, found.spec.vocab)
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype))
     with ranks.close_on_error():

@@ -204,6 +204,8 @@ def describe_external_cache(settings: Settings) -> str:
     parts = [f"swap space, {settings.swap_space:g} GiB"] if settings.swap_space else []
     if settings.prefix_cache_dir is not None:
         parts.append(f"{os.fspath(settings.prefix_cache_dir)}, {settings.prefix_cache_gb:g} GiB")
+    if settings.prefix_cache_listen:
+        parts.append(f"served at {settings.prefix_cache_listen}")
     if settings.prefix_cache_peers:
         parts.append(f"peers {settings.prefix_cache_peers}")
     return " and ".join(parts) or "off"

@@ -41,11 +41,16 @@ Parts = Iterable[object]
 
 
 class ExternalCacheSource:
-    """The directory of an engine, opened; `make_fingerprint` is called where there is one.  Raises
-    `ConfigError`.
+    """The directory of an engine, opened; `make_fingerprint` is called where there is one, `note`
+    with where peers are served.  Raises `ConfigError`.
     """
 
-    def __init__(self, settings: Settings, make_fingerprint: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        make_fingerprint: Callable[[], bytes],
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.settings = settings
         self.folder: BlockFolder | None = None
         self.server: BlockServer | None = None
@@ -60,6 +65,7 @@ class ExternalCacheSource:
         if listen is not None and self._shared is not None:
             rate = settings.prefix_cache_peer_rate
             self.server = BlockServer(listen, self._shared.peers, rate, self._log)
+            note(f"peers may fetch blocks of the prefix cache at {self.server.address}")
 
     @property
     def secret(self) -> bytes | None:

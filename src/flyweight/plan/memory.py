@@ -323,6 +323,7 @@ def summarize(plan: MemoryPlan) -> str:
         plan.drafter: plan.draft + plan.draft_kv,
         "grammars": plan.sizing.grammars,
         "swap": plan.sizing.swap,
+        "peers": plan.sizing.peers,
     }
     described = ", ".join(
         f"{what} {format_size(amount)}" for what, amount in parts.items() if amount
