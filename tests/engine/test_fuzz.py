@@ -20,6 +20,8 @@ OFTEN = (
     "copy-on-write",
     "shared prefill",
     "restored block",
+    "peer block",
+    "peer given up",
     "vector",
     "scored rows",
     "search",

@@ -178,6 +178,7 @@ class Harness:
         self.engine = Engine(
             self.scheduler, runner, self._drafter(), self.external.metrics, ("x",), external=cache
         )
+        self.external.teach(self.work.requests, self.scheduler.prefix.find_root)
         self.crowds = random.Random(self.work.seed)
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], Finish] = {}
@@ -199,6 +200,8 @@ class Harness:
             * (1 + work.crowds)
             * self.slowness
         )
+        waits = 10 * sum(r.params.n * r.width for r in work.requests)  # of peers
+        bound += waits * bool(self.external.remote)
         step = 0
         while step <= last or self.engine.busy:
             require(step <= bound, f"no end after {step} steps")
@@ -209,7 +212,8 @@ class Harness:
             before, busy = self.engine.metrics.computed, self.engine.busy
             for event in self.engine.step():
                 self._take(event)
-            require(not busy or self.engine.metrics.computed > before, "a step without progress")
+            advanced = self.engine.metrics.computed > before or self.external.waiting
+            require(not busy or advanced, "a step without progress")
             self.external.save_some()
             self._check_pool()
             size, live = work.limits.block_size, self.scheduler.running
@@ -304,6 +308,8 @@ class Harness:
                 "copy-on-write": m.copied,
                 "shared prefill": m.awaited,
                 "restored block": self.external.blocks.written,
+                "peer block": m.peer_hits // self.work.limits.block_size,
+                "peer given up": m.peer_given_up,
                 "steps": m.steps,
             }
         )

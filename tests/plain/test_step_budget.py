@@ -55,6 +55,20 @@ def tokens(controller: BudgetController, running: int, *, decoding: bool = True)
     return controller.budget(Load(running, decoding)).tokens
 
 
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_time_of_a_prompt_is_estimated(name: str) -> None:
+    controller, machine = BudgetController(TARGET, MOST), MACHINES[name]
+    assert controller.estimate_prefill(100) is None
+    for _ in range(SETTLED):
+        count = tokens(controller, 0, decoding=False)
+        controller.record(count, 0, machine.step(count, 0))
+    each = tokens(controller, 0, decoding=False)
+    whole, rest = divmod(3000, each)
+    real = whole * machine.step(each, 0) + machine.step(rest, 0)
+    assert controller.estimate_prefill(3000) == pytest.approx(real, rel=0.1)
+    assert controller.estimate_prefill(each) == pytest.approx(machine.step(each, 0), rel=0.1)
+
+
 def prefill_only(controller: BudgetController, startable: int, started: int) -> bool:
     """Whether the next step may be prefill-only."""
     return controller.budget(Load(1, True, startable, started)).prefill_tokens > 0
