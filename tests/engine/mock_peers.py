@@ -31,7 +31,8 @@ class MockPeer:
 
     def __init__(self, name: str, store: BlockStore | None, seconds: float = 0.0) -> None:
         self.name, self.store, self.seconds = name, store, seconds  # of a block
-        self.refused, self.usable = 0, True
+        self.refused, self.usable, self.latency = 0, True, 0.0
+        self.quick = False  # it answers at once
         self.finding: list[ChainFetch] = []
         self.getting: list[tuple[ChainFetch, int]] = []
         self.log: list[str] = []
@@ -40,11 +41,13 @@ class MockPeer:
         return self.usable
 
     def estimate(self, count: int) -> float:
-        return self.seconds * count / (8 * (1 + B))
+        return self.latency + self.seconds * count / (8 * (1 + B))
 
     def find(self, fetch: ChainFetch) -> None:
         self.log.append("find")
         self.finding.append(fetch)
+        if self.quick:
+            self.reply()
 
     def get(self, fetch: ChainFetch, count: int) -> None:
         self.log.append(f"get {count}")

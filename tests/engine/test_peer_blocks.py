@@ -3,13 +3,14 @@
 Time is simulated, and peers send blocks when a test says so.
 """
 
+from threading import Event as ThreadEvent
 from typing import Any
 
 import pytest
 from mock_peers import PROMPT, B, MockPeer, World
 from oracle import answer
 
-from flyweight.engine.peer_blocks import FIND, UNMEASURED
+from flyweight.engine.peer_blocks import FIND, GRACE, UNMEASURED
 from flyweight.kv.store import BlockStore
 
 OTHER = (5, 4, 3)  # no full block
@@ -81,6 +82,47 @@ def test_a_miss_is_computed_at_once(store: BlockStore) -> None:
     assert tuple(world.texts["r"]) == answer(request, 0)
     assert [peer.log for peer in peers] == [["find"], ["find"], []]
     assert world.metrics.peer_given_up == 0
+
+
+def test_quick_peers_answer_before_the_step(store: BlockStore) -> None:
+    """One that has nothing costs no step; a slow one is not waited for."""
+    for latency, has, computed in ((0.001, False, 22), (0.001, True, 0), (0.1, False, 0)):
+        peer = MockPeer("a", store if has else None)
+        peer.quick, peer.latency = True, latency
+        world = World([peer])
+        world.add("r")
+        world.step()
+        assert world.metrics.computed == computed
+        assert peer.log == ["find", "get 5"] if has else ["find"]
+        assert len(world.peers.waits) == (not computed)
+        world.step()
+        if has:
+            peer.send()
+        world.finish()
+        assert world.cached["r"] == 5 * B * has
+
+
+def test_a_step_waits_for_answers_for_a_moment_only(store: BlockStore) -> None:
+    """The peer was quick before, and says nothing now."""
+    peer = MockPeer("a", store)
+    peer.latency = 0.001
+    world = World([peer])
+    waited: list[float] = []
+
+    class Silence(ThreadEvent):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waited.append(timeout)
+            world.now += timeout
+            return False
+
+    world.peers._news = Silence()
+    world.add("r")
+    world.step()
+    assert waited == [GRACE] and world.metrics.computed == 0
+    world.add("other", PROMPT[::-1])
+    world.step()
+    assert waited == [GRACE, GRACE], "each step has its own"
 
 
 @pytest.mark.parametrize("known", [None, 0.5])

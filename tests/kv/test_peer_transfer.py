@@ -5,6 +5,7 @@ import os
 import random
 import socket
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -52,8 +53,8 @@ def test_requests_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.find(keys_of(*range(10)) * (MOST_KEYS // 10 + 1)) == MOST_KEYS
 
 
-def test_a_store_serves_other_threads(tmp_path: object) -> None:
-    with opened(tmp_path / "blocks") as store:  # type: ignore[operator]
+def test_a_store_serves_other_threads(tmp_path: Path) -> None:
+    with opened(tmp_path / "blocks") as store:
         assert all(save(store, number) for number in range(4))
         one = server.BlockServer(HERE, KEY)
         one.start(store, KIND)

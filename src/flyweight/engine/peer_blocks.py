@@ -4,9 +4,9 @@ A sequence whose blocks are not here is looked up at all peers at once.  They ar
 one where that saves most time by the cost model, if it saves any, and given up when computing the
 rest would be quicker.
 
-Invariant: no step waits for a peer while there is something to compute, and a sequence waits no
-longer than its blocks would take to compute.  What arrived by then is used.  Knows no sockets and
-no arrays of the model.
+Invariant: a step waits at most `GRACE` seconds for answers of peers, never for blocks, and a
+sequence waits no longer than its blocks would take to compute.  What arrived by then is used.
+Knows no sockets and no arrays of the model.
 """
 
 import time
@@ -28,6 +28,7 @@ from flyweight.wire import U8
 UNMEASURED = 5.0  # seconds that a sequence waits while no cost is known
 FIND = 1.0  # seconds of the same until all peers have answered
 PAUSE = 0.005  # seconds that an engine without work waits for news
+GRACE = 0.003  # seconds of a step for answers of peers that are known to be as quick
 MOST_FETCHES = 4
 ROOM = 64 << 20  # bytes of blocks that have arrived, of all fetches
 Estimate = Callable[[int], float | None]
@@ -86,6 +87,7 @@ class PeerBlocks:
         self.estimate: Estimate = lambda tokens: None
         self.waits: dict[Sequence, PeerWait] = {}
         self._news = news or Event()
+        self._grace = 0.0  # seconds that are left of it in this step
         self._room = max(1, ROOM // MOST_FETCHES // self.size)
 
     # --- blocks that have arrived, as a store has them ---
@@ -109,6 +111,7 @@ class PeerBlocks:
     def advance(self, waiting: Iterable[Sequence]) -> None:
         """Reads what has come; gives up what does not pay any more, and what is not wanted."""
         self._news.clear()
+        self._grace = GRACE
         if not self.waits:
             return
         left = {id(seq) for seq in waiting}
@@ -168,7 +171,25 @@ class PeerBlocks:
         self.waits[seq] = PeerWait(seq, fetch, candidates, end)
         for peer in candidates:
             peer.find(fetch)
-        return True
+        return not self._is_missed(self.waits[seq])
+
+    def _is_missed(self, wait: PeerWait) -> bool:
+        """Whether no peer has the blocks, where all of them are quick enough to say so before the
+        step; then it is forgotten.
+        """
+        if not all(0 < peer.estimate(0) <= self._grace for peer in wait.candidates):
+            return False
+        began = self.clock()
+        while len(wait.fetch.read_found()) < len(wait.candidates):
+            left = self._grace - (self.clock() - began)
+            if left <= 0 or not self._news.wait(left):
+                break
+            self._news.clear()
+        self._grace -= self.clock() - began
+        self._advance(wait)
+        if wait.over:
+            self._drop(wait)
+        return wait.over
 
     def _advance(self, wait: PeerWait) -> None:
         now, fetch = self.clock(), wait.fetch

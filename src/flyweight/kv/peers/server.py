@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from select import select
+from select import POLLIN, poll
 from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
 from typing import Protocol
@@ -82,8 +82,11 @@ class BlockServer:
             line.close()
 
     def _accept(self, serve: Callable[[PeerChannel], None]) -> None:
+        waiting = poll()  # no limit of descriptors, as `select` has
+        waiting.register(self._line, POLLIN)
+        waiting.register(self._theirs, POLLIN)
         while not self.stopped.is_set():
-            select([self._line, self._theirs], [], [])
+            waiting.poll()
             if self.stopped.is_set():
                 return
             try:
