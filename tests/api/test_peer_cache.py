@@ -139,6 +139,19 @@ def test_a_peer_that_ends_costs_nothing_but_time(tmp_path: Path) -> None:
     assert again == first and cached[0] == 0
 
 
+def test_a_peer_that_is_too_slow_is_given_up(tmp_path: Path) -> None:
+    """It sends a byte a second, and the prompts take 50 ms to compute."""
+    with serve(tmp_path, prefix_cache_peer_rate=1) as one:
+        first, _ = run(one)
+        settings = {**SMALL, **share(tmp_path, "second"), "prefix_cache_peers": find_port(one)}
+        with LLM(**settings) as two:
+            find_cache(two).use_costs(lambda tokens: 0.05)
+            again, cached = run(two)
+            stats = two.stats()
+    assert again == first and cached[0] == 0
+    assert stats["peer_given_up"] >= 1 and stats["peer_hits"] == stats["peer_bytes"] == 0
+
+
 def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
     with serve(tmp_path) as one:
         settings = {**SMALL, **share(tmp_path, "second"), "prefix_cache_listen": find_port(one)}
