@@ -22,7 +22,7 @@ from threading import Thread
 import numpy as np
 
 from flyweight.errors import ConfigError
-from flyweight.parallel.processes import end_ranks
+from flyweight.parallel.processes import end_processes
 from flyweight.parallel.sharding import import_collectives
 from flyweight.wire import F32
 
@@ -69,7 +69,7 @@ def measure_link() -> LinkSpeed:
 
             return time_reduces(RankGroup(Path(folder) / "ranks", 0, 2).all_reduce)
         finally:
-            end_ranks([child])
+            end_processes([child])
 
 
 def time_reduces(reduce: Callable[[F32], F32]) -> LinkSpeed:

@@ -52,7 +52,9 @@ class ExternalCache:
         self.disk, self.swap = disk, swap
         self.stores = tuple(store for store in (swap, disk) if store is not None)
         self.peers, self.server = peers, server
-        self._sources = self.stores if peers is None else (*self.stores, peers)
+        self._sources: tuple[BlockStore | PeerBlocks, ...] = self.stores
+        if peers is not None:
+            self._sources = (*self.stores, peers)
         self._links: list[ChainLink | None] = [None] * pool.blocks  # of what each block had last
         self._unsaved: dict[bytes, None] = {}  # keys that `disk` is to get, oldest first
         self._saved, self._loaded = kv.make_buffer(), kv.make_buffer()

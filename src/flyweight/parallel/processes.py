@@ -142,6 +142,11 @@ def _read_problem(rank: int, output: IO[bytes]) -> str:
 def end_ranks(children: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
     """Ends processes, by their standard input, then by force; and removes the folder."""
     shutil.rmtree(folder, ignore_errors=True)
+    end_processes(children)
+
+
+def end_processes(children: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Ends processes: by their standard input, then by force."""
     for child in children:
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:

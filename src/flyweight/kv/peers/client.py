@@ -6,7 +6,7 @@ requested.  A connection is used by one thread; another may only stop it.
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
 from flyweight.kv.peers import messages
@@ -57,7 +57,7 @@ class PeerClient:
             self.close()
             raise
 
-    def get(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, memoryview]]:
+    def get(self, keys: Sequence[bytes]) -> Generator[tuple[bytes, memoryview], None, None]:
         """The blocks of these keys in turn, as far as the peer has them.  A caller that stops
         early closes the connection.
         """
@@ -95,7 +95,7 @@ class PeerClient:
         self.speed.record_answer(self.clock() - began)
         return count
 
-    def _get(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, memoryview]]:
+    def _get(self, keys: Sequence[bytes]) -> Generator[tuple[bytes, memoryview], None, None]:
         """The blocks of one request.  Its speed is measured without the time that the caller takes
         for each, and also if it ends early.
         """
