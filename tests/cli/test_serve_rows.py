@@ -16,7 +16,8 @@ from flyweight.server.observability.effective_config import EffectiveConfigurati
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,
-    "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "isa": "scalar",
+    "max_num_batched_tokens": 64, "prefix_caching": True, "threads": 2, "spread": "",
+    "isa": "scalar",
     "kv_dtype": "f16", "kv_sample": 0.0, "memory": {"weights": 1, "kv": 1, "need": 2, "limit": 4},
 }  # fmt: skip
 PORTRAIT = ModelSummary("llama", 1_500_000_000, ("Q4_K",), 1024, "gguf")
@@ -38,8 +39,14 @@ VALUES = {  # of options that a number is no value of
     "overload-steps": ["max_tokens=8"],
     "otlp-traces-endpoint": ["http://localhost:4318/v1/traces"],
     "enable-prefix-caching": [], "share-prefix-cache": [], "root-path": ["/models"],
+    "prefix-cache-listen": ["127.0.0.1:8100"], "prefix-cache-peers": ["127.0.0.1:8101"],
 }  # fmt: skip
+SHARED = ["--prefix-cache-dir", "blocks", "--prefix-cache-secret-file", "key"]
 ALSO = {
+    "enable-expert-parallel": ["-tp", "2"],
+    "prefix-cache-secret-file": ["--prefix-cache-dir", "blocks"],
+    "prefix-cache-peers": SHARED, "prefix-cache-listen": SHARED,
+    "prefix-cache-peer-rate": [*SHARED, "--prefix-cache-listen", "127.0.0.1:8100"],
     "enable-lora": ["--lora-modules", "a=b"], "lora-modules": ["--enable-lora"],
     "ssl-keyfile": ["--ssl-certfile", "cert.pem"], "preferred-batch": ["--batch-wait-ms", "5"],
 }  # fmt: skip
@@ -87,7 +94,7 @@ def test_an_option_that_is_given_has_a_row(name: str, tmp_path: Path) -> None:
         return
     requested = f", {choice.requests.given[name]}, "
     reported = [row for row in rows(choice).values() if requested in f", {row['requested']}, "]
-    assert reported and "secret" not in str(reported)
+    assert reported and "secret-of-a-file" not in str(reported)
     assert all(row["effective"] and row["reason"] for row in reported)
 
 
