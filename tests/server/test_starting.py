@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -55,7 +56,7 @@ def test_the_banner_says_what_is_served(requested: Running) -> None:
         "--enforce-eager", "prefix caching", "off by default: LoRA",
     ):  # fmt: skip
         assert words in said, said
-    rows = {line[:20].strip(): line for line in requested.said}
+    rows = {re.split(r"\s{2,}", line)[0]: line for line in requested.said}
     assert "required" in rows["API key"] and "1 accepted" in rows["API key"]
     assert rows["speculation"].split()[1] == "--speculative-config"
     assert "ngram, 4 tokens a step" in rows["speculation"]
