@@ -143,6 +143,9 @@ def test_version_and_pythons_agree() -> None:
     assert said == {"3.11", "3.12", "3.13"} and PROJECT["requires-python"] == ">=3.11"
 
 
+EXTRAS = ("ops/cuda/", "/training/", "parallel/comm.py")  # places of optional dependencies
+
+
 def test_everything_the_package_imports_is_a_dependency() -> None:
     """At the top of a module: what is imported later may be optional."""
     names = {re.split(r"[>=<; \[]", one)[0].lower() for one in PROJECT["dependencies"]}
@@ -152,7 +155,7 @@ def test_everything_the_package_imports_is_a_dependency() -> None:
     for path in (ROOT / "src" / "flyweight").rglob("*.py"):
         if path.name in ("peer_child.py", "harness.py"):  # in a peer's Python; with the extra eval
             continue
-        if any(part in path.as_posix() for part in ("ops/cuda/", "/training/")):  # extras
+        if any(part in path.as_posix() for part in EXTRAS):
             continue
         for node in ast.parse(path.read_text("utf-8")).body:
             found = []
