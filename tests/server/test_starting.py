@@ -57,6 +57,7 @@ def test_the_banner_says_what_is_served(requested: Running) -> None:
     ):  # fmt: skip
         assert words in said, said
     rows = {re.split(r"\s{2,}", line)[0]: line for line in requested.said}
+    assert "always" in rows["--enforce-eager"]
     assert "required" in rows["API key"] and "1 accepted" in rows["API key"]
     assert rows["speculation"].split()[1] == "--speculative-config"
     assert "ngram, 4 tokens a step" in rows["speculation"]
