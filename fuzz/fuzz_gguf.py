@@ -72,6 +72,7 @@ class Target:
             return False
         try:
             assert len(checkpoint.fingerprint) == 32
+            assert all(len(one) == 32 for one in checkpoint.compute_digests())
             for name, info in checkpoint.tensors.items():
                 checkpoint.read(name, 0, info.shape[0])
                 if len(info.shape) == 2 and FORMATS[info.kind].quantised:

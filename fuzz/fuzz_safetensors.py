@@ -110,6 +110,7 @@ def read(path: Path) -> bool:
         return False
     try:
         assert len(checkpoint.fingerprint) == 32
+        assert all(len(one) == 32 for one in checkpoint.compute_digests())
         assert bool(checkpoint.schemes) == bool(checkpoint.joined)
         assert checkpoint.format == "safetensors" and checkpoint.stamps
         assert isinstance(checkpoint.quantisation, str)
