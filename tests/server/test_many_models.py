@@ -223,8 +223,11 @@ def test_busy_models_share_the_time_by_weight(tmp_path: Path, files: Path) -> No
         "  heavy: {model: stories, weight: 70, preload: true}\n"
     )
     busy = "flyweight:busy_seconds_total"
-    with started("--models-file", str(file)) as server, ThreadPoolExecutor(8) as pool:
-        bodies = [{"model": name, **LONG} for name in ("light", "heavy") for _ in range(4)]
+    words = "--models-file", str(file)
+    slow = {"FLYWEIGHT_TESTING": "1", "FLYWEIGHT_FAULT": "slow:ms=5"}  # steps of about equal length
+    with started(*words, **slow) as server, ThreadPoolExecutor(8) as pool:
+        body = {**LONG, "max_tokens": 240}
+        bodies = [{"model": name, **body} for name in ("light", "heavy") for _ in range(4)]
         going = [pool.submit(server.post, "/v1/completions", body) for body in bodies]
 
         def spent() -> tuple[float, float]:
@@ -232,7 +235,7 @@ def test_busy_models_share_the_time_by_weight(tmp_path: Path, files: Path) -> No
 
         server.until(lambda: min(spent()) > 0)
         begin = spent()
-        server.until(lambda: sum(spent()) > sum(begin) + 0.5 or any(one.done() for one in going))
+        server.until(lambda: sum(spent()) > sum(begin) + 1.2 or any(one.done() for one in going))
         light, heavy = (end - start for end, start in zip(spent(), begin, strict=True))
         assert {one.result().status for one in going} == {200}
     assert light / (light + heavy) == pytest.approx(0.3, abs=0.05)

@@ -42,9 +42,7 @@ def read_body(settings: ServerSettings, request: Request, raw: bytes, kind: type
         given = msgspec.json.decode(raw)
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="body_values_limit") from None
-    except UnicodeDecodeError:
-        raise RequestError("the body is not valid UTF-8", code="invalid_json") from None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):  # which one depends on msgspec's version
         raise _explain_malformed(raw) from None
     if not isinstance(given, dict):
         raise RequestError("the body is not a JSON object", code="invalid_json")
@@ -201,6 +199,10 @@ def _explain_malformed(raw: bytes) -> RequestError:
     """Why a body cannot be decoded.  A number that JSON or a float cannot hold is named by its
     field.
     """
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return RequestError("the body is not valid UTF-8", code="invalid_json")
     place = _find_no_number(raw)
     if place is not None:
         value = place.pop()
