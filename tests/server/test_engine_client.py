@@ -1,6 +1,7 @@
 """What an engine reports, without an engine: of one request, and of whether it makes progress."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -235,3 +236,24 @@ def test_a_restart_does_not_wait_for_an_engine_that_is_unloaded(waits_before: bo
         assert not own.ready
 
     asyncio.run(unload())
+
+
+def test_a_restart_leaves_a_load_that_a_request_began_alone() -> None:
+    """Else two wait for one engine, and the first of them for ever, with the lock of all loads."""
+
+    async def restart() -> None:
+        host = Host()
+        host._line = object()  # type: ignore[assignment]
+        first, second = (EngineClient(host, pipe.EngineSetup({}, 1.0)) for _ in range(2))
+        first.wanted = True  # it was loaded in the process that ended
+        loading_again = asyncio.ensure_future(host._load_again(Counter()))
+        await asyncio.sleep(0)
+        second.load()
+        requested = asyncio.ensure_future(second.wait_until_ready())
+        for one in (first, second):
+            await asyncio.sleep(0)
+            one.take(pipe.Ready({}))
+        await asyncio.wait_for(asyncio.gather(loading_again, requested), 30)
+        assert len(host.sent) == 2, "each engine is loaded once"
+
+    asyncio.run(restart())

@@ -95,7 +95,7 @@ class EngineClient:
         self._leaders: dict[bytes, EngineStream] = {}
         self.gauges: pipe.Gauges | None = None
         self.spoke = time.monotonic()  # when the engine last said something
-        self.ready = self.wanted = False
+        self.ready = self.wanted = self.sent = False
         self.lost = 0
         self.lost_since = 0.0
         self._failure: ConfigError | None = None
@@ -110,7 +110,7 @@ class EngineClient:
 
     def begin_loading(self) -> pipe.EngineSetup:
         """From now on the engine is wanted; the message that describes it."""
-        self.wanted, self._failure = True, None
+        self.wanted, self.sent, self._failure = True, True, None
         return self.begin
 
     def load(self) -> None:
@@ -134,7 +134,7 @@ class EngineClient:
 
     async def unload(self) -> None:
         """Drops the engine; its streams end with an error."""
-        self.ready = self.wanted = False
+        self.ready = self.wanted = self.sent = False
         self._end_streams(EngineDown("the model was unloaded"))
         dropped = self._dropped = asyncio.get_running_loop().create_future()
         self.host.send(self.number, pipe.Unload())
@@ -276,7 +276,7 @@ class EngineClient:
         """The process has gone: ends all streams, and all waiting, with an error."""
         if self.ready:  # else another process had not loaded it yet
             self.lost_since = time.monotonic()
-        self.ready, self._pinged = False, False
+        self.ready = self.sent = self._pinged = False
         self.gauges = None  # another process computes nothing yet
         self.lost = len(self.streams)
         error = EngineDown("the engine ended while it computed this request; it is restarting")

@@ -30,11 +30,13 @@ MOST_DEATHS = 2  # processes that may end while they load one engine of several
 
 class EngineListener(Protocol):
     """The client of one engine.  `wanted`: it is loaded, or will be again once the process has
-    restarted; `lost` counts the requests that the last end of the process ended.
+    restarted; `sent`: this process was told to load it; `lost` counts the requests that the last
+    end of the process ended.
     """
 
     number: int
     wanted: bool
+    sent: bool
     lost: int
 
     def begin_loading(self) -> pipe.EngineSetup: ...
@@ -179,7 +181,7 @@ class EngineHost:
         for number, client in list(self.clients.items()):
             if not self.connected:
                 break
-            if not client.wanted:
+            if not client.wanted or client.sent:  # a request has begun to load it since
                 continue
             client.load()
             try:
