@@ -12,16 +12,13 @@ import pytest
 from harness import MODELS, decoder, logits
 from hypothesis import given
 from hypothesis import strategies as st
+from rank_models import cut, load_part
 
 from flyweight.errors import ConfigError
-from flyweight.models.decoder import Decoder
-from flyweight.models.linear import Parts
 from flyweight.models.registry import find_family
-from flyweight.models.shards import ModelShard, Shard, check_size, cut_model, split_evenly
+from flyweight.models.shards import Shard, check_size, cut_model, split_evenly
 from flyweight.ops.cpu import CpuOps
 from flyweight.spec import Files, SlotPlan
-from flyweight.weights.checkpoint import open_checkpoint
-from flyweight.weights.load import list_slot_kinds, load
 from flyweight.wire import F32
 from thread_ranks import ThreadRank, run_ranks
 
@@ -42,26 +39,6 @@ MIXTURES = [
     if path.name in ("mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "deepseek-v2", "llama4")
 ]  # fmt: skip
 CLOSE = 5e-6  # of the largest logit: sums are added in another order
-
-
-def cut(path: Path, shard: Shard) -> ModelShard:
-    checkpoint = open_checkpoint(path)
-    kind = find_family(checkpoint.config)
-    spec = kind.read_spec(checkpoint.config)
-    files = Files(checkpoint.converted, frozenset(checkpoint.tensors), checkpoint.joined)
-    plan = kind.plan(spec, files)
-    found = cut_model(spec, plan, list_slot_kinds(checkpoint, plan), shard)
-    checkpoint.close()
-    return found
-
-
-def load_part(path: Path, comm: ThreadRank, by_expert: bool) -> Decoder:
-    """One rank's model."""
-    ops = CpuOps(1, None, "f32")
-    found = cut(path, Shard(comm.rank, comm.size, by_expert))
-    checkpoint = open_checkpoint(path)
-    weights = load(checkpoint, found.plan, ops)
-    return Decoder(Parts(ops, comm, found.spec, weights), found.spec.context)
 
 
 def check(path: Path, size: int, by_expert: bool = False) -> None:

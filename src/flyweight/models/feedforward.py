@@ -45,9 +45,12 @@ class Mlp:
     reads_host = False
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+        return self.comm.all_reduce(self.compute_part(x, batch))
+
+    def compute_part(self, x: Tensor, batch: Batch) -> Tensor:
+        """What this rank adds to the sum over ranks."""
         act = self.ops.act if self.gated else self.ops.activate
-        inner = act(self.up(x, batch), self.act)
-        return self.comm.all_reduce(self.down(inner, batch))
+        return self.down(act(self.up(x, batch), self.act), batch)
 
     def recipe(self) -> Feeding | None:
         if self.comm.size > 1:
@@ -122,7 +125,9 @@ class HeldExperts:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Experts chosen by a router (Shazeer et al., 2017), and a shared one that always runs."""
+    """Experts chosen by a router (Shazeer et al., 2017), and a shared one that always runs.  Each
+    rank adds its parts of both, so that they are summed over ranks in one all-reduce.
+    """
 
     ops: Ops
     comm: Comm
@@ -130,7 +135,7 @@ class Mixture:
     router: Weights
     choice_bias: F32 | None
     experts: ExpertSum
-    shared: FeedForward | None
+    shared: Mlp | None
     shared_gate: Weights | None
 
     @property
@@ -140,13 +145,13 @@ class Mixture:
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         ops = self.ops
         ids, weights = ops.route(ops.linear(x, self.router), self.moe.route, self.choice_bias)
-        out = self.comm.all_reduce(self.experts(x, ids, weights))
+        out = self.experts(x, ids, weights)
         if self.shared is not None:
-            always = self.shared(x, batch)
+            always = self.shared.compute_part(x, batch)
             if self.shared_gate is not None:
                 ops.gate(always, ops.linear(x, self.shared_gate))
             ops.add(always, out)
-        return out
+        return self.comm.all_reduce(out)
 
     def recipe(self) -> None:
         return None
