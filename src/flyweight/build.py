@@ -51,6 +51,7 @@ from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import LowRank, Weights
 from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
+from flyweight.parallel.nodes import Cores, assign_cores, stay_on
 from flyweight.parallel.processes import LeadingRunner, RankProcesses
 from flyweight.parallel.sharding import (
     cut_description,
@@ -59,7 +60,7 @@ from flyweight.parallel.sharding import (
     list_places,
 )
 from flyweight.passport import Quality
-from flyweight.plan.machine import read_machine
+from flyweight.plan.machine import list_nodes, read_machine
 from flyweight.plan.memory import MemoryPlan, Needs, SlotKinds
 from flyweight.resources import EngineResources
 from flyweight.sampling.grammar import Compiler, GrammarVocabulary
@@ -115,8 +116,9 @@ def build(
     tell: LoadListener = notify or SilentListener()
     whole = describe(path := find(settings, tell), settings.quantization)
     check_quality(settings, whole.quality)
-    settings = divide_cores(settings, read_machine().cores)
-    ops = choose_backend(settings, read_machine().cores, resources.process if resources else None)
+    cores = assign_cores(list_nodes(), settings.ranks)
+    settings = divide_cores(settings, read_machine().cores, cores)
+    ops = _start_backend(settings, cores[0], resources)
     places = list_places(settings, whole, ops)
     here = read_place(ops)
     found = cut_description(whole, places[0])
@@ -133,8 +135,8 @@ def build(
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
     kept = ExternalCacheSource(settings, described, tell.note)
     limits = make_limits(settings, memory, found.spec.vocab)
-    ranks = RankProcesses(settings, path, places, (limits, kv_dtype))
-    with ranks.close_on_error():
+    ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores)
+    with ranks.close_on_error(), stay_on(ranks.cores):
         weights, moving = load_weights(settings, found, ops, tell)
         low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
         model, group = _make_model(ranks, ops, found, weights, low, limits)
@@ -148,7 +150,7 @@ def build(
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
     engine.drafts.calls.on_end = runner.stop_taps
     if group is not None:
-        engine.runner, engine.on_close = LeadingRunner(runner, group), ranks.close
+        engine.runner, engine.on_close = LeadingRunner(runner, group, ranks.cores), ranks.close
     found.checkpoint.close()
     for adapter in adapters:
         adapter.close()
@@ -168,6 +170,13 @@ def build(
         opened=found.checkpoint.opened,
         ranks=ranks,
     )
+
+
+def _start_backend(settings: Settings, bound: Cores, resources: EngineResources | None) -> Ops:
+    """The requested op table, whose threads stay on the cores they are bound to, if any."""
+    with stay_on(bound):
+        process = resources.process if resources else None
+        return choose_backend(settings, read_machine().cores, process)
 
 
 def _make_model(

@@ -23,6 +23,7 @@ from flyweight.errors import FlyweightError, RankLost
 from flyweight.kv.memory import allocate_kv
 from flyweight.parallel.connections import RankConnections
 from flyweight.parallel.messages import read_step
+from flyweight.parallel.nodes import stay_on
 from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup
 from flyweight.parallel.sharding import cut_description
 
@@ -62,7 +63,8 @@ def main() -> int:
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankSetup)
     Thread(target=end_with_input, daemon=True).start()
     try:
-        run(setup)
+        with stay_on(setup.cores):
+            run(setup)
     except FlyweightError as error:
         report(RankReport(FAILED, str(error)))
         return 2

@@ -24,6 +24,7 @@ from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.runner import Runner, Ticket
 from flyweight.errors import ConfigError
 from flyweight.parallel.messages import Moves, write_step
+from flyweight.parallel.nodes import Cores, stay_on
 from flyweight.parallel.sharding import RankPlace
 from flyweight.wire import Batch, Sampled
 
@@ -41,7 +42,7 @@ LEAVING = 5.0  # seconds a rank has to end by itself
 
 class RankSetup(msgspec.Struct):
     """What a rank is started with: its place, the first and the number of each stage's layers, and
-    the `folder` where ranks find each other.
+    the `folder` where ranks find each other.  It stays on these `cores`, if there are any.
     """
 
     settings: dict[str, Any]
@@ -50,6 +51,7 @@ class RankSetup(msgspec.Struct):
     folder: str
     limits: dict[str, Any]
     kv_dtype: str
+    cores: list[int]
 
     @property
     def place(self) -> RankPlace:
@@ -72,10 +74,10 @@ class RankProcesses:
 
     def __init__(
         self, settings: Settings, path: Path, places: Sequence[RankPlace],
-        shape: tuple[Limits, str],
+        shape: tuple[Limits, str], cores: Sequence[Cores],
     ) -> None:  # fmt: skip
-        """`shape` are the limits and the type of the K/V memory."""
-        self.place, (limits, kv_dtype) = places[0], shape
+        """`shape` are the limits and the type of the K/V memory, `cores` those of each rank."""
+        self.place, (limits, kv_dtype), self.cores = places[0], shape, cores[0]
         self.children: list[subprocess.Popen[bytes]] = []
         self._finalize: Callable[[], object] = lambda: None
         if len(places) == 1:
@@ -86,7 +88,8 @@ class RankProcesses:
         limit = asdict(limits)
         stages = [(layers.start, len(layers)) for layers in self.place.stages]
         for other in places[1:]:
-            setup = RankSetup(shared, other.rank, stages, str(self.folder), limit, kv_dtype)
+            own = sorted(cores[other.rank])
+            setup = RankSetup(shared, other.rank, stages, str(self.folder), limit, kv_dtype, own)
             self.children.append(start_rank(setup))
 
     def wait(self) -> None:
@@ -161,10 +164,12 @@ def end_processes(children: "Sequence[subprocess.Popen[bytes]]") -> None:
 
 
 class LeadingRunner:
-    """Rank 0's runner: sends each step to the other ranks, and computes its own part."""
+    """Rank 0's runner: sends each step to the other ranks, and computes its own part on its
+    `cores`.
+    """
 
-    def __init__(self, runner: Runner, group: "RankGroup") -> None:
-        self.runner, self.group = runner, group
+    def __init__(self, runner: Runner, group: "RankGroup", cores: Cores) -> None:
+        self.runner, self.group, self.cores = runner, group, cores
         self._within = False  # a step was begun and not ended
 
     def submit(
@@ -180,10 +185,11 @@ class LeadingRunner:
         if self._within:
             self.group.lose("a step was interrupted while its ranks computed it")
         self._within = True
-        self.group.broadcast(write_step(batch, moves))
-        found = self.runner.compute(batch, moves)
-        self._within = False
-        return self.runner.sample(found, batch, edits, reads)
+        with stay_on(self.cores):
+            self.group.broadcast(write_step(batch, moves))
+            found = self.runner.compute(batch, moves)
+            self._within = False
+            return self.runner.sample(found, batch, edits, reads)
 
     def wait(self, ticket: Ticket) -> Sampled:
         return self.runner.wait(ticket)

@@ -17,6 +17,7 @@ from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.models.shards import Kinds, Shard, cut_model
 from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers, list_costs
 from flyweight.ops.base import Ops
+from flyweight.parallel.nodes import Cores, count_threads
 from flyweight.plan.machine import Machine
 from flyweight.plan.memory import MemoryPlan
 from flyweight.spec import ModelSpec
@@ -87,14 +88,17 @@ def cut_description(found: ModelDescription, place: RankPlace) -> ModelDescripti
     return found
 
 
-def divide_cores(settings: Settings, cores: int) -> Settings:
-    """Settings with the threads of one rank.  Where there are several, torch is imported now, as a
-    memory plan counts what the process holds already.  Raises `ConfigError` where it is missing.
+def divide_cores(settings: Settings, cores: int, bound: Sequence[Cores] = ()) -> Settings:
+    """Settings with the threads of one rank; by default, no more than it has cores where `bound`
+    are those of each rank.  Where there are several ranks, torch is imported now, as a memory plan
+    counts what the process holds already.  Raises `ConfigError` where it is missing.
     """
     if settings.ranks == 1:
         return settings
     import_collectives()
     each = (settings.threads or cores) // settings.ranks
+    if not settings.threads:
+        each = min(each, count_threads(bound) or each)
     return replace(settings, threads=max(1, each))
 
 

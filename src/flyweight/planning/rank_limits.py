@@ -1,15 +1,14 @@
 """What ranks of this machine share, measured now: its bandwidth by NUMA nodes, its operations a
 second, and exchanges over gloo.
 
-Invariant: where several nodes have memory of their own, ranks are taken to stay on one each, which
-flyweight does not enforce; the report says so.
+Invariant: where several nodes have memory of their own, each rank is taken to stay on one of them,
+as `parallel.nodes` binds it.
 """
 
-import os
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 
 from flyweight.bench.limits import LimitSampler
+from flyweight.parallel.nodes import stay_on
 from flyweight.planning.calibration import LocalEngine
 from flyweight.planning.rank_cost import SharedLimits
 
@@ -33,14 +32,3 @@ def sample_shared_limits(
 
 def _make_sampler(engine: LocalEngine, threads: int) -> LimitSampler:
     return LimitSampler(threads, engine.ops.isa, engine.weight_bytes)
-
-
-@contextmanager
-def stay_on(cores: Collection[int]) -> Iterator[None]:
-    """Threads that begin meanwhile run on these cores alone."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

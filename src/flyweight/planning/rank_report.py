@@ -73,9 +73,9 @@ def judge_nodes(plan: RankPlan) -> str:
             "at the same bandwidth, and exchange arrays too."
         )
     return (
-        f"This machine has {plan.nodes} NUMA nodes, each with memory of its own: ranks that stay "
-        f"on one each read {limits.read / 1e9:.3g} GB/s together, one process "
-        f"{limits.whole.read / 1e9:.3g} GB/s. flyweight does not bind ranks to nodes."
+        f"This machine has {plan.nodes} NUMA nodes, each with memory of its own: ranks, each bound "
+        f"to a node, read {limits.read / 1e9:.3g} GB/s together, one process "
+        f"{limits.whole.read / 1e9:.3g} GB/s."
     )
 
 
