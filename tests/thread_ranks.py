@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import Queue
 from threading import Barrier
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from flyweight.models.shards import split_evenly
 from flyweight.wire import F32
+
+HANGING = 600  # seconds after which a rank that waits for another is an error
 
 
 @dataclass
@@ -20,7 +23,7 @@ class ThreadGroup:
     held: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.barrier, self.held = Barrier(self.size, timeout=60), [None] * self.size
+        self.barrier, self.held = Barrier(self.size, timeout=HANGING), [None] * self.size
 
     def exchange(self, rank: int, x: F32) -> list[F32]:
         """Every rank's x."""
@@ -54,6 +57,42 @@ class ThreadRank:
         widths = [len(part) for part in split_evenly(width, self.size)]
         assert [one.shape[-1] for one in found] == widths
         return np.concatenate(found, axis=-1)
+
+
+@dataclass
+class ThreadLink:
+    """`parallel.comm.StageLink` of one stage, between threads: `queues[a][b]` has what stage a has
+    sent stage b.
+    """
+
+    queues: Sequence[Sequence[Queue[F32]]]
+    index: int
+
+    @classmethod
+    def connect(cls, stages: int) -> "list[ThreadLink]":
+        """Those of all stages."""
+        queues: list[list[Queue[F32]]] = [[Queue() for _ in range(stages)] for _ in range(stages)]
+        return [cls(queues, index) for index in range(stages)]
+
+    def send_next(self, x: F32) -> None:
+        self.queues[self.index][self.index + 1].put(x.copy())
+
+    def send_first(self, x: F32) -> None:
+        self.queues[self.index][0].put(x.copy())
+
+    def receive_previous(self, shape: tuple[int, ...]) -> F32:
+        return self._take(self.index - 1, shape)
+
+    def receive_last(self, shape: tuple[int, ...]) -> F32:
+        return self._take(len(self.queues) - 1, shape)
+
+    def finish_sends(self) -> None:
+        """All has been sent."""
+
+    def _take(self, stage: int, shape: tuple[int, ...]) -> F32:
+        x = self.queues[stage][self.index].get(timeout=HANGING)
+        assert x.shape == shape
+        return x
 
 
 def run_ranks(size: int, work: Callable[[ThreadRank], Any]) -> Sequence[Any]:
