@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from format_models import FAMILIES, INNER, LAYERS, VOCAB, write_model
 from harness import batch, decoder, logits_of, memory
-from rank_models import load_stage
+from rank_models import cut, load_stage
 
 from flyweight.engine.runner import Model
+from flyweight.errors import ConfigError
 from flyweight.models.shards import Shard
 from flyweight.models.stages import StageRange
 from flyweight.ops.cpu import CpuOps
@@ -105,6 +106,16 @@ def test_greedy_tokens_are_those_of_one_process(tmp_path: Path, family: str, kin
 def test_every_type_that_is_read_is_tried() -> None:
     assert {*READABLE.values()} == {*FORMATS}
     assert len(CASES) == len(FAMILIES) * len(READABLE)
+
+
+def test_a_rank_without_whole_blocks_is_refused_with_the_sizes_that_fit(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", "llama", "q4_k")
+    with pytest.raises(ConfigError) as refused:
+        cut(path, Shard(0, 4))
+    assert str(refused.value) == (
+        "tensor_parallel_size = 4: the heads of a rank are 128 columns, not whole blocks of 256; "
+        "allowed: 1, 2"
+    )
 
 
 def test_parts_need_not_be_equal() -> None:
