@@ -1,7 +1,7 @@
 """What an engine does besides greedy decoding, over several processes: the results of one process,
 while memory for K/V is scarce.
 
-Activations are float32, so that ranks differ from one process by the order of sums alone.
+Activations and K/V are float32, so that ranks differ from one process by the order of sums alone.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,8 @@ from flyweight import LLM, BeamSearchParams, PoolingParams, SamplingParams, Stru
 from flyweight.outputs import RequestOutput
 
 SIZES: dict[str, Any] = {
-    "memory_limit": "2GiB", "max_model_len": 256, "activations": "f32", "block_size": 16,
+    "memory_limit": "2GiB", "max_model_len": 256, "activations": "f32",
+    "kv_cache_dtype": "f32", "block_size": 16,
     "blocks": 16,
 }  # fmt: skip
 PROMPTS = ["Once upon a time", "One day, Tom and Sue went to the park because"]
