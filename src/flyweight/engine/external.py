@@ -9,6 +9,7 @@ arrays and no model.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from itertools import takewhile
@@ -56,7 +57,7 @@ class ExternalCache:
         if peers is not None:
             self._sources = (*self.stores, peers)
         self._links: list[ChainLink | None] = [None] * pool.blocks  # of what each block had last
-        self._unsaved: dict[bytes, None] = {}  # keys that `disk` is to get, oldest first
+        self._unsaved = OrderedDict[bytes, None]()  # keys that `disk` is to get, in this order
         self._saved, self._loaded = kv.make_buffer(), kv.make_buffer()
         self._restored = 0  # blocks that were put back
         self._credit, self._since = 0.0, clock()
@@ -97,6 +98,21 @@ class ExternalCache:
             self._save_next()
             after = self.clock()
             self._credit, now = self._credit - (after - now), after
+
+    def publish(self, keys: Seq[bytes]) -> None:
+        """Saves the blocks of a chain that the pool has before all others, so that peers find them
+        soon.
+        """
+        if self.disk is None or not self.disk.writing:
+            return
+        for key in reversed(keys):
+            if key in self.pool.by_hash and key not in self.disk:
+                self._unsaved[key] = None
+                self._unsaved.move_to_end(key, last=False)
+
+    def is_saved(self, keys: Seq[bytes]) -> bool:
+        """Whether none of these blocks is still to be saved; some may be lost."""
+        return not any(key in self._unsaved for key in keys)
 
     def evict(self, block: int, key: bytes) -> None:
         """Saves what a block holds before the pool uses it for something else."""

@@ -21,6 +21,7 @@ from flyweight.server import pipe
 from flyweight.server.worker.budget import BudgetController
 from flyweight.server.worker.faults import Fault
 from flyweight.server.worker.metering import RequestMeter
+from flyweight.server.worker.publishing import HeldAnswers
 
 KEPT_STEPS = 256  # shown by /debug/steps
 
@@ -33,6 +34,7 @@ class HostedEngine:
     ) -> None:
         self.send, self.engine, self.limits = send, loaded.engine, loaded.limits
         self.background = Background([*list_tasks(loaded), loaded.ahead])
+        self.held = HeldAnswers(self.engine.external, loaded.limits.block_size)
         most = loaded.limits.max_num_batched_tokens
         self.controller = BudgetController(begin.target_step_time, most, begin.max_prefill_delay)
         if self.engine.external is not None:
@@ -61,8 +63,8 @@ class HostedEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to compute."""
-        return self.engine.busy
+        """Whether there is something to compute, or to save for an answer."""
+        return self.engine.busy or bool(self.held)
 
     def take(self, message: pipe.ToEngine) -> None:
         self._handlers[type(message)](message)
@@ -106,6 +108,7 @@ class HostedEngine:
             except Exception as error:
                 report(error)
         self._tidy([message.id])
+        self.held.drop(message.id, message.index)
         self.send(pipe.StepReport([], [], self._read_gauges(0, 0.0)))
 
     # --- steps ---
@@ -114,6 +117,7 @@ class HostedEngine:
         """Called by the engine with each step's plan, before it is computed."""
         now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
         self.meter.note(now)
+        self.held.note(plan)
         prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
         self.shape = prompts, sum(c[3] for c in now) - prompts
         budget = self.budget
@@ -138,7 +142,9 @@ class HostedEngine:
             self.fault.strike(self.step, plan, self.arrived)
 
     def run_step(self) -> float:
-        """Computes a step; how many seconds it took."""
+        """Computes a step, or saves a block where there is none; how many seconds it took."""
+        if not self.engine.busy:
+            return self._publish()
         scheduler = self.engine.scheduler
         self.budget = self.controller.budget(scheduler.load())
         self.shape = 0, 0
@@ -164,11 +170,27 @@ class HostedEngine:
         residency = scheduler.pool.residency
         stays = residency.take() if residency is not None else []
         gauges = self._read_gauges(sum(self.shape), took, self.shape[0])
+        news = self.held.hold(news)
         self.send(pipe.StepReport(news, started, gauges, stays, began + took))
         self.background.step()
+        self._send_held()
         if sum(self.shape):  # sending and background work delay streams like the step
             self.controller.record(*self.shape, time.monotonic() - began)
         return took
+
+    def _publish(self) -> float:
+        """Saves a block that an answer is held for."""
+        began = time.monotonic()
+        self.held.save()
+        self._send_held()
+        return time.monotonic() - began
+
+    def _send_held(self) -> None:
+        """Sends the answers whose blocks are saved."""
+        news = self.held.take_ready()
+        if news:
+            now = time.monotonic()
+            self.send(pipe.StepReport(news, [], self._read_gauges(0, 0.0), at=now))
 
     def _tidy(self, ids: list[str]) -> None:
         """Forgets requests without running choices."""
