@@ -24,7 +24,7 @@ MOST_LINES, MOST_KERNEL_LINES, MOST_FUNCTION, MOST_TRITON = 400, 500, 60, 160
 DRAWERS = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "handler", "impl"}
 STANDARD_ONLY = (
     "engine/scheduler", "engine/sequence", "engine/step", "engine/metrics", "kv/blocks",
-    "routing/keys", "routing/router",
+    "routing/handoff", "routing/keys", "routing/router",
     "types", "sampling_params", "inputs", "outputs", "spec", "config", "errors",
 )  # fmt: skip
 HEAVY = {"torch", "triton", "transformers"}
