@@ -27,8 +27,9 @@ from flyweight.routing.keys import RoutingKeys
 ROUTES = ("/v1/completions", "/v1/chat/completions")
 RENDERED = ("model", "prompt", "messages", "tools", "documents", "chat_template_kwargs",
             "add_generation_prompt", "continue_final_message", "add_special_tokens")  # fmt: skip
+# What is of the answer only, and may not go with one token.
 LEFT_OUT = ("stream", "stream_options", "n", "best_of", "min_tokens", "logprobs", "top_logprobs",
-            "max_completion_tokens", "response_format")  # fmt: skip  # of the answer, not of the prompt
+            "max_completion_tokens", "response_format")  # fmt: skip
 WHOLE = ("echo", "prompt_logprobs")  # all tokens of the prompt are computed where they are wanted
 OURS = ("connection", "content-length", "host")
 ERRORS = (ValueError, KeyError, TypeError, IndexError, OSError)  # of a server and its answers
@@ -54,8 +55,8 @@ class HttpRequest(NamedTuple):
         """A connection on which the request was sent; its answer ends with the connection."""
         reader, writer = await asyncio.open_connection(*server)
         kept = {name: value for name, value in self.headers.items() if name not in OURS}
-        kept |= {"host": f"{server.host}:{server.port}", "connection": "close"}
-        kept |= {"content-length": str(len(self.body))}
+        kept |= {"host": f"{server.host}:{server.port}", "connection": "close",
+                 "content-length": str(len(self.body))}  # fmt: skip
         head = f"{self.method} {self.path} HTTP/1.1\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in kept.items())
         writer.write(head.encode("latin-1") + b"\r\n" + self.body)
@@ -75,13 +76,12 @@ class HttpRequest(NamedTuple):
 
 async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
     first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    method, path, _ = first.split(" ")
     named = (line.partition(":") for line in rest if line)
     headers = {name.lower(): value.strip() for name, _, value in named}
     if "transfer-encoding" in headers or "expect" in headers:
         raise ValueError("a body is sent with a content-length, and at once")
     size = int(headers.get("content-length", 0))
-    return HttpRequest(method, path, headers, await reader.readexactly(size))
+    return HttpRequest(*first.split(" ")[:2], headers, await reader.readexactly(size))
 
 
 class Proxy:

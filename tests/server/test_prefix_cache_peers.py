@@ -1,21 +1,18 @@
 """Two servers: the second takes the blocks of a prompt from the first."""
 
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_servers import SMALL, find_address, serving
 from prometheus_client.parser import text_string_to_metric_families
 
-from http_server import SERVE, Running, started
+from http_server import SERVE, Running
 
 BODY = {"prompt": "One day, " * 60, "max_tokens": 12, "temperature": 0, "logprobs": 1}
-SMALL = ("--threads", "1", "--max-model-len", "256", "--memory-limit", "2GiB")
 NAME = "flyweight:peer_"
 
 
@@ -30,26 +27,6 @@ def read_metrics(running: Running) -> dict[str, float]:
     page = running.get("/metrics").body.decode()
     samples = [s for f in text_string_to_metric_families(page) for s in f.samples]
     return {s.name: s.value for s in samples if s.name.startswith(NAME)}
-
-
-def write_secret(path: Path, secret: bytes) -> Path:
-    path.write_bytes(secret)
-    path.chmod(0o600)
-    return path
-
-
-@contextmanager
-def serving(folder: Path, name: str, secret: bytes, *words: str) -> Iterator[Running]:
-    file = write_secret(folder / f"{name}.secret", secret)
-    shared = ("--prefix-cache-dir", str(folder / name), "--prefix-cache-secret-file", str(file))
-    with started(*SMALL, *shared, *words) as running:
-        yield running
-
-
-def find_address(running: Running) -> str:
-    """Where a server has its blocks."""
-    [line] = [line for line in running.said if "peers may fetch blocks" in line]
-    return re.search(r"127\.0\.0\.1:\d+", line)[0]  # type: ignore[index]
 
 
 def test_a_prompt_is_computed_once_by_two_servers(tmp_path: Path) -> None:

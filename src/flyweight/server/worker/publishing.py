@@ -16,7 +16,7 @@ from flyweight.engine.sequence import Sequence as EngineSequence
 from flyweight.engine.step import Plan
 from flyweight.server.pipe import StepEvents
 
-MOST_HELD = 1.0  # seconds
+MOST_HELD = 5.0  # seconds; as long as a peer waits for blocks while no cost is known
 
 
 @dataclass(slots=True, eq=False)
