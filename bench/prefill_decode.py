@@ -1,0 +1,209 @@
+"""Prefill and decode on different servers: gaps between tokens of streams, while long prompts come.
+
+    python bench/prefill_decode.py [MODEL] [--rounds 3] [--seconds 20] [--streams 4] [--storm 2]
+                                   [--prompt-tokens 384] [--cores 0,1] [--json]
+
+Two arrangements of two servers, each server on one core with one thread:
+
+- `mixed`: equal servers; streams and long prompts are sent to them in turn;
+- `split`: a prefill server, and a decode server that fetches its blocks, behind
+  examples/prefill_decode_proxy.py on the prefill server's core.
+
+`--streams` clients each have short prompts answered with `ANSWER` tokens, one after another;
+`--storm` clients each send long prompts of random ids and read `LONG_ANSWER` tokens.  ITL is the
+time between two events of the streams only, TTFT that of the long prompts, tokens/s all tokens of
+answers.  Arrangements run in turn, the second first in every other round, each time on new servers;
+figures are medians of the rounds.  The clients run on the same cores as the servers.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serving import free_port, rested, running
+
+PROXY = Path(__file__).parents[1] / "examples" / "prefill_decode_proxy.py"
+ARRANGEMENTS = ("mixed", "split")
+ANSWER, LONG_ANSWER = 128, 8  # tokens
+SHORT = 16  # tokens of a stream's prompt
+WAIT = 600  # seconds for an event
+IDS = range(300, 1000)  # of random prompts: ordinary tokens of every vocabulary measured here
+FIGURES = ("ITL p50, ms", "ITL p99, ms", "TTFT p50, ms", "TTFT p99, ms", "tokens/s",
+           "long prompts", "cached")  # fmt: skip
+
+
+@dataclass
+class Record:
+    """What the clients of a round saw; `cached` and `prompts` are tokens of long prompts."""
+
+    gaps: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    tokens: int = 0
+    cached: int = 0
+    prompts: int = 0
+
+    def summarize(self, seconds: float) -> dict[str, float]:
+        figures = [1e3 * find_quantile(times, q) for times in (self.gaps, self.first)
+                   for q in (0.5, 0.99)]  # fmt: skip
+        rest = [self.tokens / seconds, len(self.first), self.cached / max(1, self.prompts)]
+        return dict(zip(FIGURES, [*figures, *rest], strict=True))
+
+
+class Client:
+    """Sends requests to `ports` in turn until `end`."""
+
+    def __init__(self, ports: Sequence[int], number: int, end: float, record: Record) -> None:
+        self.ports, self.number, self.end, self.record = ports, number, end, record
+        self.draw = random.Random(number)
+
+    def stream(self) -> None:
+        """Short prompts with long answers."""
+        while time.monotonic() < self.end:
+            last = 0.0
+            for at, _ in self.request(SHORT, ANSWER):
+                if last and at < self.end:
+                    self.record.gaps.append(at - last)
+                last = at
+
+    def storm(self, prompt_tokens: int) -> None:
+        """Long prompts with short answers."""
+        while (began := time.monotonic()) < self.end:
+            usage: dict[str, Any] = {}
+            for count, (at, event) in enumerate(self.request(prompt_tokens, LONG_ANSWER)):
+                if not count:
+                    self.record.first.append(at - began)
+                usage = event.get("usage") or usage
+            self.record.prompts += usage["prompt_tokens"]
+            details = usage.get("prompt_tokens_details") or {}
+            self.record.cached += details.get("cached_tokens") or 0
+
+    def request(self, prompt: int, answer: int) -> Iterator[tuple[float, dict[str, Any]]]:
+        """The events of one request that have tokens, and the last, with when each came."""
+        body = {"prompt": self.draw.choices(IDS, k=prompt), "max_tokens": answer, "stream": True,
+                "ignore_eos": True, "stream_options": {"include_usage": True}}  # fmt: skip
+        port = self.ports[self.number % len(self.ports)]
+        self.number += 1
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)
+        line.request("POST", "/v1/completions", json.dumps(body),
+                     {"content-type": "application/json"})  # fmt: skip
+        reply = line.getresponse()
+        if reply.status != 200:
+            raise RuntimeError(f"port {port} answered {reply.status}: {reply.read()!r}")
+        for raw in reply:
+            if not raw.startswith(b"data: ") or raw.startswith(b"data: [DONE]"):
+                continue
+            now, event = time.monotonic(), json.loads(raw[len(b"data: ") :])
+            if event["choices"] and now < self.end:
+                self.record.tokens += 1
+            yield now, event
+        line.close()
+
+
+@contextmanager
+def serving(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[int]]:
+    """The ports that clients use of an arrangement's servers."""
+    ports = [free_port(), free_port()]
+    options: list[list[str]] = [[], []]
+    commands: list[list[str]] = []
+    if name == "split":
+        blocks = f"127.0.0.1:{free_port()}"
+        shared = ["--prefix-cache-secret-file", str(write_secret(folder)), "--prefix-cache-dir"]
+        options[0] = [*shared, str(folder / "prefill"), "--prefix-cache-listen", blocks]
+        options[1] = [*shared, str(folder / "decode"), "--prefix-cache-peers", blocks]
+    model = [] if args.model is None else [str(args.model)]
+    for core, port, own in zip(args.cores, ports, options, strict=True):
+        words = [sys.executable, "-m", "flyweight.cli.main", "serve", *model, "--threads", "1"]
+        words += ["--max-model-len", str(args.prompt_tokens + ANSWER), "--port", str(port), *own]
+        commands.append(["taskset", "-c", str(core), *words])
+    with ExitStack() as stack:
+        log = stack.enter_context(open(folder / "log", "wb"))
+        for port, command in zip(ports, commands, strict=True):
+            rested(port, stack.enter_context(running(command, log)))
+        if name == "split":
+            ports = [stack.enter_context(proxying(ports, args, log))]
+        yield ports
+
+
+@contextmanager
+def proxying(ports: Sequence[int], args: argparse.Namespace, log: Any) -> Iterator[int]:
+    """The port of a proxy."""
+    port = free_port()
+    words = ["taskset", "-c", str(args.cores[0]), sys.executable, str(PROXY)]
+    words += ["--prefill", f"127.0.0.1:{ports[0]}", "--decode", f"127.0.0.1:{ports[1]}"]
+    words += ["--port", str(port), "--threshold", str(max(1, args.prompt_tokens // 2))]
+    with running(words, log) as process:
+        rested(port, process)
+        yield port
+
+
+def write_secret(folder: Path) -> Path:
+    path = folder / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(os.urandom(32))
+    return path
+
+
+def measure(name: str, number: int, args: argparse.Namespace) -> dict[str, float]:
+    """A round of one arrangement."""
+    with tempfile.TemporaryDirectory() as folder, serving(name, args, Path(folder)) as ports:
+        record, began = Record(), time.monotonic()
+        end = began + args.seconds
+        seeds = [1000 * number + one for one in range(args.streams + args.storm)]
+        clients = [Client(ports, seed, end, record) for seed in seeds]
+        with ThreadPoolExecutor(len(clients)) as pool:
+            work = [pool.submit(one.stream) for one in clients[: args.streams]]
+            storm = clients[args.streams :]
+            work += [pool.submit(one.storm, args.prompt_tokens) for one in storm]
+            for one in work:
+                one.result()
+        return record.summarize(args.seconds)
+
+
+def find_quantile(times: Sequence[float], q: float) -> float:
+    """Of measured times; not a number where there are none."""
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--storm", type=int, default=2)
+    parser.add_argument("--prompt-tokens", type=int, default=384)
+    parser.add_argument("--cores", default="0,1", help="of the two servers")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    args.cores = [int(core) for core in args.cores.split(",")]
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ARRANGEMENTS}
+    for number in range(args.rounds):
+        for name in ARRANGEMENTS[:: -1 if number % 2 else 1]:
+            rounds[name].append(measure(name, number, args))
+    found = {
+        name: {figure: statistics.median(one[figure] for one in own) for figure in FIGURES}
+        for name, own in rounds.items()
+    }
+    if args.json:
+        print(json.dumps({"rounds": rounds, "medians": found}))
+        return
+    print(f"{'':14}", *(f"{name:>10}" for name in ARRANGEMENTS))
+    for figure in FIGURES:
+        print(f"{figure:14}", *(f"{found[name][figure]:10.2f}" for name in ARRANGEMENTS))
+
+
+if __name__ == "__main__":
+    main()
