@@ -12,7 +12,9 @@ import pytest
 from mock_peers import PROMPT, World
 
 from flyweight.server.pipe import StepEvents
+from flyweight.server.worker.hosted import HostedEngine
 from flyweight.server.worker.publishing import MOST_HELD, HeldAnswers
+from flyweight.types import Request, SamplingParams
 
 OTHER = tuple(reversed(PROMPT))
 
@@ -147,3 +149,38 @@ def test_a_cache_that_is_emptied_holds_nothing() -> None:
     engine.finish()
     engine.world.engine.reset_prefix_cache()
     assert engine.take_ready() == ["prefill"]
+
+
+def make_request(id: str, tokens: tuple[int, ...], most: int) -> Request:
+    return Request(id, tokens, SamplingParams(max_tokens=most), max_tokens=most)
+
+
+class NoTask:
+    """A background task with nothing to do."""
+
+    wanted = False
+
+    def step(self) -> None:
+        """Nothing."""
+
+
+def test_a_server_sends_it_once_the_blocks_are_saved() -> None:
+    """The same through the server's loop: saving a block is a step of its own."""
+    engine, sent = Prefills(), list[Any]()
+    world, limits = engine.world, engine.world.scheduler.limits
+    loaded: Any = SimpleNamespace(
+        engine=world.engine, limits=limits, moving=NoTask(), ahead=NoTask()
+    )
+    begin: Any = SimpleNamespace(
+        target_step_time=0.1, max_prefill_delay=3.0, fault=None, settings={"backend": "cuda"}
+    )
+    hosted = HostedEngine(loaded, begin, sent.append)
+    for id, tokens, most in (("ordinary", OTHER, 2), ("prefill", PROMPT, 1)):
+        hosted.driver.add(make_request(id, tokens, most))
+    found: dict[str, int] = {}
+    while hosted.busy:
+        hosted.run_step()
+        for news in (one for report in sent for one in report.news if one.finish):
+            found.setdefault(news.id, len(world.store.entries))
+        sent.clear()
+    assert found == {"ordinary": 0, "prefill": len(PROMPT) // limits.block_size}

@@ -1,7 +1,7 @@
 """Answers of one token that are held until peers can fetch the blocks of their prompts.
 
 Where a server listens for peers, a request of `max_tokens=1` has its prompt computed for another
-server, which asks for the blocks as soon as it has the answer.
+server, which fetches the blocks as soon as it has the answer.
 
 Invariant: no step waits, and no answer of more tokens.  An answer is held while blocks of its
 prompt are being saved, for `MOST_HELD` seconds at most; a full disk holds none.
@@ -60,10 +60,10 @@ class HeldAnswers:
             return news
         sent: list[StepEvents] = []
         for events in news:
-            seq = planned.get((events.id, events.index))
+            seq = planned.get((events.id, events.index)) if events.finish else None
             keys = [] if seq is None else seq.table.hashes[: seq.prompt // self.block_size]
             self.external.publish(keys)
-            if events.finish is None or self.external.is_saved(keys):
+            if self.external.is_saved(keys):
                 sent.append(events)
             else:
                 self._held.append(HeldAnswer(events, keys, self.clock() + MOST_HELD))
