@@ -46,13 +46,20 @@ FIGURES = ("ITL p50, ms", "ITL p99, ms", "TTFT p50, ms", "TTFT p99, ms", "tokens
 
 @dataclass
 class Record:
-    """What the clients of a round saw; `cached` and `prompts` are tokens of long prompts."""
+    """What clients of a round saw; `cached` and `prompts` are tokens of long prompts."""
 
     gaps: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     tokens: int = 0
     cached: int = 0
     prompts: int = 0
+
+    def add(self, other: "Record") -> None:
+        self.gaps += other.gaps
+        self.first += other.first
+        self.tokens += other.tokens
+        self.cached += other.cached
+        self.prompts += other.prompts
 
     def summarize(self, seconds: float) -> dict[str, float]:
         figures = [1e3 * find_quantile(times, q) for times in (self.gaps, self.first)
@@ -64,16 +71,16 @@ class Record:
 class Client:
     """Sends requests to `ports` in turn until `end`."""
 
-    def __init__(self, ports: Sequence[int], number: int, end: float, record: Record) -> None:
-        self.ports, self.number, self.end, self.record = ports, number, end, record
-        self.draw = random.Random(number)
+    def __init__(self, ports: Sequence[int], number: int, end: float) -> None:
+        self.ports, self.number, self.end = ports, number, end
+        self.record, self.draw = Record(), random.Random(number)
 
     def stream(self) -> None:
         """Short prompts with long answers."""
         while time.monotonic() < self.end:
             last = 0.0
-            for at, _ in self.request(SHORT, ANSWER):
-                if last and at < self.end:
+            for at, event in self.request(SHORT, ANSWER):
+                if last and at < self.end and event["choices"]:
                     self.record.gaps.append(at - last)
                 last = at
 
@@ -90,9 +97,10 @@ class Client:
             self.record.cached += details.get("cached_tokens") or 0
 
     def request(self, prompt: int, answer: int) -> Iterator[tuple[float, dict[str, Any]]]:
-        """The events of one request that have tokens, and the last, with when each came."""
-        body = {"prompt": self.draw.choices(IDS, k=prompt), "max_tokens": answer, "stream": True,
-                "ignore_eos": True, "stream_options": {"include_usage": True}}  # fmt: skip
+        """The events of one request, of which the last has no choice, and when each came."""
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        body = {"prompt": self.draw.choices(IDS, k=prompt), "max_tokens": answer,
+                "ignore_eos": True, "stream": True, "stream_options": usage}  # fmt: skip
         port = self.ports[self.number % len(self.ports)]
         self.number += 1
         line = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)
@@ -101,12 +109,15 @@ class Client:
         reply = line.getresponse()
         if reply.status != 200:
             raise RuntimeError(f"port {port} answered {reply.status}: {reply.read()!r}")
+        tokens = 0
         for raw in reply:
             if not raw.startswith(b"data: ") or raw.startswith(b"data: [DONE]"):
                 continue
             now, event = time.monotonic(), json.loads(raw[len(b"data: ") :])
-            if event["choices"] and now < self.end:
-                self.record.tokens += 1
+            known = (event.get("usage") or {}).get("completion_tokens", tokens)
+            if now < self.end:
+                self.record.tokens += known - tokens
+            tokens = known
             yield now, event
         line.close()
 
@@ -158,16 +169,18 @@ def write_secret(folder: Path) -> Path:
 def measure(name: str, number: int, args: argparse.Namespace) -> dict[str, float]:
     """A round of one arrangement."""
     with tempfile.TemporaryDirectory() as folder, serving(name, args, Path(folder)) as ports:
-        record, began = Record(), time.monotonic()
-        end = began + args.seconds
+        end = time.monotonic() + args.seconds
         seeds = [1000 * number + one for one in range(args.streams + args.storm)]
-        clients = [Client(ports, seed, end, record) for seed in seeds]
+        clients = [Client(ports, seed, end) for seed in seeds]
         with ThreadPoolExecutor(len(clients)) as pool:
             work = [pool.submit(one.stream) for one in clients[: args.streams]]
             storm = clients[args.streams :]
             work += [pool.submit(one.storm, args.prompt_tokens) for one in storm]
             for one in work:
                 one.result()
+        record = Record()
+        for client in clients:
+            record.add(client.record)
         return record.summarize(args.seconds)
 
 
