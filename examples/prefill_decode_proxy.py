@@ -63,7 +63,7 @@ class HttpRequest(NamedTuple):
         await writer.drain()
         return reader, writer
 
-    async def ask(self, server: Address, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    async def post(self, server: Address, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """Status and JSON of another request with these headers."""
         other = HttpRequest("POST", path, self.headers, json.dumps(body).encode())
         reader, writer = await other.send(server)
@@ -144,7 +144,7 @@ class Proxy:
         if isinstance(prompt, list):
             return [int(one) for one in prompt]  # several prompts are no ints
         wanted = {name: body[name] for name in RENDERED if name in body}
-        _, reply = await request.ask(self.decode, "/tokenize", wanted)
+        _, reply = await request.post(self.decode, "/tokenize", wanted)
         return list(reply["tokens"])
 
     async def hand_over(self, handoff: Handoff, request: HttpRequest, body: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class Proxy:
         try:
             async with asyncio.timeout(handoff.limit):
                 one_token = {**kept, "max_tokens": 1}
-                status, reply = await request.ask(self.prefill, request.path, one_token)
+                status, reply = await request.post(self.prefill, request.path, one_token)
             if status == 429 or status >= 500:
                 raise ValueError(f"it answered {status}")
             usage = reply["usage"] if status == 200 else {"prompt_tokens": 0}
