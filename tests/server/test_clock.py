@@ -107,7 +107,7 @@ SHOWN = {  # where it is printed for a person
     "server/apis/ollama/handlers.py",
     "server/apis/ollama/models.py",
     "server/model_entry.py",
-    "server/served_model.py",
+    "server/request_model.py",
     "server/observability/log.py",
     "server/observability/metrics.py",
     "server/observability/spans.py",

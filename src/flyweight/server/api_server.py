@@ -28,7 +28,8 @@ from flyweight.server.observability.counters import HttpCounts
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.observability.metrics import MetricsPage
 from flyweight.server.overload_steps import OverloadStep
-from flyweight.server.served_model import ServedModel, count_sequences
+from flyweight.server.request_model import count_sequences
+from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import format_names, set_header

@@ -16,7 +16,8 @@ from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.queue import LONGEST_WAIT
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.latency import RequestDemand, measure_backlog
-from flyweight.server.served_model import ServedModel, count_sequences
+from flyweight.server.request_model import count_sequences
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 
 NAMES = {"ttft_ms": "the first token", "e2el_ms": "the last token"}

@@ -20,7 +20,8 @@ from flyweight.server.admission.deadlines import TimedRequest
 from flyweight.server.admission.queue import AdmissionQueue, Reservation
 from flyweight.server.coalescing import make_key
 from flyweight.server.engine_client import EngineStream
-from flyweight.server.served_model import ServedModel, count_sequences
+from flyweight.server.request_model import count_sequences
+from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError, make_timeout_error, to_http_error
 
 

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flyweight.requests.collector import Collector, TextPiece
+from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.prompts import PreparedPrompt
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.output_formats import form_keywords
+from flyweight.server.request_model import RequestModel
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError, print_failure, to_http_error
 from flyweight.server.transport.replies import (
@@ -49,6 +50,15 @@ class Writer(Protocol):
     def write_piece(self, prompt: int, piece: TextPiece) -> bytes: ...
     def end(self) -> bytes: ...
     def write_error(self, error: HttpError) -> bytes: ...
+
+
+class AnswerGroup(Protocol):
+    """What a writer writes: a model, and a collector for each prompt of a request."""
+
+    @property
+    def model(self) -> RequestModel: ...
+    @property
+    def collectors(self) -> Sequence[Collector | VectorCollector]: ...
 
 
 async def answer(
@@ -99,7 +109,7 @@ def measure_piece(collector: Collector, piece: TextPiece) -> int:
     return found
 
 
-def get_collectors(group: RequestGroup) -> list[Collector]:
+def get_collectors(group: AnswerGroup) -> list[Collector]:
     """The collectors of a group, all of which return text."""
     found = [one for one in group.collectors if isinstance(one, Collector)]
     assert len(found) == len(group.collectors), "a vector among texts"

@@ -15,7 +15,7 @@ from flyweight.errors import RequestError, field_names
 from flyweight.params.tasks import BeamSearchParams
 from flyweight.requests.prompts import PIECE, encode_prompt
 from flyweight.server.apis.sampling_fields import Id, make_sampling_params
-from flyweight.server.served_model import ServedModel
+from flyweight.server.request_model import RequestModel
 from flyweight.types import SamplingParams
 
 # Only the first error of a list is reported.
@@ -61,7 +61,7 @@ class PromptFit(Protocol):
 
 
 def fit_prompts(
-    prompts: list[Any], body: PromptFit, model: ServedModel, answer: int = 1
+    prompts: list[Any], body: PromptFit, model: RequestModel, answer: int = 1
 ) -> list[Any]:
     """Prompts with or without special tokens, cut as the body says, with `answer` more tokens of
     the context left; those that take time to encode are functions.
@@ -72,7 +72,7 @@ def fit_prompts(
     return [partial(_fit_prompt, one, body, model, answer) for one in prompts]
 
 
-def _fit_prompt(one: Any, body: PromptFit, model: ServedModel, answer: int) -> dict[str, Any]:
+def _fit_prompt(one: Any, body: PromptFit, model: RequestModel, answer: int) -> dict[str, Any]:
     """Raises `RequestError`."""
     special, cuts = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
     longest = model.max_model_len
@@ -86,7 +86,7 @@ def _fit_prompt(one: Any, body: PromptFit, model: ServedModel, answer: int) -> d
     return {"prompt": text if len(kept) == len(ids) else None, "prompt_token_ids": kept}
 
 
-def get_max_bytes(model: ServedModel) -> int:
+def get_max_bytes(model: RequestModel) -> int:
     """The size limit of a text that is read completely even if it does not fit."""
     return max(model.settings.max_tokenize_bytes, PIECE * model.max_model_len)
 

@@ -11,7 +11,7 @@ from flyweight.outputs import AttemptReport
 from flyweight.requests.collector import Collector, TextPiece, VectorCollector
 from flyweight.requests.explaining import explain_cache
 from flyweight.server.observability.costs import describe_cost
-from flyweight.server.served_model import ServedModel
+from flyweight.server.request_model import RequestModel
 from flyweight.types import StepUse
 
 
@@ -95,12 +95,12 @@ def measure_llama_timings(*collectors: Collector) -> dict[str, float]:
     return result
 
 
-def report_usage(model: ServedModel, collectors: Sequence[Collector]) -> dict[str, Any]:
+def report_usage(model: RequestModel, collectors: Sequence[Collector]) -> dict[str, Any]:
     """The fields of a reply of OpenAI about usage and times."""
     return {"usage": count_usage(collectors), **report_timings(model, *collectors)}
 
 
-def report_timings(model: ServedModel, *collectors: Collector) -> dict[str, Any]:
+def report_timings(model: RequestModel, *collectors: Collector) -> dict[str, Any]:
     """Timings, the same in every API, with what is noted of the request, and what else was
     requested.
     """
@@ -119,7 +119,7 @@ def measure_vector_timings(*collectors: VectorCollector) -> dict[str, float]:
     return {"queue_time_ms": to_ms(begun - arrival), "prefill_time_ms": to_ms(done - begun)}
 
 
-def report_extras(model: ServedModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
+def report_extras(model: RequestModel, *collectors: Collector | VectorCollector) -> dict[str, Any]:
     """The cache explanation and the cost, if they were requested."""
     found: dict[str, Any] = {}
     if any(c.request.explain for c in collectors):
@@ -130,7 +130,7 @@ def report_extras(model: ServedModel, *collectors: Collector | VectorCollector) 
 
 
 def report_cost(
-    model: ServedModel, collectors: Sequence[Collector | VectorCollector]
+    model: RequestModel, collectors: Sequence[Collector | VectorCollector]
 ) -> dict[str, float | str]:
     """What the steps of all prompts took, and what that costs."""
     uses = [c.use for c in collectors if c.use is not None]
@@ -141,7 +141,7 @@ def report_cost(
 
 
 def explain_reuse(
-    model: ServedModel, collectors: Sequence[Collector | VectorCollector]
+    model: RequestModel, collectors: Sequence[Collector | VectorCollector]
 ) -> list[dict[str, Any]]:
     """The cache explanation of each prompt that requested one.  If clients with different keys may
     share a cache without a salt, the place where prompts diverge is rounded to a block, which the

@@ -26,7 +26,7 @@ from flyweight.server.apis.openai.chat_stream import ChatWriter
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import check_size, get_max_bytes, make_params, truncate_ids
 from flyweight.server.apis.tools import Tools
-from flyweight.server.served_model import ServedModel
+from flyweight.server.request_model import RequestModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import ignore_keywords
 from flyweight.text.chat import FAILS, TemplateFault
@@ -56,7 +56,7 @@ def name_logprobs(alternatives: int | None) -> dict[str, str]:
 
 
 async def prepare_chat(
-    model: ServedModel,
+    model: RequestModel,
     request: Request,
     body: ChatBody,
     defaults: dict[str, Any],
@@ -108,7 +108,7 @@ async def prepare_chat(
 
 
 async def drop_text_format(
-    model: ServedModel, tools: Tools, params: SamplingParams, place: str
+    model: RequestModel, tools: Tools, params: SamplingParams, place: str
 ) -> SamplingParams:
     """The options without a JSON format if a call is required: the format applies to text, and the
     answer will be a call.  Raises `RequestError` if the format is wrong.
@@ -121,7 +121,7 @@ async def drop_text_format(
 
 
 async def prepare_calls(
-    model: ServedModel,
+    model: RequestModel,
     tools: Tools,
     prompt: dict[str, Any],
     params: SamplingParams,
@@ -141,7 +141,7 @@ async def prepare_calls(
 
 
 async def allow_calls(
-    model: ServedModel,
+    model: RequestModel,
     tools: Tools,
     prepared: list[PreparedPrompt],
     reading: AnswerFormat,
@@ -161,20 +161,20 @@ async def allow_calls(
     return [replace(one, params=replace(one.params, structured_outputs=made)) for one in prepared]
 
 
-async def raise_tool_error(model: ServedModel, tools: Tools, error: RequestError) -> None:
+async def raise_tool_error(model: RequestModel, tools: Tools, error: RequestError) -> None:
     """Raises the error of the tool whose schema does not compile, if that is the reason."""
     if error.code == "bad_constraint":
         for path, schema in tools.list_schemas():
             await model.constrain(schema, path)
 
 
-def read_tools(model: ServedModel, body: ChatBody) -> Tools:
+def read_tools(model: RequestModel, body: ChatBody) -> Tools:
     """Raises `RequestError`."""
     return Tools(body.tools, body.tool_choice, body.parallel_tool_calls, model.settings)
 
 
 def render_prompt(
-    model: ServedModel, body: ChatBody, tokenizer: Tokenizer, answer: int = 1
+    model: RequestModel, body: ChatBody, tokenizer: Tokenizer, answer: int = 1
 ) -> dict[str, Any]:
     """The prompt that the model's template makes of the messages, with room for `answer` tokens;
     `tokenizer` is the model's, which may know the prompt.  Raises `RequestError`.
@@ -221,7 +221,7 @@ def render_prompt(
 
 
 def make_answer_format(
-    model: ServedModel, body: ChatBody, tools: Tools, prompt: str
+    model: RequestModel, body: ChatBody, tools: Tools, prompt: str
 ) -> AnswerFormat:
     """The format that the answer is parsed with."""
     found = model.chat_format.make_answer_format(prompt, body.continued, tools.allowed, tools.most)
@@ -234,7 +234,7 @@ def make_answer_format(
 
 
 def show_needed_tokens(
-    model: ServedModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
+    model: RequestModel, body: ChatBody, params: SamplingParams, reading: AnswerFormat
 ) -> SamplingParams:
     """The options, with special tokens in the text if parsing the answer needs them."""
     if body.skip_special_tokens is None and model.chat_format.needs_special_tokens(reading):

@@ -21,7 +21,7 @@ from flyweight.server.apis.sampling_fields import (
     count_alternatives,
 )
 from flyweight.server.apis.tools import TOOLS, Choice, Tool, demands_call
-from flyweight.server.served_model import ServedModel
+from flyweight.server.request_model import RequestModel
 from flyweight.server.transport.replies import ignore_also
 from flyweight.text.chat import choose
 from flyweight.text.messages import OWN, join_text
@@ -174,7 +174,7 @@ class ChatBody(SamplingBody):
 
 
 def check_template_fields(
-    model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
+    model: RequestModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> ChatBody:
     """The body without the fields that have no effect; `names` are the API's field names.  Raises
     `RequestError`.
@@ -195,12 +195,12 @@ def check_template_fields(
     return body.model_copy(update=less) if less else body
 
 
-def find_variables(model: ServedModel, *, tools: bool = False) -> frozenset[str] | None:
+def find_variables(model: RequestModel, *, tools: bool = False) -> frozenset[str] | None:
     """The variables that the template reads; None if that is not known."""
     return list_variables(choose(model.tokenizer.marks.templates, None, tools=tools))
 
 
-def make_effort_variables(model: ServedModel, body: ChatBody) -> dict[str, Any]:
+def make_effort_variables(model: RequestModel, body: ChatBody) -> dict[str, Any]:
     """Template variables for the effort of reasoning and the verbosity.  A template without efforts
     only has a switch, which any effort turns on.
     """
@@ -217,7 +217,7 @@ def make_effort_variables(model: ServedModel, body: ChatBody) -> dict[str, Any]:
 
 
 def make_thinking_variables(
-    model: ServedModel, request: Request, place: str, wanted: bool | None
+    model: RequestModel, request: Request, place: str, wanted: bool | None
 ) -> dict[str, bool]:
     """The template's switch for reasoning.  Empty if it has none and the wanted state, if any, is
     the only one.  Raises `RequestError` that names `place`.
@@ -234,7 +234,7 @@ def make_thinking_variables(
 
 
 def reject_unused_field(
-    model: ServedModel,
+    model: RequestModel,
     request: Request,
     name: str,
     reads: frozenset[str],
@@ -257,7 +257,7 @@ def reject_unused_field(
     )
 
 
-def _list_unused(model: ServedModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
+def _list_unused(model: RequestModel, body: ChatBody, reads: frozenset[str]) -> list[str]:
     """Given fields that have no effect."""
     found = []
     shown = bool(body.tools) and body.tool_choice != "none"

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from flyweight.outputs import CompletionOutput, Logprob
 from flyweight.requests.collector import TextPiece
-from flyweight.server.admission.request_group import RequestGroup
+from flyweight.server.apis.answer import AnswerGroup
 from flyweight.server.apis.logprobs import encode_chat_scores, encode_prompt_scores
 from flyweight.server.apis.openai.chat_schema import ChatBody
 from flyweight.server.apis.openai.chunk_writer import ChunkWriter
@@ -24,7 +24,7 @@ from flyweight.text.tools.parser import AnswerFormat, AnswerParser
 class ChatWriter(ChunkWriter):
     """Writes one conversation's answers."""
 
-    def __init__(self, body: ChatBody, reading: AnswerFormat, group: RequestGroup) -> None:
+    def __init__(self, body: ChatBody, reading: AnswerFormat, group: AnswerGroup) -> None:
         super().__init__(body, group, "chat.completion.chunk", "chatcmpl")
         (self.collector,) = self.collectors
         self.body, self.reading = body, reading

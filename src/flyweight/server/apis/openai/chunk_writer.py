@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from flyweight.server.admission.request_group import RequestGroup
-from flyweight.server.apis.answer import get_collectors
+from flyweight.server.apis.answer import AnswerGroup, get_collectors
 from flyweight.server.apis.logprobs import TokenSpelling
 from flyweight.server.apis.sampling_fields import SamplingBody
 from flyweight.server.apis.usage import RunningUsage, report_usage
@@ -22,7 +21,7 @@ class ChunkWriter:
     media = "text/event-stream"
     ping = PING
 
-    def __init__(self, options: SamplingBody, group: RequestGroup, kind: str, prefix: str) -> None:
+    def __init__(self, options: SamplingBody, group: AnswerGroup, kind: str, prefix: str) -> None:
         self.model, self.collectors = group.model, get_collectors(group)
         stream = options.stream_options
         running = stream is not None and stream.running

@@ -12,17 +12,16 @@ from starlette.responses import Response
 
 from flyweight.errors import RequestError
 from flyweight.requests.collector import TextPiece
-from flyweight.requests.prompts import check_fits, make_length_error
-from flyweight.server.admission.request_group import RequestGroup
+from flyweight.requests.prompts import PreparedPrompt, check_fits, make_length_error
 from flyweight.server.api_server import ApiServer, get_tenant
-from flyweight.server.apis.answer import answer
+from flyweight.server.apis.answer import AnswerGroup, answer
 from flyweight.server.apis.logprobs import PromptScores, TextScores
 from flyweight.server.apis.openai.chat_schema import LOGPROBS
 from flyweight.server.apis.openai.chunk_writer import ChunkWriter
 from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, check_listed_ids
 from flyweight.server.apis.usage import report_attempts
-from flyweight.server.served_model import ServedModel
+from flyweight.server.request_model import RequestModel
 from flyweight.server.transport.replies import EventTemplate
 from flyweight.text.infill import Infill
 from flyweight.types import MAX_LOGPROBS
@@ -62,6 +61,15 @@ class CompletionBody(SamplingBody):
 
 async def create_completion(server: ApiServer, request: Request, body: CompletionBody) -> Response:
     model = await server.open_to_generate(request, body.model)
+    prepared = await prepare_completion(model, request, body)
+    write = partial(CompletionWriter, body)
+    return await answer(server, model, request, prepared, write, stream=bool(body.stream))
+
+
+async def prepare_completion(
+    model: RequestModel, request: Request, body: CompletionBody
+) -> list[PreparedPrompt]:
+    """Checked prompts, each with its options.  Raises `RequestError`."""
     options = body.to_options(model.defaults)
     prompts = await model.run_in_thread(read_prompts, model, body)
     if body.suffix and not body.ignore_eos:
@@ -76,14 +84,12 @@ async def create_completion(server: ApiServer, request: Request, body: Completio
     context = model.make_context(
         body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
-    prepared = await model.prepare(
+    return await model.prepare(
         prompts, params, context, body.form_place, body.prompt_score_copies, get_tenant(request)
     )
-    write = partial(CompletionWriter, body)
-    return await answer(server, model, request, prepared, write, stream=bool(body.stream))
 
 
-def read_prompts(model: ServedModel, body: CompletionBody) -> list[Any]:
+def read_prompts(model: RequestModel, body: CompletionBody) -> list[Any]:
     """The separate prompts as they are run.  Raises `RequestError`."""
     prompts = split_prompts(body.prompt)
     if not body.suffix:
@@ -96,7 +102,7 @@ def read_prompts(model: ServedModel, body: CompletionBody) -> list[Any]:
     return make_infill_prompts(prompts, body.suffix, get_infill(model), model)
 
 
-def get_infill(model: ServedModel, field: str = "suffix") -> Infill:
+def get_infill(model: RequestModel, field: str = "suffix") -> Infill:
     """Raises `RequestError`, which names a field, where the vocabulary has no marks of a hole."""
     if model.infill is None:
         raise RequestError(": this vocabulary has no tokens for filling in the middle", field)
@@ -104,7 +110,7 @@ def get_infill(model: ServedModel, field: str = "suffix") -> Infill:
 
 
 def make_infill_prompts(
-    prompts: list[Any], suffix: str, infill: Infill, model: ServedModel
+    prompts: list[Any], suffix: str, infill: Infill, model: RequestModel
 ) -> list[Any]:
     """Prompts with a gap before `suffix`, which is encoded once."""
     tokenizer, longest = model.tokenizer, model.max_model_len
@@ -131,7 +137,7 @@ def make_infill_prompts(
 class CompletionWriter(ChunkWriter):
     """Writes the continuations of all prompts."""
 
-    def __init__(self, body: CompletionBody, group: RequestGroup) -> None:
+    def __init__(self, body: CompletionBody, group: AnswerGroup) -> None:
         super().__init__(body, group, "text_completion", "cmpl")
         self.body = body
         scored = body.logprobs is not None or body.prompt_logprobs is not None

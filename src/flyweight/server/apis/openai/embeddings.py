@@ -41,6 +41,7 @@ from flyweight.server.apis.sampling_fields import (
     Truncation,
 )
 from flyweight.server.apis.usage import measure_vector_timings, report_extras
+from flyweight.server.request_model import RequestModel
 from flyweight.server.served_model import ServedModel
 from flyweight.server.transport.errors import HttpError
 from flyweight.server.transport.replies import reply, run_while_connected
@@ -81,7 +82,7 @@ class EmbeddingBody(Fields):
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None
 
-    def prompts(self, model: ServedModel) -> list[Any]:
+    def prompts(self, model: RequestModel) -> list[Any]:
         """The separate prompts.  Raises `RequestError`."""
         choose_source(self, SOURCES)
         if self.messages is not None:
@@ -112,7 +113,7 @@ async def create_embeddings(server: ApiServer, request: Request, body: Embedding
 
 
 def make_reply(
-    id: str, model: ServedModel, body: EmbeddingBody, given: Sequence[VectorCollector]
+    id: str, model: RequestModel, body: EmbeddingBody, given: Sequence[VectorCollector]
 ) -> dict[str, Any]:
     """OpenAI's reply."""
     found = get_vectors(given, body.dimensions)
@@ -143,14 +144,7 @@ async def compute_vectors(
     dimensions: int | None,
 ) -> list[VectorCollector]:
     """A collector with a vector for each prompt.  Raises `HttpError`."""
-    width = model.client.facts["width"]
-    if dimensions is not None and dimensions > width:
-        raise RequestError(
-            f"is more than the {width} dimensions of this model's vectors",
-            "dimensions",
-            value=dimensions,
-            allowed=f"1 to {width}",
-        )
+    check_dimensions(dimensions, model.client.facts["width"])
     prepared = await model.prepare(prompts, params, context)
     with server.begin(model, prepared, request) as group:
         collectors = await run_while_connected(request, group.wait_for_all())
@@ -161,6 +155,17 @@ async def compute_vectors(
             raise HttpError(500, "the engine failed on this request", code="engine_error")
         found.append(collector)
     return found
+
+
+def check_dimensions(dimensions: int | None, width: int) -> None:
+    """Raises `RequestError` where more are requested than a vector has."""
+    if dimensions is not None and dimensions > width:
+        raise RequestError(
+            f"is more than the {width} dimensions of this model's vectors",
+            "dimensions",
+            value=dimensions,
+            allowed=f"1 to {width}",
+        )
 
 
 def get_vectors(given: Sequence[VectorCollector], dimensions: int | None) -> list[Sequence[float]]:
