@@ -18,6 +18,7 @@ import typer
 from flyweight import __version__
 from flyweight.cli import (
     advise,
+    batch,
     bench,
     check,
     compare,
@@ -54,6 +55,7 @@ EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 app = make_group(name="flyweight", pretty_exceptions_enable=False)
 app.command("run", cls=HelpCommand)(run.run)
+app.command("batch", cls=HelpCommand)(batch.batch)
 app.command("inspect", cls=HelpCommand)(inspect.inspect)
 app.command("explain", cls=HelpCommand)(explain.explain)
 app.command("advise", cls=HelpCommand)(advise.advise)
