@@ -19,6 +19,8 @@ class Answer(Protocol):
     """See `answering.Answer`, which is imported with the engine."""
 
     @property
+    def number(self) -> int: ...
+    @property
     def line(self) -> bytes: ...
     @property
     def failed(self) -> bool: ...
@@ -85,6 +87,8 @@ def run_batch(
         tell.begin(index.rows, index.done)
         if index.done < index.rows:
             for answer in runner.answer(index):
+                if not index.finish(answer.number):
+                    continue  # it came twice
                 lines.append(answer.line)
                 add_answer(summary, answer)
                 summary.seconds = time.monotonic() - began

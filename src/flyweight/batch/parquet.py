@@ -137,7 +137,7 @@ def make_columns(line: bytes) -> dict[str, Any]:
     response = msgspec.json.decode(fields["response"])
     found = {name: msgspec.json.decode(fields[name]) for name in ("id", "custom_id")}
     error = bytes(fields["error"]).decode()
-    choice = next(iter(response["body"].get("choices", ())), {})
+    choice: dict[str, Any] = next(iter(response["body"].get("choices", ())), {})
     return {
         **found,
         "status_code": response["status_code"],

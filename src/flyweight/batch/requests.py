@@ -5,6 +5,7 @@ body holds is checked as `flyweight serve` checks it.  Knows no model.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -83,7 +84,7 @@ def _read_line(fields: dict[str, msgspec.Raw]) -> RowRequest:
     return RowRequest(url, bytes(fields["body"]))
 
 
-def _read(raw: msgspec.Raw, name: str, kind: type, allowed: str) -> object:
+def _read(raw: msgspec.Raw, name: str, kind: Any, allowed: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:

@@ -88,6 +88,10 @@ class RowIndex:
                 f"{where}: it answers a row {number} that {str(self.file.path)!r} does not have; "
                 "give the input that the output was made from, or another output"
             )
+        return self.finish(number)
+
+    def finish(self, number: int) -> bool:
+        """Notes that a row of the file is answered; False if that was known."""
         if self.is_done(number):
             return False
         self._done[number // 8] |= 1 << number % 8
@@ -110,7 +114,7 @@ def make_row_id(number: int, digest: int) -> str:
 def parse_row_id(text: str) -> tuple[int, int] | None:
     """The number and the digest of a row; None if this is no id of `make_row_id`."""
     name, _, rest = text.removeprefix("batch_req_").partition("_")
-    if not name.isdecimal() or not name.isascii() or len(name) > 15:
+    if not name.isdecimal() or not name.isascii() or len(name) > 15 or len(rest) != 16:
         return None
     try:
         number, digest = int(name), int(rest, 16)

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 import typer
 from tqdm import tqdm
 
-from flyweight.batch.job import BatchListener, BatchSummary, run_batch
+from flyweight.batch.job import BatchListener, BatchSummary, Runner, run_batch
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 from flyweight.cli.samplers import drop_unset, select_sampling
@@ -33,6 +33,20 @@ IgnoreUnknown = Annotated[
     bool, typer.Option("--ignore-unknown-fields", help="Ignore fields of rows that are unknown.")
 ]
 Sampling = Annotated[Values, select_sampling("max_tokens", "temperature", "top_p", "top_k")]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Processes with an engine each, run by Ray.  [default: this process]"
+    ),
+]
+RayAddress = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Ray cluster to run replicas on: HOST:PORT or auto.  [default: this machine]",
+        show_default=False,
+    ),
+]
 ENGINE = opt.select_settings(
     "max_model_len", "memory_limit", "threads", "activations", "kv_cache_dtype", "max_num_seqs",
     "max_num_batched_tokens", "enable_prefix_caching", "packed_cache", "speculative_config",
@@ -48,6 +62,8 @@ def batch(
     sampling: Sampling,
     served_model_name: ServedName = None,
     ignore_unknown_fields: IgnoreUnknown = False,
+    replicas: Replicas = None,
+    ray_address: RayAddress = "",
     engine: Annotated[Values, ENGINE],
     source: opt.Source,
     files: opt.Quantization,
@@ -70,10 +86,13 @@ def batch(
         sampling_defaults=drop_unset(sampling),
     )
     from flyweight.batch.local import LocalRunner
+    from flyweight.batch.replicas import RayRunner
     from flyweight.cli.show import show_loading
 
     with show_loading(planned=not as_json) as tell, BatchProgress() as shown:
-        runner = LocalRunner(settings, server, tell)
+        runner: Runner = LocalRunner(settings, server, tell)
+        if replicas is not None or ray_address:
+            runner = RayRunner(settings, 1 if replicas is None else replicas, ray_address, server)
         summary = run_batch(Path(input).expanduser(), Path(output).expanduser(), runner, shown)
     print(json.dumps(summary.to_document()) if as_json else describe(summary))
 

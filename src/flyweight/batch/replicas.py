@@ -1,0 +1,116 @@
+"""Answers a batch in replicas: processes that Ray places on this machine or on a cluster's.
+
+Invariant: replicas of one machine share its cores and the allowed memory evenly.  A replica reads
+the rows of its share from the input itself, so every machine must have it at the same path.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flyweight.batch.answering import Answer, RowAnswerer
+from flyweight.batch.rows import Row, RowIndex, open_rows
+from flyweight.config import Settings, parse_bytes
+from flyweight.errors import ConfigError, EngineError
+from flyweight.llm import LLM
+from flyweight.plan.machine import read_machine
+from flyweight.server.settings import ServerSettings
+
+MAX_SHARE = 256  # rows that a replica gets at a time
+SHARES = 4  # that each gets at least, so that all end at about the same time
+MAX_REPLICAS = 4096
+MISSING = "needs Ray; pip install 'flyweight[distributed]'"
+
+
+class RowShare(msgspec.Struct):
+    """Rows `numbers` of the input; reading begins with the first, at `position`."""
+
+    input: str
+    position: int
+    numbers: list[int]
+
+    def read(self) -> Iterator[Row]:
+        wanted = set(self.numbers)
+        for row in open_rows(Path(self.input)).read(self.numbers[0], self.position):
+            if row.number in wanted:
+                yield row
+            if row.number >= self.numbers[-1]:
+                return
+
+
+class Replica:
+    """One engine, in a process of its own."""
+
+    def __init__(self, settings: dict[str, Any], server: ServerSettings, sharing: int) -> None:
+        """`sharing` replicas are on this machine.  Raises `ConfigError` or `CheckpointError`."""
+        self._llm = LLM(**divide_machine(settings, sharing))
+        self._answerer = RowAnswerer(self._llm, server)
+
+    def __call__(self, item: bytes) -> Iterator[bytes]:
+        share = msgspec.msgpack.decode(item, type=RowShare)
+        return map(msgspec.msgpack.encode, self._answerer.answer(share.read()))
+
+
+@dataclass(frozen=True, slots=True)
+class RayRunner:
+    """`replicas` engines on the cluster at `address`; empty: on this machine."""
+
+    settings: dict[str, Any]
+    replicas: int
+    address: str = ""
+    server: ServerSettings = field(default_factory=ServerSettings)
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`."""
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ConfigError(
+                "is out of range", "replicas", value=self.replicas, allowed=f"1 to {MAX_REPLICAS}",
+                hint=f"nearest valid: {min(max(1, self.replicas), MAX_REPLICAS)}",
+            )  # fmt: skip
+
+    def answer(self, index: RowIndex) -> Iterator[Answer]:
+        """Rows that were lost with a replica are answered in another round."""
+        try:
+            from flyweight.parallel.ray_data import ActorPool, map_in_actors
+        except ImportError:
+            raise ConfigError(MISSING, "replicas", value=self.replicas) from None
+        cpus = float(self.settings.get("threads") or 1)
+        pool = ActorPool(self.replicas, self.address, cpus)
+        make = partial(partial, Replica, self.settings, self.server)
+        done = -1
+        while index.done < index.rows:
+            if index.done == done:
+                raise EngineError(f"{index.rows - done} rows were lost with their replicas")
+            done = index.done
+            for result in map_in_actors(make_shares(index, self.replicas), make, pool):
+                yield msgspec.msgpack.decode(result, type=Answer)
+
+
+def divide_machine(settings: dict[str, Any], sharing: int) -> dict[str, Any]:
+    """The settings of one of so many replicas on this machine."""
+    here, chosen = read_machine(), Settings.of(**settings)
+    limit = parse_bytes(str(chosen.memory_limit), here.total)
+    threads = chosen.threads or max(1, here.cores // sharing)
+    return {**settings, "threads": threads, "memory_limit": limit // sharing}
+
+
+def make_shares(index: RowIndex, replicas: int) -> Sequence[bytes]:
+    """The rows that have no answer, in shares."""
+    left = index.rows - index.done
+    size = max(1, min(MAX_SHARE, left // (SHARES * replicas)))
+    shares: list[bytes] = []
+    share = RowShare(str(index.file.path.absolute()), 0, [])
+    for row in index.read_pending():
+        if not share.numbers:
+            share.position = row.position
+        share.numbers.append(row.number)
+        if len(share.numbers) == size:
+            shares.append(msgspec.msgpack.encode(share))
+            share.numbers = []
+    if share.numbers:
+        shares.append(msgspec.msgpack.encode(share))
+    return shares

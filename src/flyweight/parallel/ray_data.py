@@ -1,0 +1,140 @@
+"""Items mapped by a pool of actors, with Ray Data.
+
+Invariant: what an actor makes of an item is yielded as it is made; an item whose actor died is
+mapped again from its beginning, so that results may come twice.  A cluster that was started here is
+ended here.  Knows no model and no rows.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+from ray.exceptions import RayError
+
+from flyweight.errors import ConfigError, EngineError, FlyweightError
+
+Work = Callable[[bytes], Iterator[bytes]]
+LOCAL = "local"  # a cluster of this machine, for this process
+BLOCK = 16 << 10  # bytes of results that are sent together
+ERRORS = {kind.__name__: kind for kind in (ConfigError, EngineError, FlyweightError)}
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPool:
+    """`replicas` actors, of `cpus` each, on the cluster at `address`; empty: on this machine."""
+
+    replicas: int
+    address: str = ""
+    cpus: float = 1.0
+
+
+class _Actor:
+    """What runs in a process of Ray.  An error of a user's is data: Ray would start an actor that
+    fails again and again, and print its traceback.
+    """
+
+    def __init__(self, make: Callable[[], Work]) -> None:
+        self._work, self._error = None, None
+        try:
+            self._work = make()
+        except FlyweightError as error:
+            self._error = error
+
+    def __call__(self, batch: pyarrow.Table) -> Iterator[pyarrow.Table]:
+        if self._work is None:
+            yield _make_table([b""], self._error)
+            return
+        for item in batch.column("item").to_pylist():
+            for part in self._work(item):
+                yield _make_table([part])
+
+
+def map_in_actors(
+    items: Sequence[bytes], make: Callable[[int], Callable[[], Work]], pool: ActorPool
+) -> Iterator[bytes]:
+    """What actors make of items, in any order.  `make` is called with the most replicas that share
+    a machine; what it returns makes the function that an actor maps items with.  Raises
+    `ConfigError` where there is no cluster, and the `FlyweightError` that an actor could not start
+    for.
+    """
+    with connect(pool):
+        machines = sum(bool(node["Alive"]) for node in ray.nodes())
+        data = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
+            _Actor,
+            fn_constructor_args=(make(-(-pool.replicas // max(1, machines))),),
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=2),
+            num_cpus=pool.cpus,
+            scheduling_strategy="SPREAD",
+        )
+        with _explain_errors():
+            blocks = data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+            for block in blocks:
+                for result, name, text in zip(*(one.to_pylist() for one in block.columns)):
+                    if name:
+                        raise ERRORS[name](text)
+                    yield result
+
+
+@contextmanager
+def connect(pool: ActorPool) -> Iterator[None]:
+    """Ray is connected meanwhile.  Raises `ConfigError` where there is no cluster."""
+    local = {"num_cpus": max(1, round(pool.replicas * pool.cpus))} if not pool.address else {}
+    try:
+        ray.init(
+            address=pool.address or LOCAL, logging_level=logging.ERROR, log_to_driver=False,
+            include_dashboard=False if local else None, **local,
+        )  # fmt: skip
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        problem = f": no Ray cluster can be reached: {first_line(error)}"
+        raise ConfigError(problem, "ray_address", value=pool.address or LOCAL) from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.target_max_block_size = BLOCK
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _explain_errors() -> Iterator[None]:
+    """Errors of Ray become one line; one of ours in their chain is raised in their place."""
+    try:
+        yield
+    except FlyweightError:
+        raise
+    except Exception as error:
+        seen: BaseException | None = error
+        while seen is not None:
+            cause = getattr(seen, "cause", None) or seen.__cause__ or seen.__context__
+            if isinstance(cause, FlyweightError):
+                raise type(cause)(**cause.data) from None
+            if isinstance(seen, RayError) or cause is None:
+                break
+            seen = cause
+        raise EngineError(f"a replica failed: {first_line(seen or error)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """Ray's messages have several lines, often with a traceback: the last line says most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if "Traceback" in str(error) else lines[0]) if lines else repr(error)
+
+
+def _make_table(parts: Sequence[bytes], error: FlyweightError | None = None) -> pyarrow.Table:
+    """Results, and the kind and text of an error."""
+    kinds = [name for name, kind in ERRORS.items() if isinstance(error, kind)]
+    columns: dict[str, Any] = {
+        "result": pyarrow.array(parts, pyarrow.binary()),
+        "kind": pyarrow.array([kinds[0] if kinds else ""] * len(parts), pyarrow.string()),
+        "text": pyarrow.array([str(error or "")] * len(parts), pyarrow.string()),
+    }
+    return pyarrow.table(columns)

@@ -1,0 +1,26 @@
+"""A runner without a model."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from flyweight.batch.answering import Answer
+from flyweight.batch.rows import RowIndex
+
+
+class EchoRunner:
+    """Answers with the row; rows of `fails` are errors, and it ends before row `breaks`."""
+
+    def __init__(self, fails: frozenset[int] | set[int] = frozenset(), breaks: int = 0) -> None:
+        self.fails, self.breaks = fails, breaks
+        self.answered: list[int] = []
+
+    def answer(self, index: RowIndex) -> Iterator[Answer]:
+        for row in index.read_pending():
+            if row.number == self.breaks:
+                raise RuntimeError("broken")
+            self.answered.append(row.number)
+            failed = row.number in self.fails
+            error = {"code": "x"} if failed else None
+            line = {"id": row.id, "response": row.data.decode(), "error": error}
+            yield Answer(row.number, msgspec.json.encode(line) + b"\n", failed)
