@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from echo_runner import EchoRunner
 from flyweight.batch.job import run_batch
 from flyweight.batch.output import OutputFile
 from flyweight.batch.rows import JsonLines, Row, RowIndex
 from flyweight.errors import ConfigError
-from runners import EchoRunner
 
 
 def write_input(folder: Path, rows: int = 3) -> Path:
@@ -86,7 +86,7 @@ def test_another_file_is_refused_and_not_changed(tmp_path: Path, content: bytes)
 
 def test_refusals_of_outputs(tmp_path: Path) -> None:
     given, out = write_input(tmp_path), tmp_path / "out.jsonl"
-    with pytest.raises(ConfigError, match="output = .* is the input"):
+    with pytest.raises(ConfigError, match=r"output = .* is the input"):
         run_batch(given, given, EchoRunner())
     with pytest.raises(ConfigError, match="No such file"):
         run_batch(given, tmp_path / "none" / "out.jsonl", EchoRunner())

@@ -106,7 +106,7 @@ def test_custom_ids() -> None:
 
 
 def test_refusals_of_inputs(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="input = '.*' does not exist"):
+    with pytest.raises(ConfigError, match=r"input = '.*' does not exist"):
         open_rows(tmp_path / "none.jsonl")
     with pytest.raises(ConfigError, match="is not a file"):
         open_rows(tmp_path)

@@ -76,10 +76,10 @@ def map_in_actors(
         with _explain_errors():
             blocks = data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
             for block in blocks:
-                for result, name, text in zip(*(one.to_pylist() for one in block.columns)):
-                    if name:
-                        raise ERRORS[name](text)
-                    yield result
+                for row in block.to_pylist():
+                    if row["kind"]:
+                        raise ERRORS[row["kind"]](row["text"])
+                    yield row["result"]
 
 
 @contextmanager
