@@ -22,5 +22,7 @@ class EchoRunner:
             self.answered.append(row.number)
             failed = row.number in self.fails
             error = {"code": "x"} if failed else None
-            line = {"id": row.id, "response": row.data.decode(), "error": error}
+            body = {} if failed else {"choices": [{"text": "echo"}], "row": row.data.decode()}
+            response = {"status_code": 400 if failed else 200, "body": body}
+            line = {"id": row.id, "custom_id": "", "response": response, "error": error}
             yield Answer(row.number, msgspec.json.encode(line) + b"\n", failed)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from batch_texts import write_rows
 from flyweight import LLM, SamplingParams
 from flyweight.batch.answering import RowAnswerer
 from flyweight.batch.job import run_batch
@@ -21,12 +22,6 @@ from flyweight.server.settings import ServerSettings
 
 PROMPTS = ["Once upon a time", "The cat", "Lily and Tom", "One day"]
 SETTINGS: dict[str, Any] = {"model": "stories", "threads": 1}
-
-
-def write_rows(file: Path, rows: list[Any]) -> Path:
-    texts = (row if isinstance(row, str) else json.dumps(row) for row in rows)
-    file.write_text("".join(f"{text}\n" for text in texts))
-    return file
 
 
 def read_lines(file: Path) -> dict[str, Any]:

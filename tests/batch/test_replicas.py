@@ -1,0 +1,126 @@
+"""Rows answered by replicas on Ray: shares of rows, results that come twice or never, real runs."""
+
+import importlib.util
+import json
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from batch_texts import ROWS, generate_texts, read_texts, write_rows
+from flyweight.batch.answering import Answer
+from flyweight.batch.job import run_batch
+from flyweight.batch.replicas import MAX_SHARE, RayRunner, RowShare, divide_machine, make_shares
+from flyweight.batch.rows import JsonLines, RowIndex
+from flyweight.cli.main import main
+from flyweight.errors import ConfigError, EngineError
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
+
+
+def make_index(folder: Path, rows: int) -> RowIndex:
+    file = folder / "in.jsonl"
+    file.write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(1, rows + 1)))
+    return RowIndex(JsonLines(file))
+
+
+def read_shares(items: Any) -> list[list[int]]:
+    shares = [msgspec.msgpack.decode(item, type=RowShare) for item in items]
+    assert [[row.number for row in one.read()] for one in shares] == [s.numbers for s in shares]
+    return [one.numbers for one in shares]
+
+
+def test_shares_are_the_rows_without_an_answer(tmp_path: Path) -> None:
+    index = make_index(tmp_path, 20)
+    for number in (1, 5, 6, 20):
+        index.finish(number)
+    found = read_shares(make_shares(index, 2))
+    assert [len(one) for one in found] == [2] * 8
+    assert sum(found, []) == [i for i in range(1, 21) if i not in (1, 5, 6, 20)]
+    assert max(map(len, read_shares(make_shares(make_index(tmp_path, 5000), 1)))) == MAX_SHARE
+
+
+def test_replicas_share_a_machine() -> None:
+    whole = divide_machine({"memory_limit": "6GiB"}, 1)
+    part = divide_machine({"memory_limit": "6GiB"}, 3)
+    assert (whole["memory_limit"], part["memory_limit"]) == (6 << 30, 2 << 30)
+    assert part["threads"] == max(1, whole["threads"] // 3)
+    assert divide_machine({"threads": 2}, 8)["threads"] == 2
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, lose: int, twice: bool) -> list[int]:
+    """Ray's place is taken by a loop, which loses every `lose`-th row of its first round."""
+    rounds: list[int] = []
+
+    def map_in_actors(items: Any, make: Any, pool: Any) -> Iterator[bytes]:
+        rounds.append(len(items))
+        for item in items:
+            for row in msgspec.msgpack.decode(item, type=RowShare).read():
+                if lose and row.number % lose == 0 and len(rounds) == 1:
+                    continue
+                line = json.dumps({"id": row.id, "error": None}).encode() + b"\n"
+                for _ in range(1 + twice):
+                    yield msgspec.msgpack.encode(Answer(row.number, line, False, 3, 4))
+
+    module = types.ModuleType("flyweight.parallel.ray_data")
+    module.ActorPool = lambda *given: given  # type: ignore[attr-defined]
+    module.map_in_actors = map_in_actors  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return rounds
+
+
+def test_rows_that_come_twice_or_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, out = make_index(tmp_path, 30).file.path, tmp_path / "out.jsonl"
+    rounds = stand_in(monkeypatch, lose=7, twice=True)
+    summary = run_batch(given, out, RayRunner({}, 2))
+    assert len(rounds) == 2 and summary.answered == 30 and summary.completion_tokens == 120
+    numbers = [int(json.loads(line)["id"].split("_")[2]) for line in out.read_text().splitlines()]
+    assert sorted(numbers) == list(range(1, 31)) and numbers[-4:] == [7, 14, 21, 28]
+    stand_in(monkeypatch, lose=1, twice=False)
+    out.unlink()
+    with pytest.raises(EngineError, match="30 rows were lost with their replicas"):
+        run_batch(given, out, RayRunner({}, 2))
+
+
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong, near in ((0, 1), (5000, 4096)):
+        with pytest.raises(ConfigError, match=f"replicas = {wrong} .* nearest valid: {near}"):
+            RayRunner({}, wrong)
+    monkeypatch.setitem(sys.modules, "flyweight.parallel.ray_data", None)
+    index = make_index(tmp_path, 1)
+    with pytest.raises(ConfigError, match="needs Ray; pip install"):
+        next(RayRunner({}, 2).answer(index))
+
+
+@needs_ray
+@pytest.mark.long
+def test_texts_are_those_of_generate(tmp_path: Path) -> None:
+    given, out = write_rows(tmp_path / "in.jsonl", [*ROWS, "no json"]), tmp_path / "out.jsonl"
+    runner = RayRunner({"model": "stories", "threads": 1, "memory_limit": "2GiB"}, 2)
+    summary = run_batch(given, out, runner)
+    assert (summary.answered, summary.errors) == (len(ROWS) + 1, 1)
+    assert read_texts(out) == generate_texts()
+    assert run_batch(given, out, runner).answered == 0
+
+
+@needs_ray
+@pytest.mark.long
+def test_a_bad_model_or_cluster_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = str(write_rows(tmp_path / "in.jsonl", ROWS))
+    broken = tmp_path / "model.gguf"
+    broken.write_bytes(b"no model")
+    for model, more, named in (
+        (str(broken), [], "model.gguf"),
+        ("stories", ["--ray-address", "127.0.0.1:1"], "ray_address = '127.0.0.1:1'"),
+    ):
+        words = ["batch", model, given, str(tmp_path / "out"), "--replicas", "1", *more]
+        assert main(words) == 2
+        errors = capfd.readouterr().err.splitlines()
+        assert named in errors[-1] and errors[-1].startswith("error: "), errors
+        assert not any("Traceback" in line for line in errors)
