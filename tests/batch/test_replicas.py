@@ -5,6 +5,7 @@ import json
 import sys
 import types
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_shares_are_the_rows_without_an_answer(tmp_path: Path) -> None:
         index.finish(number)
     found = read_shares(make_shares(index, 2))
     assert [len(one) for one in found] == [2] * 8
-    assert sum(found, []) == [i for i in range(1, 21) if i not in (1, 5, 6, 20)]
+    assert list(chain(*found)) == [i for i in range(1, 21) if i not in (1, 5, 6, 20)]
     assert max(map(len, read_shares(make_shares(make_index(tmp_path, 5000), 1)))) == MAX_SHARE
 
 
