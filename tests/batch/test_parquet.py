@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from echo_runner import EchoRunner
+from flyweight.batch.files import open_rows
 from flyweight.batch.job import run_batch
-from flyweight.batch.rows import JsonLines, open_rows
+from flyweight.batch.rows import JsonLines
 from flyweight.errors import ConfigError
 
 needs_arrow = pytest.mark.skipif(

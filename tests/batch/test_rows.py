@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flyweight.batch.files import open_rows
 from flyweight.batch.requests import read_custom_id, read_fields, read_request
-from flyweight.batch.rows import MAX_ROW, JsonLines, Row, RowIndex, open_rows, parse_row_id
+from flyweight.batch.rows import MAX_ROW, JsonLines, Row, RowIndex, parse_row_id
 from flyweight.errors import ConfigError, RequestError
 
 

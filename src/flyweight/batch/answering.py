@@ -87,7 +87,7 @@ class RowAnswerer:
             while self._rows:
                 yield from self._step()
         finally:
-            self._abort()
+            self._abort([one for live in [*self._rows.values()] for one in live.collectors])
 
     def close(self) -> None:
         """Ends what checks schemas."""
@@ -104,18 +104,23 @@ class RowAnswerer:
             prepared = self._tasks.run_until_complete(
                 self._prepare(live, request.url, request.body)
             )
+            for one in prepared:
+                self._add(live, one)
         except Exception as error:
+            self._abort(live.collectors)
             return make_failure(live.row, live.custom_id, error)
-        make = self._model.preparer
-        for one in prepared:
-            create = make.make_collector if one.pooling is None else make.make_vector
-            live.collectors.append(create(one, make.make_id()))
         live.left = len(live.collectors)
-        for collector in live.collectors:
-            self._rows[collector.request.id] = live
-            self._loop.live[collector.request.id] = collector, self._fed
-            self._loop.driver.add(collector.request)
         return None
+
+    def _add(self, live: _LiveRow, prepared: PreparedPrompt) -> None:
+        """Raises `RequestError` for a request that could never be finished."""
+        make = self._model.preparer
+        create = make.make_collector if prepared.pooling is None else make.make_vector
+        collector = create(prepared, make.make_id())
+        self._loop.driver.add(collector.request)
+        live.collectors.append(collector)
+        self._rows[collector.request.id] = live
+        self._loop.live[collector.request.id] = collector, self._fed
 
     async def _prepare(self, live: _LiveRow, url: str, body: bytes) -> list[PreparedPrompt]:
         """The checked prompts of a row, whose reply `live` can write from now on."""
@@ -183,11 +188,11 @@ class RowAnswerer:
             if not live.left:
                 yield finish_row(live)
 
-    def _abort(self) -> None:
-        for id in self._rows:
-            self._loop.live.pop(id, None)
-            self._loop.driver.abort(id)
-        self._rows.clear()
+    def _abort(self, collectors: Iterable[AnyCollector]) -> None:
+        for collector in collectors:
+            self._loop.live.pop(collector.request.id, None)
+            self._rows.pop(collector.request.id, None)
+            self._loop.driver.abort(collector.request.id)
 
 
 def refuse_stream(stream: bool | None) -> None:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flyweight.batch.output import OutputFile
-from flyweight.batch.rows import RowIndex, open_rows
+from flyweight.batch.files import open_output, open_rows
+from flyweight.batch.rows import RowIndex
 from flyweight.errors import ConfigError
 
 
@@ -104,15 +104,6 @@ def add_answer(summary: BatchSummary, answer: Answer) -> None:
     summary.new_errors += answer.failed
     summary.prompt_tokens += answer.prompt_tokens
     summary.completion_tokens += answer.completion_tokens
-
-
-def open_output(path: Path) -> OutputFile:
-    """The lines of an output of JSON Lines or, by its name, of Parquet.  Raises `ConfigError`."""
-    if path.suffix.lower() == ".parquet":
-        from flyweight.batch.parquet import ParquetOutput
-
-        return ParquetOutput(path)
-    return OutputFile(path)
 
 
 def check_different(input: Path, output: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from flyweight.batch.answering import Answer, RowAnswerer
-from flyweight.batch.rows import Row, RowIndex, open_rows
+from flyweight.batch.files import open_rows
+from flyweight.batch.rows import Row, RowIndex
 from flyweight.config import Settings, parse_bytes
 from flyweight.errors import ConfigError, EngineError
 from flyweight.llm import LLM
@@ -80,7 +81,7 @@ class RayRunner:
             raise ConfigError(MISSING, "replicas", value=self.replicas) from None
         cpus = float(self.settings.get("threads") or 1)
         pool = ActorPool(self.replicas, self.address, cpus)
-        make = partial(partial, Replica, self.settings, self.server)
+        make = partial(partial, Replica, locate_model(self.settings), self.server)
         done = -1
         while index.done < index.rows:
             if index.done == done:
@@ -88,6 +89,13 @@ class RayRunner:
             done = index.done
             for result in map_in_actors(make_shares(index, self.replicas), make, pool):
                 yield msgspec.msgpack.decode(result, type=Answer)
+
+
+def locate_model(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings for a process with another working directory."""
+    path = Path(str(settings.get("model") or "")).expanduser()
+    there = settings.get("model") and path.exists()
+    return {**settings, "model": str(path.absolute())} if there else settings
 
 
 def divide_machine(settings: dict[str, Any], sharing: int) -> dict[str, Any]:

@@ -123,18 +123,6 @@ def parse_row_id(text: str) -> tuple[int, int] | None:
     return (number, digest) if make_row_id(number, digest) == text else None
 
 
-def open_rows(path: Path) -> RowFile:
-    """The rows of a file of JSON Lines or, by its name, of Parquet.  Raises `ConfigError`."""
-    if path.suffix.lower() == ".parquet":
-        from flyweight.batch.parquet import ParquetRows
-
-        return ParquetRows(path)
-    if not path.is_file():
-        why = "is not a file" if path.exists() else "does not exist"
-        raise ConfigError(why, "input", value=str(path), allowed="a .jsonl or .parquet file")
-    return JsonLines(path)
-
-
 @contextmanager
 def name_input(path: Path) -> Iterator[None]:
     """Errors of the system name the input."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
-from tqdm import tqdm
 
 from flyweight.batch.job import BatchListener, BatchSummary, Runner, run_batch
 from flyweight.cli import options as opt
@@ -15,6 +14,9 @@ from flyweight.cli.parameters import Values, expand
 from flyweight.cli.samplers import drop_unset, select_sampling
 from flyweight.config import Settings
 from flyweight.types import SamplingParams
+
+if TYPE_CHECKING:  # commands import what they need when they run
+    from tqdm import tqdm
 
 Input = Annotated[
     str, typer.Argument(metavar="INPUT", help="Rows to answer: a .jsonl or .parquet file.")
@@ -111,6 +113,8 @@ class BatchProgress(BatchListener):
             self._bar.close()
 
     def begin(self, rows: int, done: int) -> None:
+        from tqdm import tqdm
+
         tqdm.monitor_interval = 0  # no thread of its own
         self._bar = tqdm(total=rows, initial=done, unit="row", disable=None, dynamic_ncols=True)
 

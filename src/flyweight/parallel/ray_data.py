@@ -73,6 +73,8 @@ def map_in_actors(
             num_cpus=pool.cpus,
             scheduling_strategy="SPREAD",
         )
+        # its errors are raised as well, and have a traceback in the log
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with _explain_errors():
             blocks = data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
             for block in blocks:
@@ -94,7 +96,6 @@ def connect(pool: ActorPool) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         problem = f": no Ray cluster can be reached: {first_line(error)}"
         raise ConfigError(problem, "ray_address", value=pool.address or LOCAL) from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = BLOCK
