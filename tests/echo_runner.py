@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from flyweight.batch.answering import Answer
-from flyweight.batch.rows import RowIndex
+from flyweight.batch.rows import RowAnswer, RowIndex
 
 
 class EchoRunner:
@@ -15,7 +14,7 @@ class EchoRunner:
         self.fails, self.breaks = fails, breaks
         self.answered: list[int] = []
 
-    def answer(self, index: RowIndex) -> Iterator[Answer]:
+    def answer(self, index: RowIndex) -> Iterator[RowAnswer]:
         for row in index.read_pending():
             if row.number == self.breaks:
                 raise RuntimeError("broken")
@@ -25,4 +24,4 @@ class EchoRunner:
             body = {} if failed else {"choices": [{"text": "echo"}], "row": row.data.decode()}
             response = {"status_code": 400 if failed else 200, "body": body}
             line = {"id": row.id, "custom_id": "", "response": response, "error": error}
-            yield Answer(row.number, msgspec.json.encode(line) + b"\n", failed)
+            yield RowAnswer(row.number, msgspec.json.encode(line) + b"\n", failed)

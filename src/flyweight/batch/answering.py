@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from flyweight.batch.model import make_request_model
 from flyweight.batch.requests import CHAT, EMBEDDINGS, read_custom_id, read_fields, read_request
-from flyweight.batch.rows import Row
+from flyweight.batch.rows import Row, RowAnswer
 from flyweight.driver.progress import hold_interrupts
 from flyweight.errors import EngineError, FlyweightError, RequestError, field_names, nearest
 from flyweight.llm import LLM
@@ -41,16 +41,6 @@ from flyweight.validation.untrusted import shown
 AnyCollector = Collector | VectorCollector
 
 
-class Answer(NamedTuple):
-    """A row's line of the output, whether it is an error, and its tokens."""
-
-    number: int
-    line: bytes
-    failed: bool
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
 @dataclass(slots=True)
 class _LiveRow:
     """A row under way; `write` makes the reply once all `collectors` are finished."""
@@ -73,7 +63,7 @@ class RowAnswerer:
         self._rows: dict[str, _LiveRow] = {}  # by request
         self._fed: dict[EventCollector, None] = {}
 
-    def answer(self, rows: Iterable[Row]) -> Iterator[Answer]:
+    def answer(self, rows: Iterable[Row]) -> Iterator[RowAnswer]:
         """The answers, in the order in which they are finished."""
         engine = self._llm.loaded.engine
         try:
@@ -94,7 +84,7 @@ class RowAnswerer:
         self._tasks.run_until_complete(self._model.validator.close())
         self._tasks.close()
 
-    def _begin(self, row: Row) -> Answer | None:
+    def _begin(self, row: Row) -> RowAnswer | None:
         """Starts a row; its answer if it is refused."""
         live = _LiveRow(row, f"row-{row.number}", self._model)
         try:
@@ -175,7 +165,7 @@ class RowAnswerer:
         words = f"model = {shown(name)} is not served{near}; served: {', '.join(model.all_names)}"
         raise HttpError(404, words, "model", code="model_not_found")
 
-    def _step(self) -> Iterator[Answer]:
+    def _step(self) -> Iterator[RowAnswer]:
         """One step of the engine; the answers that it finished."""
         with hold_interrupts(self._llm.loaded.engine):
             self._loop.step()
@@ -200,7 +190,7 @@ def refuse_stream(stream: bool | None) -> None:
         raise RequestError("is not possible in a batch", "stream", value=True, allowed="false")
 
 
-def finish_row(live: _LiveRow) -> Answer:
+def finish_row(live: _LiveRow) -> RowAnswer:
     """The answer of a row whose requests have ended."""
     try:
         for collector in live.collectors:
@@ -210,7 +200,7 @@ def finish_row(live: _LiveRow) -> Answer:
         return make_failure(live.row, live.custom_id, error)
     usage = reply["usage"]
     line = make_line(live.row, live.custom_id, 200, reply["id"], reply, None)
-    return Answer(
+    return RowAnswer(
         live.row.number, line, False, usage["prompt_tokens"], usage.get("completion_tokens", 0)
     )
 
@@ -226,7 +216,7 @@ def raise_failure(collector: AnyCollector) -> None:
             raise choice.error
 
 
-def make_failure(row: Row, custom_id: str, error: Exception) -> Answer:
+def make_failure(row: Row, custom_id: str, error: Exception) -> RowAnswer:
     """The answer of a row that cannot be answered, in OpenAI's format of errors."""
     known = to_http_error(error)
     if not isinstance(error, FlyweightError | HttpError):
@@ -234,7 +224,7 @@ def make_failure(row: Row, custom_id: str, error: Exception) -> Answer:
     body = known.body()
     short = {"code": known.code, "message": known.message}
     line = make_line(row, custom_id, known.status, f"req-{uuid4().hex}", body, short)
-    return Answer(row.number, line, True)
+    return RowAnswer(row.number, line, True)
 
 
 def make_line(

@@ -21,7 +21,7 @@ from flyweight.server.settings import ServerSettings
 Element = str | Mapping[str, Any]
 
 
-class LoadedModel:
+class BeamModel:
     """A model with the turn of its threads."""
 
     def __init__(self, settings: dict[str, Any], server: ServerSettings) -> None:
@@ -35,7 +35,7 @@ class LoadedModel:
             return {one.number: one.line for one in self._answerer.answer(rows)}
 
 
-class FlyweightModelHandler(ModelHandler[Element, PredictionResult, LoadedModel]):  # type: ignore[misc]
+class FlyweightModelHandler(ModelHandler[Element, PredictionResult, BeamModel]):  # type: ignore[misc]
     """Answers prompts (texts) and rows (mappings, as in a batch's input).
 
     `inference` of a result is the line of a batch's output as a dictionary: `custom_id`,
@@ -62,14 +62,14 @@ class FlyweightModelHandler(ModelHandler[Element, PredictionResult, LoadedModel]
         self._server = server or ServerSettings()
         self._sizes = {"min_batch_size": min_batch_size, "max_batch_size": max_batch_size}
 
-    def load_model(self) -> LoadedModel:
+    def load_model(self) -> BeamModel:
         """Raises `ConfigError` or `CheckpointError`."""
-        return LoadedModel(self._settings, self._server)
+        return BeamModel(self._settings, self._server)
 
     def run_inference(
         self,
         batch: Sequence[Element],
-        model: LoadedModel,
+        model: BeamModel,
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
         """The results in the order of the batch; `inference_args` are defaults of its rows."""
@@ -98,7 +98,7 @@ class FlyweightModelHandler(ModelHandler[Element, PredictionResult, LoadedModel]
 
 def encode_element(element: Element, defaults: Mapping[str, Any]) -> bytes:
     """An element as a row."""
-    fields = {"prompt": element} if isinstance(element, str) else dict(element)
+    fields: dict[str, Any] = {"prompt": element} if isinstance(element, str) else dict(element)
     if isinstance(fields.get("body"), Mapping):
         fields["body"] = {**defaults, **fields["body"]}
         return msgspec.json.encode(fields)

@@ -1,4 +1,4 @@
-"""Runs a batch: the rows of a file that have no answer yet, each answered once, by a `Runner`.
+"""Runs a batch: the rows of a file that have no answer yet, each answered once, by a `BatchRunner`.
 
 Invariant: a row whose line is in the output is not run again.  An answer is in the output before
 the next one is asked for.
@@ -11,31 +11,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flyweight.batch.files import open_output, open_rows
-from flyweight.batch.rows import RowIndex
+from flyweight.batch.rows import RowAnswer, RowIndex
 from flyweight.errors import ConfigError
 
 
-class Answer(Protocol):
-    """See `answering.Answer`, which is imported with the engine."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def line(self) -> bytes: ...
-    @property
-    def failed(self) -> bool: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def completion_tokens(self) -> int: ...
-
-
-class Runner(Protocol):
+class BatchRunner(Protocol):
     """Where rows are answered.  `answer` yields the answers in any order; raises `ConfigError` or
     `CheckpointError` where the model cannot be loaded.
     """
 
-    def answer(self, index: RowIndex) -> Iterator[Answer]: ...
+    def answer(self, index: RowIndex) -> Iterator[RowAnswer]: ...
 
 
 class BatchListener:
@@ -70,7 +55,7 @@ class BatchSummary:
 
 
 def run_batch(
-    input: Path, output: Path, runner: Runner, listener: BatchListener | None = None
+    input: Path, output: Path, runner: BatchRunner, listener: BatchListener | None = None
 ) -> BatchSummary:
     """Answers the rows of `input` that `output` has no line for.  Raises `ConfigError` before
     anything is loaded where one of the files cannot be used.
@@ -98,7 +83,7 @@ def run_batch(
     return summary
 
 
-def add_answer(summary: BatchSummary, answer: Answer) -> None:
+def add_answer(summary: BatchSummary, answer: RowAnswer) -> None:
     summary.answered += 1
     summary.errors += answer.failed
     summary.new_errors += answer.failed

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyweight.batch.answering import Answer, RowAnswerer
-from flyweight.batch.rows import RowIndex
+from flyweight.batch.answering import RowAnswerer
+from flyweight.batch.rows import RowAnswer, RowIndex
 from flyweight.describe import LoadListener
 from flyweight.llm import LLM
 from flyweight.server.settings import ServerSettings
@@ -19,7 +19,7 @@ class LocalRunner:
     server: ServerSettings = field(default_factory=ServerSettings)
     notify: LoadListener | None = None
 
-    def answer(self, index: RowIndex) -> Iterator[Answer]:
+    def answer(self, index: RowIndex) -> Iterator[RowAnswer]:
         with LLM(**self.settings, notify=self.notify) as llm:
             answerer = RowAnswerer(llm, self.server)
             try:

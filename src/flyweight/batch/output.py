@@ -23,7 +23,7 @@ BEGINS = b'{"id":"batch_req_'
 OWNER_WRITES = 0o666  # less what the umask removes
 
 
-class _Line(msgspec.Struct):
+class _WrittenLine(msgspec.Struct):
     """What is read of a line that was written before."""
 
     id: str
@@ -88,10 +88,10 @@ class OutputFile:
     def finish(self) -> None:
         """All rows are answered."""
 
-    def _read_line(self, line: bytes, where: str) -> _Line | None:
+    def _read_line(self, line: bytes, where: str) -> _WrittenLine | None:
         """A line that was written before; None if it was not written to its end."""
         try:
-            return msgspec.json.decode(line, type=_Line)
+            return msgspec.json.decode(line, type=_WrittenLine)
         except msgspec.DecodeError:
             torn = not line.endswith(b"\n")
             if torn and (line.startswith(BEGINS) or BEGINS.startswith(line)):

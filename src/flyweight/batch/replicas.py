@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from flyweight.batch.answering import Answer, RowAnswerer
+from flyweight.batch.answering import RowAnswerer
 from flyweight.batch.files import open_rows
-from flyweight.batch.rows import Row, RowIndex
+from flyweight.batch.rows import Row, RowAnswer, RowIndex
 from flyweight.config import Settings, parse_bytes
 from flyweight.errors import ConfigError, EngineError
 from flyweight.llm import LLM
@@ -43,7 +43,7 @@ class RowShare(msgspec.Struct):
                 return
 
 
-class Replica:
+class RayReplica:
     """One engine, in a process of its own."""
 
     def __init__(self, settings: dict[str, Any], server: ServerSettings, sharing: int) -> None:
@@ -73,7 +73,7 @@ class RayRunner:
                 hint=f"nearest valid: {min(max(1, self.replicas), MAX_REPLICAS)}",
             )  # fmt: skip
 
-    def answer(self, index: RowIndex) -> Iterator[Answer]:
+    def answer(self, index: RowIndex) -> Iterator[RowAnswer]:
         """Rows that were lost with a replica are answered in another round."""
         try:
             from flyweight.parallel.ray_data import ActorPool, map_in_actors
@@ -81,14 +81,14 @@ class RayRunner:
             raise ConfigError(MISSING, "replicas", value=self.replicas) from None
         cpus = float(self.settings.get("threads") or 1)
         pool = ActorPool(self.replicas, self.address, cpus)
-        make = partial(partial, Replica, locate_model(self.settings), self.server)
+        make = partial(partial, RayReplica, locate_model(self.settings), self.server)
         done = -1
         while index.done < index.rows:
             if index.done == done:
                 raise EngineError(f"{index.rows - done} rows were lost with their replicas")
             done = index.done
             for result in map_in_actors(make_shares(index, self.replicas), make, pool):
-                yield msgspec.msgpack.decode(result, type=Answer)
+                yield msgspec.msgpack.decode(result, type=RowAnswer)
 
 
 def locate_model(settings: dict[str, Any]) -> dict[str, Any]:

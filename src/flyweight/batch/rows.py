@@ -34,6 +34,16 @@ class Row(NamedTuple):
         return make_row_id(self.number, self.digest)
 
 
+class RowAnswer(NamedTuple):
+    """A row's line of the output, whether it is an error, and its tokens."""
+
+    number: int
+    line: bytes
+    failed: bool
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
 class RowFile(Protocol):
     """A file of rows.  `read` starts with row `number`, at its `position`.  Raises `ConfigError`
     where the file cannot be read.

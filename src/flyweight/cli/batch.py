@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from flyweight.batch.job import BatchListener, BatchSummary, Runner, run_batch
+from flyweight.batch.job import BatchListener, BatchRunner, BatchSummary, run_batch
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
 from flyweight.cli.samplers import drop_unset, select_sampling
@@ -92,7 +92,7 @@ def batch(
     from flyweight.cli.show import show_loading
 
     with show_loading(planned=not as_json) as tell, BatchProgress() as shown:
-        runner: Runner = LocalRunner(settings, server, tell)
+        runner: BatchRunner = LocalRunner(settings, server, tell)
         if replicas is not None or ray_address:
             runner = RayRunner(settings, 1 if replicas is None else replicas, ray_address, server)
         summary = run_batch(Path(input).expanduser(), Path(output).expanduser(), runner, shown)

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from batch_texts import ROWS, generate_texts, read_texts, write_rows
-from flyweight.batch.answering import Answer
 from flyweight.batch.job import run_batch
 from flyweight.batch.replicas import MAX_SHARE, RayRunner, RowShare, divide_machine, make_shares
-from flyweight.batch.rows import JsonLines, RowIndex
+from flyweight.batch.rows import JsonLines, RowAnswer, RowIndex
 from flyweight.cli.main import main
 from flyweight.errors import ConfigError, EngineError
 
@@ -65,7 +64,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, lose: int, twice: bool) -> list[in
                     continue
                 line = json.dumps({"id": row.id, "error": None}).encode() + b"\n"
                 for _ in range(1 + twice):
-                    yield msgspec.msgpack.encode(Answer(row.number, line, False, 3, 4))
+                    yield msgspec.msgpack.encode(RowAnswer(row.number, line, False, 3, 4))
 
     module = types.ModuleType("flyweight.parallel.ray_data")
     module.ActorPool = lambda *given: given  # type: ignore[attr-defined]
