@@ -1,7 +1,7 @@
 """Runs a batch: the rows of a file that have no answer yet, each answered once, by a `BatchRunner`.
 
 Invariant: a row whose line is in the output is not run again.  An answer is in the output before
-the next one is asked for.
+the next one is taken.
 """
 
 import time
@@ -24,7 +24,7 @@ class BatchRunner(Protocol):
 
 
 class BatchListener:
-    """Is told what happens; does nothing."""
+    """Gets what happens; does nothing."""
 
     def begin(self, rows: int, done: int) -> None:
         """`rows` of the input, `done` of them before."""

@@ -1,6 +1,6 @@
 """Batches in Parquet files, read and written with pyarrow.
 
-Invariant: an output in Parquet is written once, from the lines of a journal beside it, when all
+Invariant: an output in Parquet is written once, from the lines of a journal next to it, when all
 rows are answered; until then the journal says what is done.
 """
 
@@ -70,7 +70,7 @@ def encode_row(row: dict[str, Any]) -> bytes:
 
 
 class ParquetOutput(OutputFile):
-    """Lines in a journal beside a Parquet file, which is made of them in the end."""
+    """Lines in a journal next to a Parquet file, which is made of them in the end."""
 
     def __init__(self, path: Path) -> None:
         self._arrow, self._final = import_parquet("output", path), path

@@ -71,7 +71,6 @@ def map_in_actors(
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=2),
             num_cpus=pool.cpus,
-            scheduling_strategy="SPREAD",
         )
         # its errors are raised as well, and have a traceback in the log
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
