@@ -6,6 +6,7 @@ ended here.  Knows no model and no rows.
 """
 
 import logging
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from flyweight.errors import ConfigError, EngineError, FlyweightError
 
 Work = Callable[[bytes], Iterator[bytes]]
 LOCAL = "local"  # a cluster of this machine, for this process
+CONNECTING = 5.0  # seconds to connect to a cluster
 BLOCK = 16 << 10  # bytes of results that are sent together
 ERRORS = {kind.__name__: kind for kind in (ConfigError, EngineError, FlyweightError)}
 
@@ -87,6 +89,7 @@ def map_in_actors(
 def connect(pool: ActorPool) -> Iterator[None]:
     """Ray is connected meanwhile.  Raises `ConfigError` where there is no cluster."""
     local = {"num_cpus": max(1, round(pool.replicas * pool.cpus))} if not pool.address else {}
+    check_reachable(pool.address)
     try:
         ray.init(
             address=pool.address or LOCAL, logging_level=logging.ERROR, log_to_driver=False,
@@ -102,6 +105,18 @@ def connect(pool: ActorPool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Raises `ConfigError` where nothing is at HOST:PORT: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        problem = f": no Ray cluster can be reached: {first_line(error)}"
+        raise ConfigError(problem, "ray_address", value=address) from None
 
 
 @contextmanager
