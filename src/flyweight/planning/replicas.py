@@ -1,40 +1,25 @@
-"""Replicas of a model in virtual time, behind the router: a trace of requests on the engine's own
-scheduler and prefix cache, with a cost model of steps.
+"""A trace of requests on replicas in virtual time: the engine's own scheduler and prefix cache,
+with a cost model of steps.
 
-A request is routed when it arrives.  A replica begins a step when the one before has ended and it
-has requests.  Nothing is computed: answers are of one token over and over, so that no prompt of a
-trace goes on from blocks of an answer.
+Nothing is computed: answers are of one token over and over, so that no prompt of a trace goes on
+from blocks of an answer.
 
 Invariant: the same requests, costs and policy give the same figures; only `decisions` are measured.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import groupby
 from operator import attrgetter
 
 from flyweight.bench.serving.traces import BLOCK, TraceRequest
 from flyweight.config import whole
 from flyweight.errors import ConfigError
-from flyweight.planning.queueing import GREEDY, MADE, Cost, ServerShape, VirtualEngine
-from flyweight.routing.keys import RoutingKeys
+from flyweight.planning.queueing import MADE, Cost, ServerShape
+from flyweight.planning.replica_run import ReplicaRequest, ReplicaRun, RequestRecord
 from flyweight.routing.policies import RoutingPolicy
-from flyweight.routing.router import Router
-from flyweight.types import Event, Request
 
 OWN = max(MADE.tokens) + 1  # the token of hash 0: no answer has it
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaRequest:
-    """A request that arrives `at` so many seconds."""
-
-    at: float
-    tokens: tuple[int, ...]
-    output: int
-    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +42,24 @@ class TraceScale:
 
     def make_requests(self, trace: Iterable[TraceRequest]) -> list[ReplicaRequest]:
         """All tokens of a block are its hash; what has no hash is not shared."""
-        found, size = list[ReplicaRequest](), BLOCK // self.factor
-        for number, (at, one) in enumerate(spread_arrivals(trace)):
-            length = max(1, one.input // self.factor)
-            tokens = [OWN + block for block in one.blocks for _ in range(size)][:length]
-            tokens += [-1 - number] * (length - len(tokens))
-            output = max(1, one.output // self.factor)
-            found.append(ReplicaRequest(at / self.speed, tuple(tokens), output))
-        return found
+        return [
+            self.make_request(number, at / self.speed, one)
+            for number, (at, one) in enumerate(spread_arrivals(trace))
+        ]
+
+    def make_request(
+        self, number: int, at: float, one: TraceRequest, salt: str = ""
+    ) -> ReplicaRequest:
+        """The request `number` of a trace, which arrives `at` so many seconds."""
+        length, output = self.count_tokens(one)
+        size = BLOCK // self.factor
+        tokens = [OWN + block for block in one.blocks for _ in range(size)][:length]
+        tokens += [-1 - number] * (length - len(tokens))
+        return ReplicaRequest(at, tuple(tokens), output, salt)
+
+    def count_tokens(self, one: TraceRequest) -> tuple[int, int]:
+        """Of the prompt and of the answer."""
+        return max(1, one.input // self.factor), max(1, one.output // self.factor)
 
 
 def spread_arrivals(trace: Iterable[TraceRequest]) -> list[tuple[float, TraceRequest]]:
@@ -128,91 +123,23 @@ class ReplicaSimulator:
 
     def run(self, requests: Sequence[ReplicaRequest], policy: RoutingPolicy) -> RoutedTimes:
         """All requests, which are in the order of their arrivals."""
-        engines = [VirtualEngine(self.server, self.cost) for _ in range(self.replicas)]
-        return ReplicaRun(requests, policy, engines).run()
+        run = ReplicaRun((self.server, self.cost), self.replicas, policy)
+        return summarize_run(run.run(requests), [one.busy for one in run.replicas])
 
 
-class ReplicaRun:
-    """One run: `_turns` are the times at which replicas end a step, or may begin one."""
-
-    def __init__(
-        self,
-        requests: Sequence[ReplicaRequest],
-        policy: RoutingPolicy,
-        engines: Sequence[VirtualEngine],
-    ) -> None:
-        limits = engines[0].scheduler.limits
-        self.requests, self.engines = requests, engines
-        self.router = Router(policy, limits.block_size)
-        for i in range(len(engines)):
-            self.router.add_replica(str(i), limits.blocks)
-        self.keys = RoutingKeys("", b"", limits.block_size)
-        self._turns: list[tuple[float, int]] = []
-        self._awake = [False] * len(engines)  # has a turn
-        self.busy = [0.0] * len(engines)
-        self.placed: list[int] = []
-        self.expected: list[int] = []
-        self.decisions: list[float] = []
-        self.first: dict[int, float] = {}
-        self.last: dict[int, float] = {}
-        self.cached: dict[int, int] = {}
-
-    def run(self) -> RoutedTimes:
-        """Until all have finished.  An arrival comes before what replicas do at the same time."""
-        for number, one in enumerate(self.requests):
-            while self._turns and self._turns[0][0] < one.at:
-                self._take_turn()
-            self._route(number, one)
-        while self._turns:
-            self._take_turn()
-        return self._summarize()
-
-    def _route(self, number: int, one: ReplicaRequest) -> None:
-        chain = self.keys.make_keys(one.tokens, one.salt)
-        start = time.perf_counter()
-        route = self.router.begin(str(number), chain, len(one.tokens))
-        self.decisions.append(time.perf_counter() - start)
-        assert route is not None, "replicas stay"
-        place = route.replica.number
-        self.placed.append(place)
-        self.expected.append(route.cached * self.router.block_size)
-        self.engines[place].scheduler.add(
-            Request(str(number), one.tokens, GREEDY, max_tokens=one.output, salt=one.salt)
-        )
-        if not self._awake[place]:
-            self._awake[place] = True
-            heappush(self._turns, (one.at, place))
-
-    def _take_turn(self) -> None:
-        now, place = heappop(self._turns)
-        engine = self.engines[place]
-        if engine.plan is not None:
-            for event in engine.end_step(now):
-                self._record(event, now)
-        self._awake[place] = engine.scheduler.busy
-        if engine.scheduler.busy:
-            ends = engine.begin_step(now)
-            self.busy[place] += ends - now
-            heappush(self._turns, (ends, place))
-
-    def _record(self, event: Event, now: float) -> None:
-        number = int(event.id)
-        self.first.setdefault(number, now)
-        self.cached.setdefault(number, event.cached)
-        if event.finish:
-            self.last[number] = now
-            self.router.finish(event.id)
-
-    def _summarize(self) -> RoutedTimes:
-        arrivals = [one.at for one in self.requests]
-        return RoutedTimes(
-            ttft=tuple(self.first[i] - at for i, at in enumerate(arrivals)),
-            e2el=tuple(self.last[i] - at for i, at in enumerate(arrivals)),
-            prompts=tuple(len(one.tokens) for one in self.requests),
-            cached=tuple(self.cached[i] for i in range(len(arrivals))),
-            expected=tuple(self.expected),
-            placed=tuple(self.placed),
-            busy=tuple(self.busy),
-            seconds=max(self.last.values()) - arrivals[0],
-            decisions=tuple(self.decisions),
-        )
+def summarize_run(records: Sequence[RequestRecord], busy: Sequence[float]) -> RoutedTimes:
+    """Of a run in which no replica failed and none refused a request."""
+    firsts = [one.first for one in records if one.first is not None]
+    lasts = [one.last for one in records if one.last is not None]
+    assert len(firsts) == len(lasts) == len(records), "all are answered"
+    return RoutedTimes(
+        ttft=tuple(at - one.at for at, one in zip(firsts, records, strict=True)),
+        e2el=tuple(at - one.at for at, one in zip(lasts, records, strict=True)),
+        prompts=tuple(one.prompt for one in records),
+        cached=tuple(one.cached for one in records),
+        expected=tuple(one.expected for one in records),
+        placed=tuple(one.replica for one in records),
+        busy=tuple(busy),
+        seconds=max(lasts) - records[0].at,
+        decisions=tuple(one.decision for one in records),
+    )

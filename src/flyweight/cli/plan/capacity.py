@@ -1,4 +1,6 @@
-"""`flyweight plan capacity MODEL`: requests a second and users within latency targets."""
+"""`flyweight plan capacity MODEL`: requests a second and users within latency targets, or the
+replicas that a trace needs.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,20 @@ import typer
 
 from flyweight.cli import options as opt
 from flyweight.cli.parameters import Values, expand
+from flyweight.cli.plan.replicas import ReplicaOptions
 from flyweight.cli.reports import PlotOutput
 from flyweight.config import Settings, whole
 
 if TYPE_CHECKING:  # commands import what computes when they run
+    from flyweight.planning.capacity import LatencyTargets
     from flyweight.planning.capacity_plan import CapacityQuestion
 
 MOST_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityOptions:
-    """The targets, and the requests that come."""
+class TargetOptions:
+    """What nine of ten requests should see."""
 
     ttft: Annotated[
         str, typer.Option(metavar="TIME", help="Max time to first token (p90): 1s, 300ms.")
@@ -28,20 +32,35 @@ class CapacityOptions:
     itl: Annotated[
         str, typer.Option(metavar="TIME", help="Max mean time between tokens (p90).")
     ] = "60ms"
+
+    def read(self) -> LatencyTargets:
+        """Raises `ConfigError`."""
+        from flyweight.planning.capacity import LatencyTargets
+        from flyweight.validation.durations import parse_seconds
+
+        ttft, itl = parse_seconds("ttft", self.ttft), parse_seconds("itl", self.itl)
+        return LatencyTargets(ttft, itl, (self.ttft, self.itl))
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityOptions:
+    """The requests that come to one server."""
+
     prompt_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of each prompt.")] = 256
     output_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of each answer.")] = 64
     think_time: Annotated[
         str, typer.Option(metavar="TIME", help="Time a user takes before the next request.")
     ] = "10s"
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the arrival times.")] = 0
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Seed of the arrival times, or of failures.")
+    ] = 0
     validate: Annotated[
         bool,
         typer.Option("--validate", help="Start a server and load it over HTTP, for minutes."),
     ] = False
 
-    def ask(self) -> CapacityQuestion:
+    def ask(self, targets: LatencyTargets) -> CapacityQuestion:
         """Raises `ConfigError`."""
-        from flyweight.planning.capacity import LatencyTargets
         from flyweight.planning.capacity_plan import CapacityQuestion
         from flyweight.planning.queueing import ArrivalLoad
         from flyweight.validation.durations import parse_seconds
@@ -49,11 +68,6 @@ class CapacityOptions:
         whole("prompt_tokens", self.prompt_tokens, 1, MOST_TOKENS)
         whole("output_tokens", self.output_tokens, 2, MOST_TOKENS)
         whole("seed", self.seed, 0, 2**32)
-        targets = LatencyTargets(
-            parse_seconds("ttft", self.ttft),
-            parse_seconds("itl", self.itl),
-            (self.ttft, self.itl),
-        )
         load = ArrivalLoad(self.prompt_tokens, self.output_tokens, seed=self.seed)
         return CapacityQuestion(load, targets, parse_seconds("think_time", self.think_time))
 
@@ -62,7 +76,9 @@ class CapacityOptions:
 def capacity(
     *,
     model: opt.Model = "stories",
+    wanted: TargetOptions,
     asked: CapacityOptions,
+    spread: ReplicaOptions,
     engine: Annotated[
         Values,
         opt.select_settings(
@@ -79,17 +95,25 @@ def capacity(
     ],
     out: PlotOutput,
 ) -> None:
-    """Predict how many users a server serves within latency targets.
+    """Predict how many users a server serves within latency targets, or the replicas for a trace.
 
     Simulates the server's scheduler on a cost model of its steps, fitted here to part of the model
-    with made-up weights. Arrivals are a Poisson process.
+    with made-up weights. Arrivals are a Poisson process; with --replicas, those of --trace, on
+    replicas behind a router.
     """
     from flyweight.cli.bench.progress import show_measuring
     from flyweight.planning.capacity_plan import predict_capacity
+    from flyweight.planning.replica_plan import predict_replicas
 
     out.check()
-    question = asked.ask()
+    spread.judge(asked)
     settings = Settings.of(model=model, **engine)
-    with show_measuring() as listener:
-        report = predict_capacity(settings, question, listener, validate=asked.validate)
+    if spread.replicas is not None:
+        replicas = spread.ask(wanted.read(), asked.seed)
+        with show_measuring() as listener:
+            report = predict_replicas(settings, replicas, listener)
+    else:
+        question = asked.ask(wanted.read())
+        with show_measuring() as listener:
+            report = predict_capacity(settings, question, listener, validate=asked.validate)
     out.show(report)
