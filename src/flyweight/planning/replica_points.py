@@ -9,7 +9,7 @@ Invariant: a point depends on the load, the cost of steps and the settings alone
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import quantiles
 
 from flyweight.planning.capacity import LatencyTargets
@@ -78,7 +78,7 @@ class ReplicaPoint:
     under_way: float
     output_rate: float
     written: float
-    decisions: tuple[float, ...] = ()
+    decisions: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def lost(self) -> float:

@@ -23,8 +23,6 @@ from flyweight.planning.units import write_rate, write_ratio, write_seconds, wri
 
 POINTS = (
     Column("replicas", "replicas"),
-    Column("simulated", "simulated"),
-    Column("requests", "requests"),
     Column("cached_share", "cached", lambda share: f"{100 * share:.1f} %"),
     Column("ttft_p50_seconds", "TTFT p50", write_seconds),
     Column("ttft_p99_seconds", "p99", write_seconds),
@@ -35,12 +33,14 @@ POINTS = (
 )
 LOSSES = (
     Column("replicas", "replicas"),
+    Column("simulated", "simulated"),
+    Column("requests", "requests"),
     Column("refused", "refused"),
-    Column("broken", "broken off"),
+    Column("broken", "broken"),
     Column("retried", "retried"),
     Column("failures", "failures"),
     Column("dollars_per_hour", "an hour", write_dollars),
-    Column("dollars_per_million_tokens", "1M tokens out", write_dollars),
+    Column("dollars_per_million_tokens", "1M tokens", write_dollars),
 )
 LIMITS = (
     Column("limit", "limit"),
@@ -87,7 +87,7 @@ def report_replicas(
     tables = [
         ReportTable("replicas", title, POINTS, [make_row(one) for one in points],
                     describe_recommendation(found, facts), strong),
-        ReportTable("losses", "Of the simulated requests; dollars of all replicas", LOSSES,
+        ReportTable("losses", "Requests of the simulated replicas; dollars of all", LOSSES,
                     [make_loss_row(one, facts.hourly) for one in points],
                     describe_failures(points, facts), strong),
         make_limits(points, found, facts),
@@ -97,14 +97,14 @@ def report_replicas(
 
 def make_row(one: ReplicaPoint) -> tuple[int | float | None, ...]:
     ttft, itl = one.ttft or (None, None), one.itl or (None, None)
-    return (one.replicas, one.simulated, one.arrived, one.cached, *ttft, *itl, one.utilization,
-            one.met)  # fmt: skip
+    return (one.replicas, one.cached, *ttft, *itl, one.utilization, one.met)
 
 
 def make_loss_row(one: ReplicaPoint, hourly: float) -> tuple[int | float | None, ...]:
     price = one.replicas * hourly
     tokens = price / (one.output_rate * HOUR) * 1e6 if one.output_rate else None
-    return (one.replicas, one.refused, one.broken, one.retried, one.failed, price, tokens)
+    return (one.replicas, one.simulated, one.arrived, one.refused, one.broken, one.retried,
+            one.failed, price, tokens)  # fmt: skip
 
 
 def describe_recommendation(found: Recommendation, facts: ReplicaFacts) -> list[str]:
@@ -133,9 +133,9 @@ def describe_failures(points: Sequence[ReplicaPoint], facts: ReplicaFacts) -> li
     return [
         f"A replica fails every {write_ratio(hours)} hours on average and is away for "
         f"{write_seconds(facts.failures.restart)}: of {last.replicas:,}, "
-        f"{write_ratio(last.replicas / hours)} an hour, with {write_ratio(last.under_way)} requests "
-        "under way on each.",
-        "Refused: its queue was full, or no replica was there. Broken off: its replica failed after "
+        f"{write_ratio(last.replicas / hours)} an hour, with {write_ratio(last.under_way)} "
+        "requests under way on each.",
+        "Refused: its queue was full, or no replica was there. Broken: its replica failed after "
         "the first token. Retried: before it.",
     ]  # fmt: skip
 
@@ -158,8 +158,8 @@ def make_limits(
         f"{'any number' if first.replicas is None else f'{first.replicas:,}'} of replicas."
         if first.replicas is None or first.replicas < largest
         else "None of them is reached by the most replicas.",
-        f"The router's index takes {facts.router.key:.0f} bytes for each block of a replica's cache; "
-        f"a choice {write_seconds(facts.router.choice)} of processor time and "
+        f"The router's index takes {facts.router.key:.0f} bytes for each block of a replica's "
+        f"cache; a choice {write_seconds(facts.router.choice)} of processor time and "
         f"{write_seconds(facts.router.each)} for each replica, measured here, on one core.",
     ]  # fmt: skip
     return ReportTable("limits", "What breaks first", LIMITS, rows,
@@ -174,10 +174,11 @@ def describe_caches(points: Sequence[ReplicaPoint], facts: ReplicaFacts) -> list
     capacity = facts.limits.blocks * facts.limits.block_size
     lasts, calm = find_calm(points, capacity, returns)
     many = "with no number here" if calm is None else f"from {calm:,} replicas on"
+    last = write_seconds(lasts) if lasts < inf else "any time"
     return [
-        f"Cache churn: half of the requests of a conversation come {write_seconds(returns)} or more "
-        f"after the one before; a cache of {capacity:,} tokens is not written over sooner {many}, "
-        f"and with the most replicas after {write_seconds(lasts) if lasts < inf else 'any time'}."
+        f"Cache churn: half of the requests of a conversation come {write_seconds(returns)} or "
+        f"more after the one before; a cache of {capacity:,} tokens is not written over sooner "
+        f"{many}, and with the most replicas after {last}."
     ]  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Costs of steps with their spread: timed several times here, read from a file, or published limits.
+"""Costs of steps with their spread: timed several times here, read from a file, or of published
+limits.
 
 Invariant: costs that were saved are read back as they were, so what is computed from them repeats
 on any machine.  What a file holds is checked.
@@ -7,6 +8,7 @@ on any machine.  What a file holds is checked.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -23,15 +25,15 @@ from flyweight.planning.queueing import Cost
 from flyweight.planning.step_cost import CostLine, StepCostModel, fit_steps
 from flyweight.validation.untrusted import read_json, shown
 
-ROUNDS = 5
+ROUNDS, QUIET = 7, 4
 DEVICE_HIGH = 2.0  # times the ceiling's time: half of it reached
 MOST_POINTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCosts:
-    """Seconds of a step by its shape; steps took `low` to `high` times as long, in the quickest and
-    the slowest round.  `note` says how this is known.
+    """Seconds of a step by its shape; in single rounds, steps took `low` to `high` times as long.
+    `note` says how this is known.
     """
 
     compute: Cost
@@ -49,19 +51,23 @@ def time_costs(
     sizes: tuple[int, int, int],
     report: Callable[[int], None],
 ) -> tuple[StepCostModel, TimedCosts]:
-    """The median of several rounds, each of which times all steps; `report` gets the rounds that
-    are over.  Raises `ConfigError` for what cannot be timed.
+    """The median of the quieter ones of several rounds, each of which times all steps: other work
+    of the machine only adds time.  `report` gets the rounds that are over.  Raises `ConfigError`
+    for what cannot be timed.
     """
     part, loop = make_part(outline, engine), measure_loop()
     rounds = list[StepCostModel]()
     for number in range(ROUNDS):
         report(number)
         rounds.append(fit_steps(part.measure_layers, part.measure_head, loop, sizes))
-    costs = take_median(rounds)
-    drifts = [one.measure_drift(costs) for one in rounds]
+    first = rounds[0]
+    quiet = sorted(rounds, key=lambda one: one.measure_drift(first))[:QUIET]
+    costs = take_median(quiet)
+    drifts = [one.measure_drift(costs) for one in quiet]
     return costs, TimedCosts(
-        costs.compute_seconds, min(drifts), max(drifts),
-        f"Costs of steps: the median of {ROUNDS} rounds; {describe_part(part, loop)}",
+        costs.compute_seconds, min(1.0, *drifts), max(1.0, *drifts),
+        f"Costs of steps: the median of the {QUIET} quietest of {ROUNDS} rounds; "
+        + describe_part(part, loop),
     )  # fmt: skip
 
 
@@ -138,7 +144,7 @@ def read_costs(file: Path, model: str) -> TimedCosts:
 
 def _read_line(found: dict[str, Any]) -> CostLine:
     at, seconds = (tuple(map(_read_number, found[key])) for key in ("at", "seconds"))
-    rising = all(a < b for a, b in zip(at, at[1:], strict=False))
+    rising = all(a < b for a, b in pairwise(at))
     if len(at) != len(seconds) or not 0 < len(at) <= MOST_POINTS or not rising or at[-1] == 0:
         raise ValueError("a line of at and seconds")
     return CostLine(at, seconds)
