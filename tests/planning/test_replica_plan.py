@@ -1,0 +1,238 @@
+"""`plan capacity --replicas`: costs that are saved, limits, the report, and what is refused."""
+
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyweight.bench.kernels import RunListener
+from flyweight.cli.plan.capacity import CapacityOptions
+from flyweight.cli.plan.replicas import ReplicaOptions
+from flyweight.config import Settings
+from flyweight.errors import CheckpointError, ConfigError
+from flyweight.planning.capacity import LatencyTargets
+from flyweight.planning.loop_cost import LoopCost
+from flyweight.planning.replica_limits import (
+    MOST_SERIES,
+    ROUTER_BYTES,
+    SERIES,
+    RouterCost,
+    find_calm,
+    list_limits,
+    measure_key,
+)
+from flyweight.planning.replica_plan import ReplicaQuestion, predict_replicas, read_requests
+from flyweight.planning.replica_points import ReplicaPoint
+from flyweight.planning.replica_run import FailurePlan
+from flyweight.planning.replica_search import ReplicaNumbers
+from flyweight.planning.speed import make_decode
+from flyweight.planning.step_cost import CostLine, StepCostModel
+from flyweight.planning.timed_costs import TimedCosts, read_costs, save_costs, take_median
+
+COSTS = StepCostModel(
+    CostLine((1.0, 512.0), (0.01, 0.16)), CostLine((1.0,), (0.001,)), 1e-7, 1e-8, LoopCost(0, 0)
+)
+TIMED = TimedCosts(COSTS.compute_seconds, 0.9, 1.25, "timed")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Two requests a second for 100 s; every fifth begins a conversation of five."""
+    rows = [
+        {"timestamp": 500 * i, "input_length": 512 * (1 + i % 5) + 100, "output_length": 320,
+         "hash_ids": [i // 5 * 10 + block for block in range(1 + i % 5)]}
+        for i in range(200)
+    ]  # fmt: skip
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> Path:
+    path = tmp_path / "costs.json"
+    save_costs(path, "stories", COSTS, TIMED)
+    return path
+
+
+def ask(trace: Path, costs: Path | None, **others: Any) -> ReplicaQuestion:
+    usual = ReplicaQuestion(
+        ReplicaNumbers.parse("1..20"), trace, 16, 6.0, 200, "prefix", FailurePlan(3600.0, 60.0),
+        LatencyTargets(0.5, 0.1), 2.0, costs,
+    )  # fmt: skip
+    return replace(usual, **others)
+
+
+def predict(asked: ReplicaQuestion, model: str = "stories") -> dict[str, Any]:
+    settings = Settings.of(model=model, threads=1)
+    return predict_replicas(settings, asked, RunListener()).make_document()
+
+
+def test_the_same_trace_and_costs_recommend_the_same(trace: Path, costs: Path) -> None:
+    first, second = (predict(ask(trace, costs))["tables"] for _ in range(2))
+    assert first["replicas"] == second["replicas"] and first["losses"] == second["losses"]
+    rows = first["replicas"]["rows"]
+    assert {1, 2, 5, 10, 20} <= {row["replicas"] for row in rows}
+    recommended, spread = first["replicas"]["notes"]
+    least = int(recommended.split()[1])
+    assert least > 1 and next(row["met"] for row in rows if row["replicas"] == least) >= 0.9
+    assert "0.90 times as long" in spread and "1.25 times" in spread
+    low, high = (int(word.rstrip(".;")) for word in spread.split() if word.rstrip(".;").isdecimal())
+    assert 1 <= low <= least <= high
+    loss = first["losses"]["rows"][0]
+    assert loss["requests"] == 200 and loss["dollars_per_hour"] == 2.0
+    assert [row["limit"] for row in first["limits"]["rows"]][-1] == "series of metrics"
+
+
+def test_a_list_that_is_too_short(trace: Path, costs: Path) -> None:
+    asked = ask(trace, costs, numbers=ReplicaNumbers.parse("1"), rate=40.0)
+    notes = predict(asked)["tables"]["replicas"]["notes"]
+    assert notes == [
+        "No number of replicas that was asked for meets TTFT 500 ms and ITL 100 ms for 90% of the "
+        "requests."
+    ]
+
+
+def test_a_device_needs_no_timing(trace: Path) -> None:
+    asked = ask(trace, None, device="h100-80", numbers=ReplicaNumbers.parse("1,2"), factor=1)
+    found = predict(asked, "llama-3.2-1b")
+    assert "least that NVIDIA H100" in found["notes"][1]
+    assert "2.00 times, as at worst: 1." in found["tables"]["replicas"]["notes"][1]
+    with pytest.raises(ConfigError, match="device = 'laptop-8' has no published peak"):
+        predict(ask(trace, None, device="laptop-8"), "llama-3.2-1b")
+
+
+# --- costs ---
+
+
+def test_costs_are_read_back_as_they_were(costs: Path) -> None:
+    found = read_costs(costs, "stories")
+    seen = make_decode(7, 90)
+    assert found.compute(seen) == COSTS.compute_seconds(seen)
+    assert (found.low, found.high) == (0.9, 1.25)
+    assert found.scale(2.0)(seen) == 2 * COSTS.compute_seconds(seen)
+    with pytest.raises(ConfigError, match=r"costs = .*has costs of 'stories', not of other"):
+        read_costs(costs, "other")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": {"at": [2, 1], "seconds": [1, 2]}},
+        {"layers": {"at": [1], "seconds": []}},
+        {"head": None},
+        {"pair": -1.0},
+        {"position": "much"},
+        {"pair": True},
+        {"low": 1.5},
+        {"loop": {}},
+    ],
+)
+def test_costs_that_are_refused(costs: Path, change: dict[str, Any]) -> None:
+    held = json.loads(costs.read_text(encoding="utf-8"))
+    costs.write_text(json.dumps(held | change), encoding="utf-8")
+    with pytest.raises(ConfigError, match="holds no costs of steps: "):
+        read_costs(costs, "stories")
+
+
+def test_damaged_files_of_costs(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    with pytest.raises(ConfigError, match=r"costs .*No such file"):
+        read_costs(path, "stories")
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"costs .*a JSON object was expected"):
+        read_costs(path, "stories")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        save_costs(tmp_path / "none" / "costs.json", "stories", COSTS, TIMED)
+
+
+def test_the_median_of_rounds() -> None:
+    slow = replace(COSTS, layers=CostLine((1.0, 512.0), (0.03, 0.17)), pair=5e-8)
+    odd = replace(COSTS, layers=CostLine((1.0, 512.0), (0.02, 0.9)), pair=3e-8)
+    found = take_median([COSTS, slow, odd])
+    assert found.layers.seconds == (0.02, 0.17)
+    assert (found.pair, found.head) == (3e-8, COSTS.head)
+
+
+# --- limits ---
+
+
+def test_limits_by_hand() -> None:
+    """1 us and 1 us a replica; 100 bytes a key."""
+    router = RouterCost(100.0, 1e-6, 1e-6)
+    index, choice, core, series = list_limits(router, 1000, 100.0, 10, 10_000)
+    assert (index.now, index.most, index.replicas) == (1e6, 1e9, ROUTER_BYTES // 100_000)
+    assert choice.now == pytest.approx(11e-6) and choice.replicas == 999
+    assert core.most == pytest.approx(1.0001) and core.replicas == 9999
+    assert (series.now, series.replicas) == (10 * SERIES, MOST_SERIES // SERIES)
+    fixed = list_limits(RouterCost(100.0, 1e-6, 0.0), 1000, 100.0, 10, 10_000)
+    assert [one.replicas for one in fixed[1:3]] == [None, None]
+
+
+def test_a_key_takes_its_own_bytes_and_its_place() -> None:
+    assert 100 < measure_key() < 400
+
+
+def test_caches_last_as_long_as_conversations_pause() -> None:
+    def point(replicas: int, written: float) -> ReplicaPoint:
+        return ReplicaPoint(replicas, 1, 1, 1, 1, 0, None, None, 0, 0, 0, 0, 0, 1, 0, 0, written)
+
+    points = [point(1, 100.0), point(2, 50.0), point(4, 25.0), point(8, 0.0)]
+    assert find_calm(points[:3], 1000, 20.0) == (40.0, 2)
+    assert find_calm(points, 1000, 1e9) == (inf, 8)
+    assert find_calm(points[:3], 1000, None) == (40.0, None)
+
+
+# --- refusals ---
+
+
+def test_traces_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trace = .*nowhere\.csv' cannot be read: No such file"):
+        read_requests(tmp_path / "nowhere.csv")
+    with pytest.raises(ConfigError, match=r"a trace is a \.csv"):
+        read_requests(tmp_path / "trace.txt")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"timestamp": 0}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 1: this is not a request of a trace"):
+        read_requests(bad)
+
+
+def test_a_model_that_is_unknown(trace: Path, costs: Path) -> None:
+    with pytest.raises(CheckpointError, match="'nowhere' is neither a file or folder"):
+        predict(ask(trace, costs), "nowhere")
+
+
+def test_a_policy_that_is_unknown(trace: Path, costs: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'prefx' is no routing policy .did you mean 'prefix'"):
+        predict(ask(trace, costs, routing="prefx"))
+
+
+@pytest.mark.parametrize(
+    "options, single, why",
+    [
+        (ReplicaOptions(trace="t.csv"), CapacityOptions(), "trace is of replicas; leave it out"),
+        (ReplicaOptions("1,2"), CapacityOptions(), "replicas needs a trace"),
+        (ReplicaOptions("1", "t.csv"), CapacityOptions(validate=True), "validate does not apply"),
+        (ReplicaOptions("1", "t.csv"), CapacityOptions(output_tokens=9), "output_tokens does not"),
+        (ReplicaOptions("1", "t.csv", costs="c", device="l4"), CapacityOptions(), "exclude each"),
+    ],
+)
+def test_options_that_contradict(
+    options: ReplicaOptions, single: CapacityOptions, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        options.judge(single)
+
+
+def test_options_that_are_fine() -> None:
+    ReplicaOptions().judge(CapacityOptions(prompt_tokens=9, seed=3))
+    options = ReplicaOptions("1..4", "t.csv", mtbf=2.0, restart_time="5s")
+    options.judge(CapacityOptions(seed=3))
+    asked = options.ask(LatencyTargets(1.0, 1.0), 3)
+    assert asked.failures == FailurePlan(7200.0, 5.0, 3)
+    assert asked.numbers.numbers == (1, 2, 4)
+    with pytest.raises(ConfigError, match="requests = 1 is out of range"):
+        replace(options, requests=1).ask(LatencyTargets(1.0, 1.0), 3)
