@@ -82,7 +82,7 @@ def make_load(trace: list[TraceRequest], rate: float | None = None) -> TraceLoad
 
 @pytest.fixture(scope="module")
 def talks() -> TraceLoad:
-    return make_load(make_talks(60, 6, 0.1))
+    return make_load(make_talks(60, 6, 0.02))
 
 
 def see(replicas: int, load: TraceLoad, settings: ReplicaSettings) -> ReplicaPoint:
@@ -102,16 +102,18 @@ def test_a_load_is_its_trace(talks: TraceLoad) -> None:
 
 
 def test_copies_share_no_prefix_and_keep_their_times(talks: TraceLoad) -> None:
-    more = make_load(make_talks(60, 6, 0.1), 3 * talks.rate)
+    more = make_load(make_talks(60, 6, 0.02), 3 * talks.rate)
     drawn = [*more.draw(1.0, inf)]
     assert more.copies == 3 and len(drawn) == 3 * 360
     assert more.rate == pytest.approx(3 * talks.rate)
     assert len({one.salt for one in drawn}) == 3
     spans = [[one.at for one in drawn if one.salt == salt] for salt in ("0", "1", "2")]
     assert all(len(span) == 360 and max(span) < more.span for span in spans)
-    gaps = [[round((b - a) % more.span, 6) for a, b in zip(span, span[1:] + span[:1], strict=True)]
-            for span in spans]  # fmt: skip
-    assert sorted(gaps[0]) == pytest.approx(sorted(gaps[2])), "moved, never compressed"
+    first, _, third = (
+        sorted((b - a) % more.span for a, b in zip(span, span[1:] + span[:1], strict=True))
+        for span in spans
+    )
+    assert third == pytest.approx(first, abs=1e-9), "moved, never compressed"
 
 
 def test_a_larger_share_has_the_conversations_of_a_smaller(talks: TraceLoad) -> None:
@@ -125,7 +127,7 @@ def test_a_larger_share_has_the_conversations_of_a_smaller(talks: TraceLoad) -> 
 
 
 def test_a_rate_below_the_trace_is_a_part_of_it(talks: TraceLoad) -> None:
-    less = make_load(make_talks(60, 6, 0.1), talks.rate / 2)
+    less = make_load(make_talks(60, 6, 0.02), talks.rate / 2)
     assert less.copies == 1 and less.kept == pytest.approx(0.5)
     assert len([*less.draw(1.0, inf)]) == len([*talks.draw(0.5, inf)])
 
@@ -139,7 +141,7 @@ def test_what_is_too_long_is_left_out() -> None:
         TraceLoad.of(trace, TraceScale(16), 16, None)
     with pytest.raises(ConfigError, match="it has no request"):
         TraceLoad.of([], TraceScale(16), 16, None)
-    with pytest.raises(ConfigError, match=r"request_rate = 1e\+09 is more than 100,000 copies"):
+    with pytest.raises(ConfigError, match=r"request_rate = .* is more than 100,000 copies"):
         TraceLoad.of(trace, TraceScale(16), 4096, 1e9)
 
 
@@ -174,7 +176,7 @@ def count(records: list[RequestRecord]) -> dict[str, int]:
 
 def test_nothing_is_lost_unreported(talks: TraceLoad) -> None:
     """Replicas that fail every few seconds, and queues of four."""
-    failures = FailurePlan(4.0, 1.0, seed=2)
+    failures = FailurePlan(1.5, 0.5, seed=2)
     run = ReplicaRun((SERVER, cost), 2, make_policy("prefix"), failures, QueueBound(4, 1 << 20))
     records = run.run(talks.draw(1.0, inf))
     ended = count(records)
@@ -191,22 +193,18 @@ def test_nothing_is_lost_unreported(talks: TraceLoad) -> None:
 def test_a_failure_by_hand() -> None:
     """One replica fails while it answers: the first request has a token, the second has none."""
 
-    class Once(random.Random):
+    class GivenLives(random.Random):
+        lives = [0.025, 1e9]  # noqa: RUF012
+
         def expovariate(self, lambd: float = 1.0) -> float:
-            return 0.025 if not self.seed_given() else 1e9
+            return self.lives.pop(0)
 
-        def seed_given(self) -> bool:
-            self.used = getattr(self, "used", -1) + 1
-            return self.used > 0
+    class GivenPlan(FailurePlan):
+        def open_draws(self, replica: int) -> random.Random:
+            return GivenLives()
 
-    run = ReplicaRun(
-        (ServerShape(replace(LIMITS, max_num_seqs=1), 0.2, 3.0), constant), 1,
-        make_policy("prefix"), FailurePlan(1e9, 5.0),
-    )  # fmt: skip
-    run.replicas[0].draws = Once()
-    run._events.clear()
-    run.router.remove_replica("0")
-    run._begin_life(0, 0.0)
+    server = ServerShape(replace(LIMITS, max_num_seqs=1), 0.2, 3.0)
+    run = ReplicaRun((server, constant), 1, make_policy("prefix"), GivenPlan(1.0, 5.0))
     requests = [ReplicaRequest(0.0, (1, 2, 3), 8), ReplicaRequest(0.001, (4, 5, 6), 2),
                 ReplicaRequest(6.0, (7, 8, 9), 2)]  # fmt: skip
     first, second, third = run.run(requests)
@@ -219,7 +217,7 @@ def test_a_failure_by_hand() -> None:
 
 def test_a_replica_that_failed_has_an_empty_cache(talks: TraceLoad) -> None:
     steady = see(2, talks, make_settings())
-    failing = see(2, talks, make_settings(failures=FailurePlan(6.0, 0.5, seed=1)))
+    failing = see(2, talks, make_settings(failures=FailurePlan(1.5, 0.3, seed=1)))
     assert failing.failed > 2 and failing.cached < steady.cached
     assert failing.retried + failing.broken > 0 == steady.retried + steady.broken
 
@@ -235,9 +233,9 @@ def test_a_point_repeats_exactly(talks: TraceLoad) -> None:
 def test_more_replicas_are_never_worse(talks: TraceLoad) -> None:
     points = [see(number, talks, make_settings()) for number in (1, 2, 4, 8)]
     met = [one.met for one in points]
-    tails = [one.ttft[1] for one in points if one.ttft]
+    tails = [one.ttft[1] for one in points if one.ttft is not None]
     assert met == sorted(met) and met[0] < 0.9 <= met[-1]
-    assert tails == sorted(tails, reverse=True)
+    assert all(b <= 1.05 * a for a, b in pairwise(tails)) and len(tails) == 4
     assert [one.completed for one in points] == [360] * 4
     assert all(a.utilization > b.utilization for a, b in pairwise(points))
 
@@ -257,11 +255,11 @@ def test_a_sample_is_like_the_whole() -> None:
 
 
 def test_the_trace_by_prefix_and_in_turn(data: Callable[[str], Path]) -> None:
-    trace = [*islice(read_trace(data("traces-mooncake/conversation_trace.jsonl")), 600)]
-    load = make_load(trace, 6.0)
+    trace = [*islice(read_trace(data("traces-mooncake/conversation_trace.jsonl")), 1000)]
+    load = make_load(trace)
     server = ServerShape(replace(LIMITS, blocks=4096), 0.2, 3.0)
     by_prefix, by_turn = (
-        see(4, load, make_settings(routing, server=server, requests=600))
+        see(4, load, make_settings(routing, server=server, requests=1000))
         for routing in ("prefix", "round-robin")
     )
     assert by_prefix.cached >= 1.5 * by_turn.cached > 0

@@ -21,6 +21,7 @@ from flyweight.bench.serving.traces import TraceRequest
 from flyweight.errors import ConfigError
 from flyweight.planning.replica_run import ReplicaRequest
 from flyweight.planning.replicas import TraceScale, spread_arrivals
+from flyweight.routing.policies import POPULAR
 
 COMMON = 0.01  # of all requests: a block that so many have says nothing of the conversation
 GOLDEN = 0.618033988749895  # copies are moved by multiples of it, of the trace's time: evenly
@@ -110,7 +111,7 @@ def number_talks(requests: Sequence[TraceRequest]) -> list[int]:
     one is a conversation of its own.
     """
     uses = Counter(block for one in requests for block in set(one.blocks))
-    most = max(1.0, COMMON * len(requests))
+    most = max(POPULAR, COMMON * len(requests))
     names = [
         next((block for block in one.blocks if uses[block] <= most), -1 - number)
         for number, one in enumerate(requests)

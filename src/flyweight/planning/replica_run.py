@@ -120,7 +120,7 @@ class ReplicaRun:
             RunningReplica(self._make_engine(), failures.open_draws(i)) for i in range(replicas)
         ]
         self.records: list[RequestRecord] = []
-        self.failed = 0  # replicas, while there were requests
+        self.failed = 0  # replicas, until the last request ended
         self._live: dict[int, ReplicaRequest] = {}
         self._events: list[tuple[float, int, int, int]] = []  # time, replica, kind, life
         for place in range(replicas):

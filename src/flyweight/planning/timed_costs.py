@@ -99,8 +99,8 @@ def make_device_costs(device: Device, shape: Shape) -> TimedCosts:
         return sum_work(shape, [seen], limits).seconds
 
     note = (
-        f"Costs of steps: the least that {describe_device(device)[:-1]} allow; no kernel reaches "
-        "it, so fewer replicas will not do.  The slow end is half of that speed."
+        f"{describe_device(device)} Steps take the least time that these allow, which no kernel "
+        "reaches; at worst they take twice as long."
     )
     return TimedCosts(compute, 1.0, DEVICE_HIGH, note)
 
