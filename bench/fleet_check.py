@@ -35,7 +35,7 @@ from flyweight.plan.roofline import StepShape
 from flyweight.planning.loop_cost import IdleRunner
 from flyweight.planning.queueing import GREEDY, ServerShape, describe_plan
 from flyweight.planning.replica_load import TraceLoad
-from flyweight.planning.replica_run import ReplicaRequest, ReplicaRun, RequestRecord
+from flyweight.planning.replica_run import ReplicaRequest, ReplicaRun, RequestOutcome
 from flyweight.planning.replicas import TraceScale
 from flyweight.routing.keys import RoutingKeys
 from flyweight.routing.policies import make_policy
@@ -116,7 +116,7 @@ class FrontEnd:
 
     replicas: int
     cost: SleepCost
-    records: list[RequestRecord] = field(default_factory=list)
+    records: list[RequestOutcome] = field(default_factory=list)
     lates: list[float] = field(default_factory=list)  # seconds that requests were sent too late
 
     def run(self, requests: Sequence[ReplicaRequest]) -> list[float]:
@@ -148,7 +148,7 @@ class FrontEnd:
             now = time.monotonic() - begin
             if sent < len(requests) and requests[sent].at <= now:
                 one = requests[sent]
-                self.records.append(RequestRecord(one.at, len(one.tokens), one.output))
+                self.records.append(RequestOutcome(one.at, len(one.tokens), one.output))
                 route = router.begin(str(sent), keys.make_keys(one.tokens, one.salt),
                                      len(one.tokens))  # fmt: skip
                 assert route is not None, "replicas stay"
@@ -174,7 +174,7 @@ class FrontEnd:
         return sum(finished for _, _, finished in events)
 
 
-def summarize(records: Sequence[RequestRecord], busy: Sequence[float]) -> list[float]:
+def summarize(records: Sequence[RequestOutcome], busy: Sequence[float]) -> list[float]:
     """Share cached, TTFT mean, p50 and p90, ITL mean, share of the time in steps."""
     ttft = [(one.first or 0.0) - one.at for one in records]
     itl = [((one.last or 0.0) - (one.first or 0.0)) / (one.output - 1)
@@ -187,7 +187,7 @@ def summarize(records: Sequence[RequestRecord], busy: Sequence[float]) -> list[f
 
 def simulate(
     requests: Sequence[ReplicaRequest], replicas: int, cost: SleepCost
-) -> tuple[list[RequestRecord], list[float]]:
+) -> tuple[list[RequestOutcome], list[float]]:
     run = ReplicaRun((cost.server, cost.compute_seconds), replicas, make_policy("prefix"))
     return run.run(requests), [one.busy for one in run.replicas]
 

@@ -32,7 +32,7 @@ from flyweight.planning.replica_run import (
     QueueBound,
     ReplicaRequest,
     ReplicaRun,
-    RequestRecord,
+    RequestOutcome,
 )
 from flyweight.planning.replica_search import ReplicaNumbers, ReplicaSearch, make_ladder
 from flyweight.planning.replicas import TraceScale
@@ -170,7 +170,7 @@ def test_a_replica_of_four_is_the_queue_of_theory(busy: float) -> None:
     assert waited == pytest.approx(service * busy / (2 * (1 - busy)), rel=0.12)
 
 
-def count(records: list[RequestRecord]) -> dict[str, int]:
+def count(records: list[RequestOutcome]) -> dict[str, int]:
     return {error: sum(one.error == error for one in records) for error in ("", REFUSED, BROKEN)}
 
 

@@ -91,8 +91,7 @@ def test_a_list_that_is_too_short(trace: Path, costs: Path) -> None:
     asked = ask(trace, costs, numbers=ReplicaNumbers.parse("1"), rate=400.0)
     notes = predict(asked)["tables"]["replicas"]["notes"]
     assert notes == [
-        "No number of replicas that was asked for meets TTFT 500 ms and ITL 100 ms for 90% of the "
-        "requests."
+        "No requested number of replicas meets TTFT 500 ms and ITL 100 ms for 90% of the requests."
     ]
 
 

@@ -22,7 +22,7 @@ from flyweight.planning.replica_run import (
     FailurePlan,
     QueueBound,
     ReplicaRun,
-    RequestRecord,
+    RequestOutcome,
 )
 from flyweight.routing.policies import RoutingPolicy
 
@@ -113,7 +113,7 @@ def simulate_point(
 def summarize_records(
     replicas: int,
     part: LoadSlice,
-    records: Sequence[RequestRecord],
+    records: Sequence[RequestOutcome],
     used: tuple[float, int],
     settings: ReplicaSettings,
 ) -> ReplicaPoint | None:
@@ -149,12 +149,12 @@ def summarize_records(
     )  # fmt: skip
 
 
-def compute_ttft(one: RequestRecord) -> float:
+def compute_ttft(one: RequestOutcome) -> float:
     assert one.first is not None
     return one.first - one.at
 
 
-def compute_itl(one: RequestRecord) -> float:
+def compute_itl(one: RequestOutcome) -> float:
     """The mean time between the tokens of an answer."""
     assert one.first is not None and one.last is not None
     return (one.last - one.first) / max(1, one.output - 1)

@@ -54,7 +54,7 @@ LIMITS = (
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The replicas that meet the targets: with the median costs, with those of the quickest and of
-    the slowest round; None: no number that was asked for.
+    the slowest round; None: no requested number does.
     """
 
     least: int | None
@@ -114,10 +114,10 @@ def describe_recommendation(found: Recommendation, facts: ReplicaFacts) -> list[
         "the requests"
     )
     if found.least is None:
-        return [f"No number of replicas that was asked for meets {wanted}."]
+        return [f"No requested number of replicas meets {wanted}."]
     timed = facts.timed
     low, high = (
-        "none that was asked for" if one is None else f"{one:,}" for one in (found.low, found.high)
+        "none of the requested" if one is None else f"{one:,}" for one in (found.low, found.high)
     )
     return [
         f"Recommended: {found.least:,} replicas, for {wanted}.",

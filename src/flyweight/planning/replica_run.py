@@ -67,7 +67,7 @@ UNBOUNDED = QueueBound(1 << 62, 1 << 62)
 
 
 @dataclass(slots=True, eq=False)
-class RequestRecord:
+class RequestOutcome:
     """What became of a request: times of its first and last token (None: it has none), prompt
     tokens, those found in the cache and those that the router expected there, its replica, and how
     often it was routed again.  `error` is "" for an answer, or why there is none.  `decision` are
@@ -119,7 +119,7 @@ class ReplicaRun:
         self.replicas = [
             RunningReplica(self._make_engine(), failures.open_draws(i)) for i in range(replicas)
         ]
-        self.records: list[RequestRecord] = []
+        self.records: list[RequestOutcome] = []
         self.failed = 0  # replicas, until the last request ended
         self._live: dict[int, ReplicaRequest] = {}
         self._events: list[tuple[float, int, int, int]] = []  # time, replica, kind, life
@@ -131,11 +131,11 @@ class ReplicaRun:
         """Requests that have arrived, and neither ended nor been refused."""
         return len(self._live)
 
-    def run(self, requests: Iterable[ReplicaRequest]) -> list[RequestRecord]:
+    def run(self, requests: Iterable[ReplicaRequest]) -> list[RequestOutcome]:
         """Until all have ended.  An arrival comes before what replicas do at the same time."""
         for number, one in enumerate(requests):
             self._advance(one.at)
-            self.records.append(RequestRecord(one.at, len(one.tokens), one.output))
+            self.records.append(RequestOutcome(one.at, len(one.tokens), one.output))
             self._live[number] = one
             self._route(number, one.at)
         self._advance(inf)

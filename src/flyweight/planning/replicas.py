@@ -16,7 +16,7 @@ from flyweight.bench.serving.traces import BLOCK, TraceRequest
 from flyweight.config import whole
 from flyweight.errors import ConfigError
 from flyweight.planning.queueing import MADE, Cost, ServerShape
-from flyweight.planning.replica_run import ReplicaRequest, ReplicaRun, RequestRecord
+from flyweight.planning.replica_run import ReplicaRequest, ReplicaRun, RequestOutcome
 from flyweight.routing.policies import RoutingPolicy
 
 OWN = max(MADE.tokens) + 1  # the token of hash 0: no answer has it
@@ -127,7 +127,7 @@ class ReplicaSimulator:
         return summarize_run(run.run(requests), [one.busy for one in run.replicas])
 
 
-def summarize_run(records: Sequence[RequestRecord], busy: Sequence[float]) -> RoutedTimes:
+def summarize_run(records: Sequence[RequestOutcome], busy: Sequence[float]) -> RoutedTimes:
     """Of a run in which no replica failed and none refused a request."""
     firsts = [one.first for one in records if one.first is not None]
     lasts = [one.last for one in records if one.last is not None]

@@ -23,7 +23,7 @@ MOST_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TargetOptions:
+class LatencyOptions:
     """What nine of ten requests should see."""
 
     ttft: Annotated[
@@ -76,7 +76,7 @@ class CapacityOptions:
 def capacity(
     *,
     model: opt.Model = "stories",
-    wanted: TargetOptions,
+    wanted: LatencyOptions,
     asked: CapacityOptions,
     spread: ReplicaOptions,
     engine: Annotated[
