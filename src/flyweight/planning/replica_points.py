@@ -1,9 +1,9 @@
 """What users see with so many replicas: one simulation for each number.
 
-Up to `WHOLE` replicas are simulated whole.  Of more, some are: `WHOLE` to `MOST` of them, with a
+Up to `LEAST` replicas are simulated whole.  Of more, some are: `LEAST` to `MOST` of them, with a
 router of their own and their share of the conversations.  That is a service whose front end assigns
 conversations to groups of replicas by a hash.  One router of all has more choice, so that waits are
-at most as long, and it keeps conversations together as well.
+taken to be no longer, and it keeps conversations together as well.
 
 Invariant: a point depends on the load, the cost of steps and the settings alone.
 """
@@ -26,7 +26,7 @@ from flyweight.planning.replica_run import (
 )
 from flyweight.routing.policies import RoutingPolicy
 
-WHOLE, MOST = 16, 64
+LEAST, MOST = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ReplicaSettings:
     targets: LatencyTargets
     requests: int = 1000
     failures: FailurePlan = NEVER
-    whole: int = WHOLE
+    least: int = LEAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ReplicaPoint:
 def choose_slice(replicas: int, load: TraceLoad, settings: ReplicaSettings) -> LoadSlice:
     """Fewer requests than wanted mean more replicas; more than wanted, less time."""
     each = load.rate * load.span / replicas
-    wanted = min(max(int(settings.requests / each), settings.whole), max(MOST, settings.whole))
+    wanted = min(max(int(settings.requests / each), settings.least), MOST)
     simulated = min(replicas, wanted)
     share = simulated / replicas
     return LoadSlice(simulated, share, min(load.span, settings.requests / (load.rate * share)))

@@ -34,6 +34,7 @@ POINTS = (
 LOSSES = (
     Column("replicas", "replicas"),
     Column("simulated", "simulated"),
+    Column("seconds", "for", write_seconds),
     Column("requests", "requests"),
     Column("refused", "refused"),
     Column("broken", "broken"),
@@ -103,8 +104,8 @@ def make_row(one: ReplicaPoint) -> tuple[int | float | None, ...]:
 def make_loss_row(one: ReplicaPoint, hourly: float) -> tuple[int | float | None, ...]:
     price = one.replicas * hourly
     tokens = price / (one.output_rate * HOUR) * 1e6 if one.output_rate else None
-    return (one.replicas, one.simulated, one.arrived, one.refused, one.broken, one.retried,
-            one.failed, price, tokens)  # fmt: skip
+    return (one.replicas, one.simulated, one.seconds, one.arrived, one.refused, one.broken,
+            one.retried, one.failed, price, tokens)  # fmt: skip
 
 
 def describe_recommendation(found: Recommendation, facts: ReplicaFacts) -> list[str]:
@@ -171,6 +172,15 @@ def describe_caches(points: Sequence[ReplicaPoint], facts: ReplicaFacts) -> list
     returns = facts.load.measure_returns()
     if returns is None or not points:
         return []
+    shortest = min(one.seconds for one in points)
+    soon = (
+        [
+            f"As little as {write_seconds(shortest)} are simulated, in which few conversations come "
+            "back: more is cached in the long run. Simulate more with --requests."
+        ]
+        if shortest < returns
+        else []
+    )
     capacity = facts.limits.blocks * facts.limits.block_size
     lasts, calm = find_calm(points, capacity, returns)
     many = "with no number here" if calm is None else f"from {calm:,} replicas on"
@@ -178,7 +188,8 @@ def describe_caches(points: Sequence[ReplicaPoint], facts: ReplicaFacts) -> list
     return [
         f"Cache churn: half of the requests of a conversation come {write_seconds(returns)} or "
         f"more after the one before; a cache of {capacity:,} tokens is not written over sooner "
-        f"{many}, and with the most replicas after {last}."
+        f"{many}, and with the most replicas after {last}.",
+        *soon,
     ]  # fmt: skip
 
 
