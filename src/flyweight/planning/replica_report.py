@@ -175,8 +175,8 @@ def describe_caches(points: Sequence[ReplicaPoint], facts: ReplicaFacts) -> list
     shortest = min(one.seconds for one in points)
     soon = (
         [
-            f"As little as {write_seconds(shortest)} are simulated, in which few conversations come "
-            "back: more is cached in the long run. Simulate more with --requests."
+            f"As little as {write_seconds(shortest)} are simulated, in which few conversations "
+            "come back: more is cached in the long run. Simulate more with --requests."
         ]
         if shortest < returns
         else []
