@@ -11,15 +11,15 @@ import pytest
 from flyweight.bench.kernels import RunListener
 from flyweight.cli.plan.capacity import CapacityOptions
 from flyweight.cli.plan.replicas import ReplicaOptions
-from flyweight.config import Settings
+from flyweight.config import Limits, Settings
 from flyweight.errors import CheckpointError, ConfigError
 from flyweight.planning.capacity import LatencyTargets
 from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.replica_limits import (
     MOST_SERIES,
     ROUTER_BYTES,
-    SERIES,
     RouterCost,
+    count_series,
     find_calm,
     list_limits,
     measure_key,
@@ -166,13 +166,14 @@ def test_the_median_of_rounds() -> None:
 
 def test_limits_by_hand() -> None:
     """1 us and 1 us a replica; 100 bytes a key."""
-    router = RouterCost(100.0, 1e-6, 1e-6)
-    index, choice, core, series = list_limits(router, 1000, 100.0, 10, 10_000)
+    router, limits = RouterCost(100.0, 1e-6, 1e-6), Limits(4096, 16, 512, 32, 1000)
+    index, choice, core, series = list_limits(router, limits, 100.0, 10, 10_000)
     assert (index.now, index.most, index.replicas) == (1e6, 1e9, ROUTER_BYTES // 100_000)
     assert choice.now == pytest.approx(11e-6) and choice.replicas in (998, 999)
     assert core.most == pytest.approx(1.0001) and core.replicas in (9998, 9999)
-    assert (series.now, series.replicas) == (10 * SERIES, MOST_SERIES // SERIES)
-    fixed = list_limits(RouterCost(100.0, 1e-6, 0.0), 1000, 100.0, 10, 10_000)
+    each = count_series(4096)
+    assert (series.now, series.replicas) == (10 * each, MOST_SERIES // each) and each > 100
+    fixed = list_limits(RouterCost(100.0, 1e-6, 0.0), limits, 100.0, 10, 10_000)
     assert [one.replicas for one in fixed[1:3]] == [None, None]
 
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 from statistics import median
 
+from flyweight.config import Limits
 from flyweight.planning.replica_points import ReplicaPoint
 from flyweight.planning.units import write_binary, write_seconds
 from flyweight.routing.policies import RoutingPolicy
 from flyweight.routing.prefix_index import PrefixIndex
 from flyweight.routing.router import Router
+from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.observability.metric_names import COUNTERS, DRAFTS, HISTOGRAMS, OURS
 
-SERIES = 724  # of a server's page of metrics with one model; a test counts them
 ROUTER_BYTES = 8 << 30
 DECISION = 1e-3  # seconds
 MOST_SERIES = 10_000_000
@@ -95,11 +97,20 @@ def time_choice(
     return median(found[len(talks) :])
 
 
+def count_series(longest: int) -> int:
+    """Series of metrics of a server of one model with so long a context: histograms and counters,
+    which are most of them.
+    """
+    counts = ServerCounters(longest)
+    histograms = sum(len(of(counts).counts) + 2 for _, _, of in HISTOGRAMS)  # sum and count
+    return histograms + len(COUNTERS) + len(DRAFTS) + len(OURS)
+
+
 def list_limits(
-    router: RouterCost, blocks: int, rate: float, recommended: int, largest: int
+    router: RouterCost, limits: Limits, rate: float, recommended: int, largest: int
 ) -> list[ScaleLimit]:
     """Limits that more replicas reach, for so many requests a second."""
-    index = router.key * blocks
+    index, series = router.key * limits.blocks, count_series(limits.max_model_len)
     busy = 1 / rate
     free = inf if not router.each else 1 / router.each
     # fmt: off
@@ -112,8 +123,8 @@ def list_limits(
         ScaleLimit("router's core", rate * router.compute_seconds(recommended),
                    rate * router.compute_seconds(largest), 1.0,
                    count_replicas((busy - router.choice) * free), write_part),
-        ScaleLimit("series of metrics", SERIES * recommended, SERIES * largest, MOST_SERIES,
-                   MOST_SERIES // SERIES, write_number),
+        ScaleLimit("series of metrics", series * recommended, series * largest, MOST_SERIES,
+                   MOST_SERIES // series, write_number),
     ]
     # fmt: on
 

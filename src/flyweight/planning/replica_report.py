@@ -148,7 +148,7 @@ def make_limits(
     largest = points[-1].replicas if points else 1
     least = found.least or largest
     load, limits = facts.load, facts.limits
-    listed = list_limits(facts.router, limits.blocks, load.rate, least, largest)
+    listed = list_limits(facts.router, limits, load.rate, least, largest)
     rows = [
         (one.name, one.write(one.now), one.write(one.most), one.write(one.allowed), one.replicas)
         for one in listed
