@@ -169,7 +169,10 @@ def search_replicas(
     for number in asked.numbers:
         middle.see(number)
     least = middle.find_least(asked)
-    ends = (open_search(timed.scale(by)).find_least(asked) for by in (timed.low, timed.high))
+    ends = (
+        least if by == 1.0 else open_search(timed.scale(by)).find_least(asked)
+        for by in (timed.low, timed.high)
+    )
     found = Recommendation(least, *ends)
     shown = {*asked.numbers, *([least] if least else [])}
     points = [point for number in sorted(shown) if (point := middle.see(number)) is not None]

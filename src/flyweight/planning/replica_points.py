@@ -9,10 +9,10 @@ Invariant: a point depends on the load, the cost of steps and the settings alone
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import quantiles
 
-from flyweight.planning.capacity import LatencyTargets
+from flyweight.planning.capacity import PATIENT, SHARE, LatencyTargets
 from flyweight.planning.queueing import Cost, ServerShape
 from flyweight.planning.replica_load import TraceLoad
 from flyweight.planning.replica_run import (
@@ -98,8 +98,21 @@ def choose_slice(replicas: int, load: TraceLoad, settings: ReplicaSettings) -> L
 def simulate_point(
     replicas: int, load: TraceLoad, cost: Cost, settings: ReplicaSettings
 ) -> ReplicaPoint | None:
-    """None where no request comes to the sample."""
+    """None where no request comes to the sample.  Where targets seem to be met, the simulation lasts
+    many times as long as the target of the first token, so that a queue that grows shows.
+    """
     part = choose_slice(replicas, load, settings)
+    point = simulate_slice(replicas, part, load, cost, settings)
+    least = min(load.span, PATIENT * settings.targets.ttft)
+    if point is None or point.met < SHARE or part.seconds >= least:
+        return point
+    return simulate_slice(replicas, replace(part, seconds=least), load, cost, settings)
+
+
+def simulate_slice(
+    replicas: int, part: LoadSlice, load: TraceLoad, cost: Cost, settings: ReplicaSettings
+) -> ReplicaPoint | None:
+    """Some of so many replicas, with their part of the load."""
     run = ReplicaRun(
         (settings.server, cost), part.simulated, settings.make_policy(), settings.failures,
         settings.queue,

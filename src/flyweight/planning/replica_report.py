@@ -21,6 +21,11 @@ from flyweight.planning.report import Column, Report, ReportTable
 from flyweight.planning.timed_costs import TimedCosts
 from flyweight.planning.units import write_rate, write_ratio, write_seconds, write_share
 
+
+def write_price(dollars: float) -> str:
+    return f"${dollars:,.0f}" if dollars >= 100 else write_dollars(dollars)
+
+
 POINTS = (
     Column("replicas", "replicas"),
     Column("cached_share", "cached", lambda share: f"{100 * share:.1f} %"),
@@ -33,15 +38,15 @@ POINTS = (
 )
 LOSSES = (
     Column("replicas", "replicas"),
-    Column("simulated", "simulated"),
+    Column("simulated", "sample"),
     Column("seconds", "for", write_seconds),
     Column("requests", "requests"),
     Column("refused", "refused"),
     Column("broken", "broken"),
     Column("retried", "retried"),
-    Column("failures", "failures"),
-    Column("dollars_per_hour", "an hour", write_dollars),
-    Column("dollars_per_million_tokens", "1M tokens", write_dollars),
+    Column("failures", "failed"),
+    Column("dollars_per_hour", "an hour", write_price),
+    Column("dollars_per_million_tokens", "1M tokens", write_price),
 )
 LIMITS = (
     Column("limit", "limit"),
@@ -156,7 +161,7 @@ def make_limits(
     first = min(listed, key=lambda one: inf if one.replicas is None else one.replicas)
     notes = [
         f"{first.name.capitalize()} breaks first, beyond "
-        f"{'any number' if first.replicas is None else f'{first.replicas:,}'} of replicas."
+        f"{'any number of' if first.replicas is None else f'{first.replicas:,}'} replicas."
         if first.replicas is None or first.replicas < largest
         else "None of them is reached by the most replicas.",
         f"The router's index takes {facts.router.key:.0f} bytes for each block of a replica's "
