@@ -98,8 +98,8 @@ def choose_slice(replicas: int, load: TraceLoad, settings: ReplicaSettings) -> L
 def simulate_point(
     replicas: int, load: TraceLoad, cost: Cost, settings: ReplicaSettings
 ) -> ReplicaPoint | None:
-    """None where no request comes to the sample.  Where targets seem to be met, the simulation lasts
-    many times as long as the target of the first token, so that a queue that grows shows.
+    """None where no request comes to the sample.  Where targets seem to be met, the simulation
+    lasts many times as long as the target of the first token, so that a queue that grows shows.
     """
     part = choose_slice(replicas, load, settings)
     point = simulate_slice(replicas, part, load, cost, settings)
