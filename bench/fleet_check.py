@@ -1,4 +1,4 @@
-"""Replicas in processes of their own, beside the simulation of `plan capacity --replicas`.
+"""Replicas in processes of their own, and the simulation of `plan capacity --replicas`.
 
     python bench/fleet_check.py [TRACE] [--replicas 1,2,4] [--requests 60] [--busy 0.5] [--slow 10]
 

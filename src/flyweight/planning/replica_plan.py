@@ -151,7 +151,7 @@ def search_replicas(
     ready: ReplicaSettings,
     tell: RunListener,
 ) -> tuple[Recommendation, list[ReplicaPoint]]:
-    """The points that were asked for, and those that are recommended: with the median costs, and
+    """The requested points, and those that are recommended: with the median costs, and
     with those of the quickest and of the slowest round.
     """
     done = 0

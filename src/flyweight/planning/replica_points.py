@@ -31,7 +31,7 @@ LEAST, MOST = 4, 64
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
-    """How replicas run and are asked: `requests` are simulated for each number of replicas, at
+    """How replicas run: `requests` are simulated for each number of replicas, at
     most about.
     """
 
