@@ -151,9 +151,8 @@ def build(
     engine.drafts.calls.on_end = runner.stop_taps
     if group is not None:
         engine.runner, engine.on_close = LeadingRunner(runner, group, ranks.cores), ranks.close
-    found.checkpoint.close()
-    for adapter in adapters:
-        adapter.close()
+    for opened in (found.checkpoint, *adapters):
+        opened.close()
     return LoadedModel(
         engine=engine,
         moving=moving,

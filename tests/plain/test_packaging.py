@@ -143,7 +143,13 @@ def test_version_and_pythons_agree() -> None:
     assert said == {"3.11", "3.12", "3.13"} and PROJECT["requires-python"] == ">=3.11"
 
 
-EXTRAS = ("ops/cuda/", "/training/", "parallel/comm.py")  # places of optional dependencies
+EXTRAS = (
+    "ops/cuda/",
+    "/training/",
+    "parallel/comm.py",
+    "parallel/ray_",
+    "batch/beam.py",
+)  # places of optional dependencies
 
 
 def test_everything_the_package_imports_is_a_dependency() -> None:

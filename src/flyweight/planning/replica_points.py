@@ -89,7 +89,7 @@ class ReplicaPoint:
 def choose_slice(replicas: int, load: TraceLoad, settings: ReplicaSettings) -> LoadSlice:
     """Fewer requests than wanted mean more replicas; more than wanted, less time."""
     each = load.rate * load.span / replicas
-    wanted = min(max(int(settings.requests / each), settings.least), MOST)
+    wanted = min(max(round(settings.requests / each), settings.least), MOST)
     simulated = min(replicas, wanted)
     share = simulated / replicas
     return LoadSlice(simulated, share, min(load.span, settings.requests / (load.rate * share)))

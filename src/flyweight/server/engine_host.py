@@ -30,7 +30,7 @@ MOST_DEATHS = 2  # processes that may end while they load one engine of several
 
 class EngineListener(Protocol):
     """The client of one engine.  `wanted`: it is loaded, or will be again once the process has
-    restarted; `sent`: this process was told to load it; `lost` counts the requests that the last
+    restarted; `sent`: this process loads it, or has; `lost` counts the requests that the last
     end of the process ended.
     """
 

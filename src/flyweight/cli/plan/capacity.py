@@ -95,7 +95,7 @@ def capacity(
     ],
     out: PlotOutput,
 ) -> None:
-    """Predict how many users a server serves within latency targets, or the replicas for a trace.
+    """Predict the users or replicas that latency targets allow.
 
     Simulates the server's scheduler on a cost model of its steps, fitted here to part of the model
     with made-up weights. Arrivals are a Poisson process; with --replicas, those of --trace, on
