@@ -2,7 +2,7 @@
 
 Invariant: every stream ends with its last event or one error; a stream that is left is aborted;
 when the engine process ends, all streams end at once.  Runs on one event loop; knows no HTTP, and
-no process (`EngineHost`).
+no process (`Host`).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 
 from flyweight.errors import ConfigError, EngineError, MemoryShortage
 from flyweight.server import pipe
-from flyweight.server.engine_host import EngineHost
+from flyweight.server.engine_host import Host
 from flyweight.types import Event, EventCollector, Timings
 
 
@@ -81,7 +81,7 @@ class EngineClient:
 
     def __init__(
         self,
-        host: EngineHost,
+        host: Host,
         begin: pipe.EngineSetup,
         on_step: Callable[[pipe.StepReport], None] = lambda message: None,
         patience: float = 60.0,

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Any, Protocol, cast
 
@@ -46,20 +46,47 @@ class EngineListener(Protocol):
     def handle_lost(self) -> None: ...
 
 
+class Host(Protocol):
+    """Where the engines of `clients` run, by their numbers: one process, or replicas of it."""
+
+    on_event: Callable[..., None]
+    on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None
+    restarts_lost: bool
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def restarting(self) -> bool: ...
+    @property
+    def restarts(self) -> int: ...
+    def add(self, client: EngineListener) -> int: ...
+    def remove(self, number: int) -> None: ...
+    def begin(self, *clients: EngineListener) -> None: ...
+    async def open(self) -> None: ...
+    def send(self, number: int, message: pipe.ToEngine) -> None: ...
+    def send_together(self) -> AbstractContextManager[None]: ...
+    def kill(self) -> None: ...
+    async def close(self) -> None: ...
+
+
 class EngineHost:
     """One engine process and its `clients`, by their engines' numbers.  `on_event` gets the name
     and facts of what happens to the process; `on_failure` is called if processes die as soon as
     they are started, `on_given_up` with the number of an engine that cannot be loaded again.
     """
 
-    def __init__(self, on_failure: Callable[[str], None]) -> None:
-        self.on_failure = on_failure
+    def __init__(
+        self, on_failure: Callable[[str], None], engine: EngineProcess | None = None
+    ) -> None:
+        """`engine` waits for its first message."""
+        self.on_failure, self._engine = on_failure, engine
         self.on_event: Callable[..., None] = lambda name, **facts: None
         self.on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None = None
         self.clients: dict[int, EngineListener] = {}
         self.restarts = 0
         self.restarts_lost = False  # set once the server is ready
         self._process: subprocess.Popen[bytes] | None = None
+        self._ours: socket.socket | None = None
         self._line: asyncio.WriteTransport | None = None
         self._together: list[bytes] | None = None  # frames to be written at once
         self._closing = False
@@ -83,6 +110,18 @@ class EngineHost:
     def remove(self, number: int) -> None:
         """Removes a client whose engine was unloaded; its number may be used again."""
         del self.clients[number]
+
+    def begin(self, *clients: EngineListener) -> None:
+        """Lets the process that was started load the engines of `clients` at once, before there is
+        an event loop.
+        """
+        assert self._engine is not None, "a process was given"
+        self._ours = self.adopt(self._engine, *clients)
+
+    async def open(self) -> None:
+        """From now on messages arrive."""
+        assert self._ours is not None, "it has begun"
+        await self.connect(self._ours)
 
     def adopt(self, engine: EngineProcess, *clients: EngineListener) -> socket.socket:
         """Takes over a process that was started, and lets it load the engines of `clients` at once;

@@ -17,7 +17,7 @@ from flyweight.errors import (
     MemoryShortage,
     nearest,
 )
-from flyweight.server.engine_host import EngineHost
+from flyweight.server.engine_host import Host
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import FOREVER
 from flyweight.server.observability.log import ServerLog
@@ -38,7 +38,7 @@ class ModelDirectory:
     def __init__(
         self,
         entries: Sequence[ModelEntry],
-        host: EngineHost,
+        host: Host,
         make: MakeModel,
         log: ServerLog,
         patience: float,

@@ -12,6 +12,7 @@ from typing import Any
 from flyweight.errors import ConfigError
 from flyweight.params.structured import DEEPEST, LONGEST
 from flyweight.resources import TOKEN_CACHE
+from flyweight.routing.policies import POLICIES
 from flyweight.server.overload_steps import parse_overload_steps
 from flyweight.text.meter import GROWTH, MOST_CHARACTERS, SECONDS, RenderBounds
 from flyweight.text.tools.formats import find_format, find_marks
@@ -28,6 +29,9 @@ MOST_TOOLS = 1024
 MOST_PRIORITY = 2**31 - 1
 MOST_BATCH_WAIT_MS = 60_000
 PREFERRED_BATCH, MOST_BATCH = 5, 4096
+MOST_REPLICAS = 1024
+BOUNDS = re.compile(r"([1-9][0-9]{0,3}):([1-9][0-9]{0,3})")  # of --autoscale
+ADDRESS = re.compile(r"auto|[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,23 @@ class ServerSettings:
     token_cache_bytes: int = setting(
         TOKEN_CACHE, "Engine", "Max size of the token ids kept of earlier prompts; 0: none.",
         "SIZE", kind="size", low=0
+    )
+    # Replicas
+    replicas: int = setting(
+        1, "Replicas", "Copies of the model, each with an engine process of its own, on Ray.", "N",
+        high=MOST_REPLICAS
+    )
+    autoscale: str = setting(
+        "", "Replicas", "Least and most replicas; how many run depends on the load.", "MIN:MAX"
+    )
+    ray_address: str = setting(
+        "", "Replicas", "Ray cluster that runs the replicas: HOST:PORT, or auto.", "HOST:PORT",
+        words="one of this machine, for as long as the server runs"
+    )
+    routing: str = setting(
+        "prefix", "Replicas", "Which replica gets a request: that with the longest cached prefix, "
+        "each in turn, or the less busy of two.", "prefix|round-robin|power-of-two",
+        choices=tuple(POLICIES)
     )
     # HTTP
     host: str = setting("127.0.0.1", "HTTP", "Address to listen on.", "ADDRESS")
@@ -287,6 +308,7 @@ class ServerSettings:
                 "preferred_batch",
                 value=self.preferred_batch,
             )
+        self._check_replicas()
         find_format(self.tool_call_parser, "")
         find_marks(self.reasoning_parser, "")
         names = self.served_model_name
@@ -334,6 +356,49 @@ class ServerSettings:
                 allowed="http://HOST:PORT/PATH or https://HOST:PORT/PATH, without keys",
                 hint="nearest valid: http://localhost:4318/v1/traces",
             )
+
+    def _check_replicas(self) -> None:
+        least, most = self.replica_bounds
+        if self.autoscale and self.replicas != 1:
+            raise ConfigError(
+                "cannot be combined with --replicas", "autoscale", value=self.autoscale,
+                hint="leave one of them out",
+            )  # fmt: skip
+        if least > most or most > MOST_REPLICAS:
+            raise ConfigError(
+                "is out of range", "autoscale", value=self.autoscale,
+                allowed=f"MIN:MAX with 1 <= MIN <= MAX <= {MOST_REPLICAS}",
+                hint=f"nearest valid: {min(least, MOST_REPLICAS)}:"
+                f"{min(max(least, most), MOST_REPLICAS)}",
+            )  # fmt: skip
+        if self.ray_address and not ADDRESS.fullmatch(self.ray_address):
+            raise ConfigError(
+                "is not valid", "ray_address", value=self.ray_address, allowed="HOST:PORT, or auto",
+                hint="nearest valid: 127.0.0.1:6379",
+            )  # fmt: skip
+        if self.routing != "prefix" and not self.replicated:
+            raise ConfigError(
+                "has no effect on one engine process; give --replicas too", "routing",
+                value=self.routing,
+            )  # fmt: skip
+
+    @property
+    def replica_bounds(self) -> tuple[int, int]:
+        """The fewest and the most replicas.  Raises `ConfigError`."""
+        if not self.autoscale:
+            return self.replicas, self.replicas
+        found = BOUNDS.fullmatch(self.autoscale)
+        if found is None:
+            raise ConfigError(
+                "is not valid", "autoscale", value=self.autoscale,
+                allowed="MIN:MAX, as in 1:8", hint="nearest valid: 1:2",
+            )  # fmt: skip
+        return int(found[1]), int(found[2])
+
+    @property
+    def replicated(self) -> bool:
+        """Whether engines run as replicas on Ray."""
+        return bool(self.replicas > 1 or self.autoscale or self.ray_address)
 
     @property
     def needs_key(self) -> bool:

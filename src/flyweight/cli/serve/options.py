@@ -49,7 +49,7 @@ FLAGS = (  # options that no field declares
 TABLE = (*ENGINE_FLAGS.values(), *make_flags(ServerSettings, "server"), *FLAGS)
 GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     group: tuple(flag for flag in TABLE if flag.group == group)
-    for group in ("Model", "Engine", "HTTP", "Log", "Monitoring", "Limits", "Process")
+    for group in ("Model", "Engine", "Replicas", "HTTP", "Log", "Monitoring", "Limits", "Process")
 })  # fmt: skip
 SUPPORTS = compat.index_supports(compat.ENGINE, compat.SERVER)
 OPTIONS: Mapping[str, Flag] = MappingProxyType({

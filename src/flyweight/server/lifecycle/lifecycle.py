@@ -26,8 +26,8 @@ from flyweight.server import pipe
 from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.routes import find_error_format
 from flyweight.server.app import make_app
-from flyweight.server.engine_host import EngineHost
 from flyweight.server.engine_process import EngineProcess
+from flyweight.server.lifecycle.hosts import make_host
 from flyweight.server.lifecycle.loading import ModelReader, plan_entries
 from flyweight.server.lifecycle.notify import ServiceNotifier
 from flyweight.server.lifecycle.running import (
@@ -88,13 +88,15 @@ class LaunchOptions:
     sources: ModelSources = field(default_factory=ModelSources)
 
 
-def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProcess) -> int:
-    """Serves on `sock` with an engine process that waits for its first message."""
+def run_server(options: LaunchOptions, sock: socket.socket, engine: EngineProcess | None) -> int:
+    """Serves on `sock` with an engine process that waits for its first message; without one, with
+    replicas.
+    """
     context = make_tls_context(options.server)
-    life = ServerLifecycle(options, context)
-    line = life.begin(engine)
+    life = ServerLifecycle(options, engine, context)
+    life.begin()
     with asyncio.Runner(loop_factory=_loop()) as runner:
-        return runner.run(life.run(sock, line))
+        return runner.run(life.run(sock))
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -108,14 +110,19 @@ def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
 class ServerLifecycle:
     """One run of the server."""
 
-    def __init__(self, options: LaunchOptions, context: SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        options: LaunchOptions,
+        engine: EngineProcess | None,
+        context: SSLContext | None = None,
+    ) -> None:
         self.context, self.server, self.show = context, options.server, options.show
         self.keys = ApiKeys(self.server)
         self.notifier = ServiceNotifier(*read_service_manager())
         self.log_file = options.log
         self.log = ServerLog(self.server.log_format, options.log)
         self.tracer = open_tracer(self.server, self.log)
-        self.host = EngineHost(self.give_up)
+        self.host = make_host(options.models[0], self.server, engine, self.give_up)
         self.host.on_event = self.log.event
         self.reader = ModelReader(self.server, options.requests, self.log)
         plans = plan_entries(options.models, self.server)
@@ -133,21 +140,21 @@ class ServerLifecycle:
         self._draining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
 
-    def begin(self, engine: EngineProcess) -> socket.socket:
+    def begin(self) -> None:
         """Lets the engine process load the first model, while its vocabulary is read here."""
         first = self.directory.first
         self.show.found(first.find(self.show))
         first.client.on_loading = self.show.show_progress
-        return self.host.adopt(engine, first.client)
+        self.host.begin(first.client)
 
-    async def run(self, sock: socket.socket, line: socket.socket) -> int:
+    async def run(self, sock: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._handle_signal)
         # elsewhere it comes from a terminal that closes, and ends the server
         if self.keys.files or self.updates.sources.file or self.notifier.address:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
-        self._loading = loop.create_task(self._load(line))
+        self._loading = loop.create_task(self._load())
         try:
             early = await answer_while_loading(sock, find_error_format, self.context)
             try:
@@ -167,9 +174,9 @@ class ServerLifecycle:
             self.log.close()
         return self.code
 
-    async def _load(self, line: socket.socket) -> ApiServer:
+    async def _load(self) -> ApiServer:
         """Loads the first model, and those that are to be loaded at the start."""
-        await self.host.connect(line)
+        await self.host.open()
         directory = self.directory
         directory.first.model = await self._read_while_loading(directory.first)
         directory.first.loads += 1

@@ -27,7 +27,7 @@ from flyweight.requests.preparing import RequestChecks, RequestPreparer, read_ge
 from flyweight.server import pipe
 from flyweight.server.chat_format import check_template_defaults
 from flyweight.server.engine_client import EngineClient
-from flyweight.server.engine_host import EngineHost
+from flyweight.server.engine_host import Host
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import MOST_MODELS, ModelOptions
 from flyweight.server.observability.effective_config import EffectiveConfiguration, summarize_model
@@ -102,7 +102,7 @@ class EntryPlan:
     def serves(self, name: str) -> bool:
         return name in self.names or name in self.also or name in self.options.settings.adapters
 
-    def make(self, server: ServerSettings, host: EngineHost) -> ModelEntry:
+    def make(self, server: ServerSettings, host: Host) -> ModelEntry:
         client = EngineClient(host, self.setup, patience=server.engine_timeout)
         entry = ModelEntry(self.options, client, self.names, self.also, server.parents)
         client.on_step = entry.observe_step

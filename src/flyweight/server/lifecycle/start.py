@@ -109,6 +109,31 @@ def check_trace_packages(server: ServerSettings) -> None:
         )
 
 
+def check_replicas(
+    models: Sequence[ModelOptions], server: ServerSettings, sources: ModelSources
+) -> None:
+    """Raises `ConfigError` where there are to be replicas and Ray is missing, or an option is given
+    that they do not have.
+    """
+    if not server.replicated:
+        return
+    option = "--autoscale" if server.autoscale else "--replicas"
+    if not server.autoscale and server.replicas == 1:
+        option = "--ray-address"
+    if not _is_installed("ray.serve"):
+        raise ConfigError("needs Ray", option, hint="pip install 'flyweight[distributed]'")
+    settings = models[0].settings
+    given = {
+        "several models": len(models) > 1,
+        "--models-file": bool(sources.file),
+        "--allow-pull": server.allow_pull,
+        "--prefix-cache-dir": settings.prefix_cache_dir is not None,
+        "--lora-modules": bool(settings.adapters),
+    }
+    for name in (name for name, found in given.items() if found):
+        raise ConfigError(f"cannot be combined with {name}", option, hint="leave one of them out")
+
+
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
@@ -134,10 +159,11 @@ def serve(
     `requests` go into the effective configuration; `sources` give other models later.
     """
     check_trace_packages(server)
+    check_replicas(models, server, sources)
     check_memory()
     log = open_log_file(server)
     sock = listen_on_path(server.uds) if server.uds else listen(server.host, server.port)
-    engine = EngineProcess.spawn()
+    engine = None if server.replicated else EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
         from flyweight.server.lifecycle.lifecycle import LaunchOptions, run_server
@@ -145,7 +171,8 @@ def serve(
         options = LaunchOptions(tuple(models), server, show, requests, log, sources)
         return run_server(options, sock, engine)
     finally:
-        engine.end()
+        if engine is not None:
+            engine.end()
         if server.uds:
             with suppress(OSError):
                 os.unlink(server.uds)

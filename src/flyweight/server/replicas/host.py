@@ -1,0 +1,241 @@
+"""Several engine processes as the API server sees them: in the place of one `EngineHost`.
+
+Invariant: its client sees one engine, which is ready while a replica is, and whose counters never
+fall.  A replica of another version, or whose engine differs, gets no request.  Serves one model.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from flyweight import __version__
+from flyweight.errors import ConfigError, EngineError, FlyweightError
+from flyweight.parallel.cluster import Cluster, ReplicaPlan
+from flyweight.server import pipe
+from flyweight.server.engine_host import EngineListener
+from flyweight.server.replicas.engine_replica import ReplicaReport
+from flyweight.server.replicas.gauges import ReplicaGauges
+from flyweight.server.replicas.replica_set import Member, ReplicaSet
+
+EVERY = 0.5  # seconds between two looks at the replicas
+PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
+ALIKE = ("vocab", "width", "max_model_len", "scored", "adapters", "block_size")  # facts of engines
+
+
+class ReplicaHost:
+    """See `EngineHost`, whose attributes it has.  `set` are the replicas."""
+
+    def __init__(
+        self, cluster: Cluster, plan: ReplicaPlan, routing: str, on_failure: Callable[[str], None]
+    ) -> None:
+        self.cluster, self.plan, self.on_failure = cluster, plan, on_failure
+        self.on_event: Callable[..., None] = lambda name, **facts: None
+        self.on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None = None
+        self.clients: dict[int, EngineListener] = {}
+        self.restarts_lost = False
+        self.set = ReplicaSet(cluster, routing, self._deliver, self._note_lost)
+        self.gauges = ReplicaGauges()
+        self.facts: Mapping[str, Any] = {}  # of the first replica that was ready
+        self.connected = False
+        self._shown = 0  # messages of loading that were passed on
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def restarts(self) -> int:
+        return self.set.counts.lost
+
+    @property
+    def restarting(self) -> bool:
+        """Whether no replica is ready."""
+        return not self.set.open
+
+    @property
+    def client(self) -> EngineListener:
+        (found,) = self.clients.values()
+        return found
+
+    def add(self, client: EngineListener) -> int:
+        assert not self.clients, "replicas serve one model"
+        self.clients[0] = client
+        return 0
+
+    def remove(self, number: int) -> None:
+        del self.clients[number]
+
+    def begin(self, *clients: EngineListener) -> None:
+        """The engines to load first; replicas start with the event loop."""
+
+    async def open(self) -> None:
+        """Starts the replicas.  Raises `ConfigError`."""
+        setup = self.client.begin_loading()
+        await self.cluster.start(pipe.encode_frame(setup))
+        self.connected = True
+        self._watching = self.set.start(self._watch())
+
+    def send(self, number: int, message: pipe.ToEngine) -> None:
+        if isinstance(message, pipe.Submit):
+            self.set.submit(message)
+        elif isinstance(message, pipe.Abort):
+            self.set.abort(message)
+        elif isinstance(message, pipe.EngineQuestion):
+            self.set.start(self._ask(message))
+        elif isinstance(message, pipe.EngineSetup):
+            self.set.start(self._load(message))
+        else:
+            self.set.start(self._unload())
+
+    @contextmanager
+    def send_together(self) -> Iterator[None]:
+        """Requests go to replicas one by one."""
+        yield
+
+    def kill(self) -> None:
+        """Ends replicas that have requests: none of them makes progress."""
+        for member in list(self.set.members.values()):
+            if member.readers:
+                self.set.lose(member.name)
+
+    async def close(self) -> None:
+        self.connected = False
+        await self.set.close()
+        await self.cluster.close()
+
+    async def replace(self) -> None:
+        """Starts the replicas again, a few at a time, so that they read their files again; those
+        that end finish their requests first.
+        """
+        await self.cluster.start(pipe.encode_frame(self.client.begin_loading()))
+
+    # --- replicas that come and go ---
+
+    async def _watch(self) -> None:
+        """Looks at what the replicas report, until the cluster is gone."""
+        loop = asyncio.get_running_loop()
+        seen = loop.time()
+        while True:
+            try:
+                reports = await self.cluster.list()
+                seen = loop.time()
+                self.update({name: decode_report(one) for name, one in reports.items()})
+            except EngineError as error:
+                if loop.time() - seen > PATIENCE:
+                    self.on_failure(f"the cluster of the replicas does not answer: {error}")
+                    return
+            await asyncio.sleep(EVERY)
+
+    def update(self, reports: Mapping[str, ReplicaReport]) -> None:
+        """What all replicas reported last."""
+        before = len(self.set.open)
+        for name in [one for one in self.set.members if one not in reports]:
+            self._remove(name)
+        for name, report in reports.items():
+            if name in self.set.members:
+                self._update_member(name, report)
+            elif name not in self.set.left:
+                self._consider(name, report)
+        if len(self.set.open) != before or not self.facts:
+            self._describe()
+        for report in list(reports.values())[:1]:
+            self._show_loading(report)
+
+    def _update_member(self, name: str, report: ReplicaReport) -> None:
+        if report.failed:
+            self.set.lose(name)
+        elif report.gauges is not None:
+            self.gauges.take(name, report.gauges)
+
+    def _consider(self, name: str, report: ReplicaReport) -> None:
+        """A replica that is no member yet."""
+        problem = report.failed or find_difference(report, self.facts)
+        if problem:
+            self.set.left.add(name)
+            self.on_event("replica_failed", problem=problem)
+            if not self.facts:
+                self.client.take(pipe.Failed(problem))
+        elif report.facts is not None:
+            member = self.set.add(name, report.facts)
+            self.facts = self.facts or report.facts
+            self.on_event("replica_ready", replica=member.slot, replicas=len(self.set.open))
+
+    def _remove(self, name: str) -> None:
+        """A replica that reports nothing any more."""
+        member = self.set.members[name]
+        if member.open and member.readers:
+            self.set.lose(name)
+            return
+        self.set.remove(name)
+        self.gauges.remove(name)
+        self.on_event("replica_ended", replica=member.slot, replicas=len(self.set.open))
+
+    def _note_lost(self, member: Member) -> None:
+        self.gauges.remove(member.name)
+        left = len(self.set.open)
+        self.on_event("replica_lost", replica=member.slot, replicas=left)
+        if not left:
+            self.client.handle_lost()
+
+    def _describe(self) -> None:
+        """Lets the client know how many there are, once there are enough to begin."""
+        count = len(self.set.open)
+        enough = count >= (1 if self.restarts_lost else self.plan.least)
+        if enough and self.facts:
+            self.client.take(pipe.Ready({**self.facts, "replicas": count}))
+
+    def _show_loading(self, report: ReplicaReport) -> None:
+        """Passes on what the first replica says while it loads."""
+        for message in report.loading[self._shown :]:
+            self.client.take(message)
+        self._shown = len(report.loading)
+
+    # --- messages ---
+
+    def _deliver(self, name: str, message: Any) -> None:
+        if isinstance(message, pipe.StepReport):
+            message.gauges = self.gauges.take(name, message.gauges)
+        for client in self.clients.values():
+            client.take(message)
+
+    async def _ask(self, question: pipe.EngineQuestion) -> None:
+        """Asks all replicas, and answers with what they say by their numbers."""
+        members = list(self.set.members.values()) if question.topic != "ping" else []
+        found: dict[str, Any] = {}
+        for member in members:
+            answer = await self.cluster.tell(member.name, pipe.encode_frame(question))
+            for _, one in pipe.PipeFrames(pipe.ToFront).push(answer) if len(answer) > 4 else ():
+                found[str(member.slot)] = one.value
+        value: dict[str, Any] = {"replicas": found} if members else {}
+        if question.topic == "reset":
+            value = {"freed": sum(one["freed"] for one in found.values())}
+        self.client.take(pipe.EngineAnswer(question.number, value))
+
+    async def _load(self, setup: pipe.EngineSetup) -> None:
+        self.facts = {}
+        try:
+            await self.cluster.start(pipe.encode_frame(setup))
+        except (ConfigError, EngineError) as error:
+            self.client.take(pipe.Failed(str(error)))
+
+    async def _unload(self) -> None:
+        for name in list(self.set.members):
+            self.set.remove(name)
+            self.gauges.remove(name)
+        await self.cluster.stop()
+        self.client.take(pipe.Unloaded())
+
+
+def decode_report(data: bytes) -> ReplicaReport:
+    return msgspec.msgpack.decode(data, type=ReplicaReport)
+
+
+def find_difference(report: ReplicaReport, facts: Mapping[str, Any]) -> str:
+    """Why a replica cannot serve beside others; empty where it can."""
+    if report.version != __version__:
+        return f"a replica runs flyweight {report.version}, this server {__version__}"
+    for name in ALIKE if facts and report.facts is not None else ():
+        theirs, ours = report.facts[name], facts[name]  # type: ignore[index]
+        if theirs != ours:
+            return f"a replica's engine has {name} = {theirs}, another one's {ours}"
+    return ""
