@@ -166,8 +166,10 @@ def serve(
     engine = None if server.replicated else EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
+        from flyweight.server.lifecycle.hosts import divide_machine
         from flyweight.server.lifecycle.lifecycle import LaunchOptions, run_server
 
+        models = [divide_machine(one, server) for one in models]
         options = LaunchOptions(tuple(models), server, show, requests, log, sources)
         return run_server(options, sock, engine)
     finally:

@@ -1,0 +1,190 @@
+"""Replicas on a Ray cluster: Ray Serve places, drains and scales them.
+
+Invariant: a cluster that was started here ends with the server, and of an existing one its
+application does.  Ray writes nothing to the server's stderr.  Knows no message: frames are bytes.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from flyweight.errors import ConfigError, EngineError
+from flyweight.parallel.cluster import ReplicaPlan
+
+QUIET = {  # read by Ray when it is imported
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+
+import ray  # noqa: E402
+from ray import serve  # noqa: E402
+from ray.exceptions import RayError  # noqa: E402
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig  # noqa: E402
+from ray.serve.exceptions import RayServeException  # noqa: E402
+
+from flyweight.parallel.ray_actor import (  # noqa: E402
+    MakeProgram,
+    NamedReplicaRouter,
+    ReplicaActor,
+    ReplicaRegistry,
+)
+
+REACH = 5.0  # seconds to reach an existing cluster
+HEALTH = 2.0  # seconds between two checks of a replica
+MOST_CALLS = 100_000  # at a time on one replica: the engine's own queue holds them
+STORE = 100 << 20  # bytes of Ray's object store on a cluster of ours, which holds nothing large
+Result = TypeVar("Result")
+
+
+class RayCluster:
+    """See `Cluster`.  `make` makes what runs in a replica's process, where it is imported."""
+
+    def __init__(self, make: MakeProgram, plan: ReplicaPlan) -> None:
+        self.make, self.plan = make, plan
+        self.app = f"flyweight-{secrets.token_hex(4)}"
+        self._registry: Any = None
+        self._handle: Any = None
+        self._starts = 0
+
+    async def start(self, setup: bytes) -> None:
+        await self._call(lambda: self._start(setup))
+
+    async def list(self) -> Mapping[str, bytes]:
+        try:
+            found: dict[str, bytes] = await self._registry.list.remote()
+        except RayError as error:
+            raise EngineError(_describe(error)) from None
+        return found
+
+    async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
+        calls = self._handle.options(method_name="compute", stream=True)
+        async for data in calls.remote(name, frame):
+            yield data
+
+    async def tell(self, name: str, frame: bytes) -> bytes:
+        try:
+            found: bytes = await self._handle.options(method_name="tell").remote(name, frame)
+        except (RayError, RayServeException) as error:
+            raise EngineError(_describe(error)) from None
+        return found
+
+    async def drop(self, name: str) -> None:
+        await self._registry.forget.remote(name)
+        actor = await self._registry.find_actor.remote(name)
+        if actor:
+            await self._call(lambda: self._kill(actor))
+
+    async def stop(self) -> None:
+        await self._call(lambda: serve.delete(self.app))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    # --- on a thread, as Ray's calls block ---
+
+    async def _call(self, work: Callable[[], Result]) -> Result:
+        """Raises `EngineError` where Ray fails."""
+        try:
+            return await asyncio.to_thread(work)
+        except (RayError, RayServeException, TimeoutError) as error:
+            raise EngineError(_describe(error)) from None
+
+    def _start(self, setup: bytes) -> None:
+        if self._registry is None:
+            self._connect()
+            registry = ray.remote(num_cpus=0)(ReplicaRegistry)
+            self._registry = registry.remote()
+            serve.start(proxy_location="Disabled")
+        self._starts += 1  # another one replaces the replicas of the one before
+        options = self._choose_options()
+        deployment = serve.deployment(ReplicaActor, name="replica", **options)  # type: ignore[arg-type]
+        patience = 2 * self.plan.patience
+        target = deployment.bind(self.make, setup, patience, self.app, self._registry, self._starts)
+        run = serve.RunTarget(target=target, name=self.app, route_prefix=None)
+        (self._handle,) = serve.run_many([run], wait_for_applications_running=False)
+
+    def _choose_options(self) -> dict[str, Any]:
+        plan = self.plan
+        options: dict[str, Any] = {
+            "max_ongoing_requests": MOST_CALLS,
+            "graceful_shutdown_timeout_s": plan.drain,
+            "graceful_shutdown_wait_loop_s": 0.2,
+            "health_check_period_s": HEALTH,
+            "health_check_timeout_s": plan.patience,
+            "ray_actor_options": {"num_cpus": plan.cores or 1},
+            "request_router_config": RequestRouterConfig(request_router_class=NamedReplicaRouter),
+        }
+        if not plan.cores:
+            options["max_replicas_per_node"] = 1
+        if plan.least == plan.most:
+            options["num_replicas"] = plan.least
+        else:
+            options["autoscaling_config"] = AutoscalingConfig(
+                min_replicas=plan.least, max_replicas=plan.most,
+                target_ongoing_requests=plan.target,
+            )  # fmt: skip
+        return options
+
+    def _connect(self) -> None:
+        """Joins the cluster, or starts one.  Raises `ConfigError`."""
+        for name in ("ray", "ray.serve"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+        try:
+            if self.plan.address:
+                self._reach()
+                ray.init(self.plan.address, **quiet)
+                return
+            cores = self.plan.most * max(1, self.plan.cores)
+            ray.init(
+                "local", num_cpus=cores, object_store_memory=STORE, include_dashboard=False,
+                **quiet,
+            )  # fmt: skip
+        except ConfigError:
+            raise
+        except Exception as error:  # of many kinds, `Exception` itself among them
+            ray.shutdown()
+            if self.plan.address:
+                raise self._refuse(_describe(error)) from None
+            raise ConfigError(f"Ray could not be started: {_describe(error)}") from None
+
+    def _reach(self) -> None:
+        """Whether anything listens at the address; Ray itself would try for a minute."""
+        host, _, port = self.plan.address.rpartition(":")
+        if not host:  # "auto"
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+        except (OSError, OverflowError) as error:
+            raise self._refuse(str(error)) from None
+
+    def _refuse(self, problem: str) -> ConfigError:
+        return ConfigError(
+            f": no Ray cluster answers there: {problem}", "--ray-address",
+            value=self.plan.address, hint="start one with: ray start --head",
+        )  # fmt: skip
+
+    def _kill(self, actor: str) -> None:
+        with suppress(ValueError):  # it has ended
+            ray.kill(ray.get_actor(actor, namespace="serve"))
+
+    def _close(self) -> None:
+        if not ray.is_initialized():
+            return
+        if self.plan.address and self._registry is not None:
+            with suppress(Exception):  # the cluster may be gone
+                serve.delete(self.app)
+        ray.shutdown()
+
+
+def _describe(error: BaseException) -> str:
+    """The first line of what Ray says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
