@@ -80,6 +80,12 @@ def read_fault() -> str:
     return os.environ.get("FLYWEIGHT_FAULT", "") if testing else ""
 
 
+def set_unset_variables(more: Mapping[str, str]) -> None:
+    """Sets variables of this process and of those that it starts, where the user has set none."""
+    for name, value in more.items():
+        os.environ.setdefault(name, value)
+
+
 def extend_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment for another process of ours, with `more` in it."""
     return {**os.environ, **more}

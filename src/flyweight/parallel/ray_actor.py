@@ -97,7 +97,7 @@ class ReplicaActor:
             await asyncio.sleep(BEAT)
 
 
-class NamedReplicaRouter(RequestRouter):
+class NamedReplicaRouter(RequestRouter):  # type: ignore[misc]
     """Sends a call to the replica whose name is its first argument; where that is not among those
     that take calls, to any, which refuses it.
     """

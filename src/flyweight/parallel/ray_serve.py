@@ -6,13 +6,13 @@ application does.  Ray writes nothing to the server's stderr.  Knows no message:
 
 import asyncio
 import logging
-import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from flyweight.config import set_unset_variables
 from flyweight.errors import ConfigError, EngineError
 from flyweight.parallel.cluster import ReplicaPlan
 
@@ -22,7 +22,7 @@ QUIET = {  # read by Ray when it is imported
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
 }
-os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+set_unset_variables(QUIET)
 
 import ray  # noqa: E402
 from ray import serve  # noqa: E402
@@ -105,7 +105,7 @@ class RayCluster:
             serve.start(proxy_location="Disabled")
         self._starts += 1  # another one replaces the replicas of the one before
         options = self._choose_options()
-        deployment = serve.deployment(ReplicaActor, name="replica", **options)  # type: ignore[arg-type]
+        deployment = serve.deployment(ReplicaActor, name="replica", **options)
         patience = 2 * self.plan.patience
         target = deployment.bind(self.make, setup, patience, self.app, self._registry, self._starts)
         run = serve.RunTarget(target=target, name=self.app, route_prefix=None)

@@ -188,14 +188,17 @@ class LatencyModel:
 
 
 def measure_backlog(client: EngineClient) -> Backlog:
-    """What the engine has to do now.  Where K/V memory is full, what runs is all that can."""
+    """What the engine has to do now; of several replicas, each an even share.  Where K/V memory is
+    full, what runs is all that can.
+    """
     prompts = sequences = 0
     for stream in client.streams.values():
         request = stream.collector.request
         sequences += max(request.params.n, request.width)
         prompts += 0 if stream.seen else len(request.tokens)
     seats = int(client.facts.get("max_num_seqs", 1))
+    replicas = int(client.facts.get("replicas", 1))
     gauges = client.gauges
     if gauges is not None and gauges.waiting and gauges.free_blocks < FULL * gauges.blocks:
-        seats = max(1, min(seats, gauges.running))
-    return Backlog(prompts, sequences, seats)
+        seats = max(1, min(seats, gauges.running // replicas))
+    return Backlog(ceil(prompts / replicas), ceil(sequences / replicas), seats)

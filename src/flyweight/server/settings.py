@@ -19,6 +19,7 @@ from flyweight.text.tools.formats import find_format, find_marks
 from flyweight.types import LONGEST_STOP, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 from flyweight.validation.amounts import check_price, check_seconds
 from flyweight.validation.origins import check_origins
+from flyweight.validation.replicas import MOST_REPLICAS, check_replicas
 from flyweight.validation.setting import check_settings, find_setting, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -29,9 +30,6 @@ MOST_TOOLS = 1024
 MOST_PRIORITY = 2**31 - 1
 MOST_BATCH_WAIT_MS = 60_000
 PREFERRED_BATCH, MOST_BATCH = 5, 4096
-MOST_REPLICAS = 1024
-BOUNDS = re.compile(r"([1-9][0-9]{0,3}):([1-9][0-9]{0,3})")  # of --autoscale
-ADDRESS = re.compile(r"auto|[A-Za-z0-9][A-Za-z0-9.-]*:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +306,7 @@ class ServerSettings:
                 "preferred_batch",
                 value=self.preferred_batch,
             )
-        self._check_replicas()
+        check_replicas(self)
         find_format(self.tool_call_parser, "")
         find_marks(self.reasoning_parser, "")
         names = self.served_model_name
@@ -356,49 +354,6 @@ class ServerSettings:
                 allowed="http://HOST:PORT/PATH or https://HOST:PORT/PATH, without keys",
                 hint="nearest valid: http://localhost:4318/v1/traces",
             )
-
-    def _check_replicas(self) -> None:
-        least, most = self.replica_bounds
-        if self.autoscale and self.replicas != 1:
-            raise ConfigError(
-                "cannot be combined with --replicas", "autoscale", value=self.autoscale,
-                hint="leave one of them out",
-            )  # fmt: skip
-        if least > most or most > MOST_REPLICAS:
-            raise ConfigError(
-                "is out of range", "autoscale", value=self.autoscale,
-                allowed=f"MIN:MAX with 1 <= MIN <= MAX <= {MOST_REPLICAS}",
-                hint=f"nearest valid: {min(least, MOST_REPLICAS)}:"
-                f"{min(max(least, most), MOST_REPLICAS)}",
-            )  # fmt: skip
-        if self.ray_address and not ADDRESS.fullmatch(self.ray_address):
-            raise ConfigError(
-                "is not valid", "ray_address", value=self.ray_address, allowed="HOST:PORT, or auto",
-                hint="nearest valid: 127.0.0.1:6379",
-            )  # fmt: skip
-        if self.routing != "prefix" and not self.replicated:
-            raise ConfigError(
-                "has no effect on one engine process; give --replicas too", "routing",
-                value=self.routing,
-            )  # fmt: skip
-
-    @property
-    def replica_bounds(self) -> tuple[int, int]:
-        """The fewest and the most replicas.  Raises `ConfigError`."""
-        if not self.autoscale:
-            return self.replicas, self.replicas
-        found = BOUNDS.fullmatch(self.autoscale)
-        if found is None:
-            raise ConfigError(
-                "is not valid", "autoscale", value=self.autoscale,
-                allowed="MIN:MAX, as in 1:8", hint="nearest valid: 1:2",
-            )  # fmt: skip
-        return int(found[1]), int(found[2])
-
-    @property
-    def replicated(self) -> bool:
-        """Whether engines run as replicas on Ray."""
-        return bool(self.replicas > 1 or self.autoscale or self.ray_address)
 
     @property
     def needs_key(self) -> bool:

@@ -15,6 +15,7 @@ from flyweight.server.engine_process import EngineProcess
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.settings import ServerSettings
+from flyweight.validation.replicas import find_replica_bounds
 
 
 def make_host(
@@ -37,7 +38,7 @@ def make_host(
 
 def plan_replicas(settings: Settings, server: ServerSettings) -> ReplicaPlan:
     """How many replicas there are, and what each reserves."""
-    least, most = server.replica_bounds
+    least, most = find_replica_bounds(server)
     cores = settings.threads or 0 if server.ray_address else 1
     return ReplicaPlan(
         least, most, server.ray_address, cores, server.request_timeout, server.engine_timeout,
@@ -47,7 +48,7 @@ def plan_replicas(settings: Settings, server: ServerSettings) -> ReplicaPlan:
 
 def divide_machine(model: ModelOptions, server: ServerSettings) -> ModelOptions:
     """The options of one replica of this machine: its part of threads and memory."""
-    _, most = server.replica_bounds
+    _, most = find_replica_bounds(server)
     if server.ray_address or most == 1:
         return model
     settings, machine = model.settings, read_machine()

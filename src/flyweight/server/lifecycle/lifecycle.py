@@ -43,6 +43,7 @@ from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import ModelOptions, ModelSources
 from flyweight.server.observability.log import LogFile, ServerLog
 from flyweight.server.observability.tracing import open_tracer
+from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
 from flyweight.server.transport.errors import HttpError, print_failure
@@ -54,6 +55,7 @@ from flyweight.server.transport.http_server import (
 )
 from flyweight.server.transport.keys import ApiKeys
 from flyweight.server.transport.protocol import ConnectionLimits
+from flyweight.validation.replicas import find_replica_option
 
 STOPPED = 130  # the exit code of what a signal ended before it began
 POLL = 0.05  # seconds between looks at what is still running while the server drains
@@ -152,7 +154,8 @@ class ServerLifecycle:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._handle_signal)
         # elsewhere it comes from a terminal that closes, and ends the server
-        if self.keys.files or self.updates.sources.file or self.notifier.address:
+        rereads = self.keys.files or self.updates.sources.file or find_replica_option(self.server)
+        if rereads or self.notifier.address:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._loading = loop.create_task(self._load())
         try:
@@ -258,15 +261,30 @@ class ServerLifecycle:
             self.http.stop()
 
     def _reload(self) -> None:
-        """Reads the files of keys and of models again."""
+        """Reads the files of keys and of models again; replicas read theirs one after another."""
         serving = self.http is not None and self.http.started and self._draining is None
         if serving:
             self.notifier.reloading()
         self._reload_keys()
-        if self.updates.sources.file:
+        if isinstance(self.host, ReplicaHost):
+            work = self._replace_replicas(self.host, serving)
+            self._reloading = asyncio.get_running_loop().create_task(work)
+        elif self.updates.sources.file:
             work = self._reload_models(serving)
             self._reloading = asyncio.get_running_loop().create_task(work)
         elif serving:
+            self.notifier.ready()
+
+    async def _replace_replicas(self, host: ReplicaHost, serving: bool) -> None:
+        """Lets replicas read the model's files again; those that run go on if that fails."""
+        if not serving:
+            return
+        try:
+            self.log.event("replicas_reloading", replicas=len(host.set.open))
+            await host.replace()
+        except FlyweightError as error:
+            self.log.event("replicas_unchanged", problem=error)
+        if self._draining is None:
             self.notifier.ready()
 
     async def _reload_models(self, serving: bool) -> None:

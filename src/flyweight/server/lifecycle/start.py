@@ -24,6 +24,7 @@ from flyweight.server.lifecycle.running import find_listener, list_running, read
 from flyweight.server.model_options import ModelOptions, ModelSources
 from flyweight.server.observability.log import LogFile
 from flyweight.server.settings import ServerSettings
+from flyweight.validation.replicas import find_replica_option
 
 NO_SOURCES = ModelSources()
 NEEDED = 72 << 20  # bytes both processes hold before there is a model
@@ -115,11 +116,9 @@ def check_replicas(
     """Raises `ConfigError` where there are to be replicas and Ray is missing, or an option is given
     that they do not have.
     """
-    if not server.replicated:
+    option = find_replica_option(server)
+    if not option:
         return
-    option = "--autoscale" if server.autoscale else "--replicas"
-    if not server.autoscale and server.replicas == 1:
-        option = "--ray-address"
     if not _is_installed("ray.serve"):
         raise ConfigError("needs Ray", option, hint="pip install 'flyweight[distributed]'")
     settings = models[0].settings
@@ -163,7 +162,7 @@ def serve(
     check_memory()
     log = open_log_file(server)
     sock = listen_on_path(server.uds) if server.uds else listen(server.host, server.port)
-    engine = None if server.replicated else EngineProcess.spawn()
+    engine = None if find_replica_option(server) else EngineProcess.spawn()
     gc.disable()  # nothing a start makes is garbage; it is set aside once requests are taken
     try:
         from flyweight.server.lifecycle.hosts import divide_machine

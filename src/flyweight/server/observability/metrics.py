@@ -36,6 +36,7 @@ from flyweight.server.observability.metric_names import (
     REFUSED,
     RESIDENCY,
 )
+from flyweight.server.observability.replica_metrics import collect_replicas
 from flyweight.server.pipe import Gauges
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -91,6 +92,7 @@ class MetricsPage(Collector):
         ]
         yield from merge(chain.from_iterable(one.collect() for one in models))
         yield from self._server()
+        yield from collect_replicas(self.models[0].client.host, self.models[0].name)
         yield from collect_costs(self.costs, [count_served(one) for one in self.models])
         yield from self._http()
         if models:  # else the models that were loaded are served no more

@@ -5,7 +5,7 @@ fall.  A replica of another version, or whose engine differs, gets no request.  
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 

@@ -7,6 +7,7 @@ something was sent ends with an error.  Runs on one event loop; knows no HTTP an
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -41,15 +42,12 @@ class Outcome(Enum):
 @dataclass(slots=True, eq=False)
 class Member:
     """A replica; `slot` is its number for people, the lowest that is free.  `open` replicas get new
-    requests.  `requests` is how many it got, `cached` how many of their tokens were expected in its
-    cache; `readers` read the streams of those that run.
+    requests; `readers` read the streams of those that run.
     """
 
     name: str
     slot: int
     open: bool = True
-    requests: int = 0
-    cached: int = 0
     readers: set["asyncio.Task[Outcome]"] = field(default_factory=set)
 
 
@@ -93,6 +91,8 @@ class ReplicaSet:
         self.members: dict[str, Member] = {}
         self.left: set[str] = set()  # names of members that are gone, or were refused
         self.runs: dict[str, Run] = {}
+        # by slot: requests that were sent there, and their tokens that were expected in its cache
+        self.requests, self.cached = Counter[int](), Counter[int]()
         self._router: Router | None = None
         self._keys: RoutingKeys | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -214,8 +214,8 @@ class ReplicaSet:
             return None
         member = self.members[route.replica.name]
         run.name = member.name
-        member.requests += 1
-        member.cached += route.cached * self._router.block_size
+        self.requests[member.slot] += 1
+        self.cached[member.slot] += route.cached * self._router.block_size
         return member
 
     async def _try(self, run: Run, member: Member) -> Outcome:

@@ -32,6 +32,7 @@ CODES = {  # of refusals that name none
     431: "header_limit",
     500: "internal_error",
 }
+DOWN = "engine_down"
 OURS = "the server failed on this request; its log has the place"
 
 
@@ -82,8 +83,9 @@ def to_http_error(error: BaseException) -> HttpError:
         return error
     if isinstance(error, RequestError):
         return HttpError(400, str(error), error.path or None, error.code)
-    if isinstance(error, EngineDown):
-        return HttpError(503, str(error), code="engine_down", headers={"retry-after": "2"})
+    down = isinstance(error, EngineError) and error.code == DOWN  # of one replica
+    if down or isinstance(error, EngineDown):
+        return HttpError(503, str(error), code=DOWN, headers={"retry-after": "2"})
     if isinstance(error, EngineError):
         return HttpError(500, str(error), code="engine_error")
     return HttpError(500, OURS, code="internal_error")
