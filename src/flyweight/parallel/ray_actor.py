@@ -53,7 +53,7 @@ class ReplicaActor:
     makes of `setup` and of the seconds after which a silent engine is ended.
     """
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]
         self, make: MakeProgram, setup: bytes, patience: float, app: str, registry: Any,
         start: int,
     ) -> None:  # fmt: skip

@@ -24,7 +24,7 @@ from flyweight.server.replicas.clocks import ClockedSubmit, shift_events
 
 class ReplicaReport(msgspec.Struct, array_like=True):
     """A replica's state: `facts` once its engine is loaded, or why it `failed`; messages of its
-    `loading`, and the `gauges` of its newest step.
+    `loading` in their order, without shares done, and the `gauges` of its newest step.
     """
 
     version: str
@@ -175,8 +175,8 @@ class EngineReplica:
         elif isinstance(message, pipe.EngineAnswer):
             self._take_answer(message)
         elif isinstance(message, pipe.LoadingProgress):
-            same = [one for one in self.state.loading if one.what != "progress"]
-            self.state.loading = [*same, message]
+            if message.what != "progress":
+                self.state.loading = [*self.state.loading, message]
         elif isinstance(message, pipe.Ready):
             self.state.facts = message.facts
             self._settle(None)

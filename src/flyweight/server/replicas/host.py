@@ -5,6 +5,7 @@ fall.  A replica of another version, or whose engine differs, gets no request.  
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -71,7 +72,7 @@ class ReplicaHost:
     async def open(self) -> None:
         """Starts the replicas.  Raises `ConfigError`."""
         setup = self.client.begin_loading()
-        await self.cluster.start(pipe.encode_frame(setup))
+        await self.cluster.start(encode_setup(setup))
         self.connected = True
         self._watching = self.set.start(self._watch())
 
@@ -107,7 +108,7 @@ class ReplicaHost:
         """Starts the replicas again, a few at a time, so that they read their files again; those
         that end finish their requests first.
         """
-        await self.cluster.start(pipe.encode_frame(self.client.begin_loading()))
+        await self.cluster.start(encode_setup(self.client.begin_loading()))
 
     # --- replicas that come and go ---
 
@@ -214,7 +215,7 @@ class ReplicaHost:
     async def _load(self, setup: pipe.EngineSetup) -> None:
         self.facts = {}
         try:
-            await self.cluster.start(pipe.encode_frame(setup))
+            await self.cluster.start(encode_setup(setup))
         except (ConfigError, EngineError) as error:
             self.client.take(pipe.Failed(str(error)))
 
@@ -224,6 +225,15 @@ class ReplicaHost:
             self.gauges.remove(name)
         await self.cluster.stop()
         self.client.take(pipe.Unloaded())
+
+
+def encode_setup(setup: pipe.EngineSetup) -> bytes:
+    """The frame that builds an engine; replicas have another working directory."""
+    model = setup.settings.get("model")
+    if model and os.path.exists(model):
+        settings = {**setup.settings, "model": os.path.abspath(model)}
+        setup = msgspec.structs.replace(setup, settings=settings)
+    return pipe.encode_frame(setup)
 
 
 def decode_report(data: bytes) -> ReplicaReport:
