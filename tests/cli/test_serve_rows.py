@@ -40,6 +40,7 @@ VALUES = {  # of options that a number is no value of
     "otlp-traces-endpoint": ["http://localhost:4318/v1/traces"],
     "enable-prefix-caching": [], "share-prefix-cache": [], "root-path": ["/models"],
     "prefix-cache-listen": ["127.0.0.1:8100"], "prefix-cache-peers": ["127.0.0.1:8101"],
+    "autoscale": ["1:2"], "ray-address": ["127.0.0.1:6379"], "routing": ["round-robin"],
 }  # fmt: skip
 SHARED = ["--prefix-cache-dir", "blocks", "--prefix-cache-secret-file", "key"]
 ALSO = {
@@ -49,6 +50,7 @@ ALSO = {
     "prefix-cache-peer-rate": [*SHARED, "--prefix-cache-listen", "127.0.0.1:8100"],
     "enable-lora": ["--lora-modules", "a=b"], "lora-modules": ["--enable-lora"],
     "ssl-keyfile": ["--ssl-certfile", "cert.pem"], "preferred-batch": ["--batch-wait-ms", "5"],
+    "routing": ["--replicas", "2"],
 }  # fmt: skip
 
 

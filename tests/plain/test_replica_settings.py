@@ -1,0 +1,91 @@
+"""Options of replicas: what is valid, and what the refusals name."""
+
+from typing import Any
+
+import pytest
+
+from flyweight.config import Settings
+from flyweight.errors import ConfigError
+from flyweight.server.lifecycle import start
+from flyweight.server.lifecycle.hosts import divide_machine, plan_replicas
+from flyweight.server.model_options import ModelOptions, ModelSources
+from flyweight.server.settings import ServerSettings
+from flyweight.validation.replicas import find_replica_bounds, find_replica_option
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "bounds"),
+    [
+        ({}, "", (1, 1)),
+        ({"replicas": 3}, "--replicas", (3, 3)),
+        ({"autoscale": "1:8"}, "--autoscale", (1, 8)),
+        ({"ray_address": "auto"}, "--ray-address", (1, 1)),
+        ({"ray_address": "ray.example:6379", "replicas": 2}, "--replicas", (2, 2)),
+    ],
+)
+def test_what_requests_replicas(
+    given: dict[str, Any], option: str, bounds: tuple[int, int]
+) -> None:
+    server = ServerSettings(**given)
+    assert find_replica_option(server) == option and find_replica_bounds(server) == bounds
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"replicas": 0}, "nearest valid: 1"),
+        ({"replicas": 2000}, "nearest valid: 1024"),
+        ({"autoscale": "8:2"}, "autoscale = '8:2' is not valid; allowed: MIN:MAX"),
+        ({"autoscale": "8:2"}, "nearest valid: 8:8"),
+        ({"autoscale": "4"}, "nearest valid: 1:2"),
+        ({"autoscale": "1:9999"}, "nearest valid: 1:1024"),
+        ({"autoscale": "1:4", "replicas": 2}, "cannot be combined with --replicas"),
+        ({"ray_address": "ray://host:1"}, "allowed: HOST:PORT, or auto"),
+        ({"routing": "round-robin"}, "has no effect on one engine process"),
+        ({"routing": "random", "replicas": 2}, "allowed: prefix, round-robin, power-of-two"),
+    ],
+)
+def test_what_is_not_valid(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ServerSettings(**given)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("installed", "models", "server", "sources", "words"),
+    [
+        (
+            False,
+            1,
+            {},
+            ModelSources(),
+            "--replicas needs Ray; pip install 'flyweight[distributed]'",
+        ),
+        (True, 2, {}, ModelSources(), "--replicas cannot be combined with several models"),
+        (True, 1, {}, ModelSources("models.yaml"), "cannot be combined with --models-file"),
+        (True, 1, {"allow_pull": True}, ModelSources(), "cannot be combined with --allow-pull"),
+    ],
+)
+def test_what_replicas_do_not_have(
+    installed: bool, models: int, server: dict[str, Any], sources: ModelSources, words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(start, "_is_installed", lambda module: installed)
+    options = [ModelOptions(Settings(), (f"m{i}",)) for i in range(models)]
+    with pytest.raises(ConfigError) as refused:
+        start.check_replicas(options, ServerSettings(replicas=2, **server), sources)
+    assert words in str(refused.value)
+    start.check_replicas(options, ServerSettings(**server), sources)  # without replicas
+
+
+def test_replicas_of_this_machine_share_what_one_engine_would_have() -> None:
+    settings = Settings(threads=9, memory_limit="4GiB", kv_cache_memory_bytes=1 << 30)
+    model = ModelOptions(settings)
+    part = divide_machine(model, ServerSettings(autoscale="1:4")).settings
+    assert part.threads == 2 and part.memory_limit == part.kv_cache_memory_bytes * 4 == 1 << 30
+    there = ServerSettings(replicas=4, ray_address="auto")
+    assert divide_machine(model, there) is model
+    assert divide_machine(model, ServerSettings()) is model
+    assert plan_replicas(settings, there).cores == 9
+    assert plan_replicas(Settings(), there).cores == 0, "a whole machine"
+    assert plan_replicas(settings, ServerSettings(replicas=4)).cores == 1
