@@ -59,7 +59,7 @@ def test_what_is_not_valid(given: dict[str, Any], words: str) -> None:
             1,
             {},
             ModelSources(),
-            "--replicas needs Ray; pip install 'flyweight[distributed]'",
+            "--replicas needs Ray; pip install",
         ),
         (True, 2, {}, ModelSources(), "--replicas cannot be combined with several models"),
         (True, 1, {}, ModelSources("models.yaml"), "cannot be combined with --models-file"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from flyweight.config import Settings, parse_bytes
+from flyweight.errors import ConfigError
 from flyweight.parallel.cluster import ReplicaPlan
 from flyweight.plan.machine import read_machine
 from flyweight.server.engine_host import EngineHost, Host
@@ -15,7 +16,7 @@ from flyweight.server.engine_process import EngineProcess
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.settings import ServerSettings
-from flyweight.validation.replicas import find_replica_bounds
+from flyweight.validation.replicas import find_replica_bounds, find_replica_option
 
 
 def make_host(
@@ -29,7 +30,13 @@ def make_host(
     """
     if engine is not None:
         return EngineHost(on_failure, engine)
-    from flyweight.parallel.ray_serve import RayCluster
+    try:
+        from flyweight.parallel.ray_serve import RayCluster
+    except ImportError as error:  # Ray without Serve, or what that needs
+        raise ConfigError(
+            f"needs Ray Serve: {error}", find_replica_option(server),
+            hint="pip install 'flyweight[distributed]'",
+        ) from None  # fmt: skip
     from flyweight.server.replicas.engine_replica import EngineReplica
 
     plan = plan_replicas(model.settings, server)

@@ -119,7 +119,7 @@ def check_replicas(
     option = find_replica_option(server)
     if not option:
         return
-    if not _is_installed("ray.serve"):
+    if not _is_installed("ray"):
         raise ConfigError("needs Ray", option, hint="pip install 'flyweight[distributed]'")
     settings = models[0].settings
     given = {
