@@ -1,4 +1,4 @@
-"""Where the engines of a server run: in one process beside it, or as replicas on Ray.
+"""Where the engines of a server run: in one engine process, or as replicas on Ray.
 
 Invariant: replicas of this machine together take the threads and the memory of one engine.  Ray is
 imported only where replicas are requested.

@@ -220,7 +220,7 @@ class EngineReplica:
         for news in message.news:
             self._add_part(parts, news.id, message).news.append(news)
         known = [self._streams[id] for id in parts if id in self._streams]
-        if not known:  # nobody's step is counted in any stream
+        if not known:  # a step without events is counted in any stream
             known = list(self._streams.values())[:1]
         for first, stream in enumerate(known):
             part = parts.get(stream.id) or pipe.StepReport([], [], message.gauges)

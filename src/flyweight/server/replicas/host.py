@@ -200,7 +200,7 @@ class ReplicaHost:
             client.take(message)
 
     async def _ask(self, question: pipe.EngineQuestion) -> None:
-        """Asks all replicas, and answers with what they say by their numbers."""
+        """Sends a question to all replicas; the answer has theirs, by their numbers."""
         members = list(self.set.members.values()) if question.topic != "ping" else []
         found: dict[str, Any] = {}
         for member in members:
@@ -241,7 +241,7 @@ def decode_report(data: bytes) -> ReplicaReport:
 
 
 def find_difference(report: ReplicaReport, facts: Mapping[str, Any]) -> str:
-    """Why a replica cannot serve beside others; empty where it can."""
+    """Why a replica cannot serve with the others; empty where it can."""
     if report.version != __version__:
         return f"a replica runs flyweight {report.version}, this server {__version__}"
     for name in ALIKE if facts and report.facts is not None else ():

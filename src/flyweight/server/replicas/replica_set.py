@@ -52,7 +52,7 @@ class Member:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RoutedRequest:
     """A request under way.  `begun`: something of its answer was passed on; `started`: it was said
     that it is computed.
     """
@@ -90,7 +90,7 @@ class ReplicaSet:
         self.counts = RoutingCounts()
         self.members: dict[str, Member] = {}
         self.left: set[str] = set()  # names of members that are gone, or were refused
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, RoutedRequest] = {}
         # by slot: requests that were sent there, and their tokens that were expected in its cache
         self.requests, self.cached = Counter[int](), Counter[int]()
         self._router: Router | None = None
@@ -146,7 +146,7 @@ class ReplicaSet:
     # --- requests ---
 
     def submit(self, submit: pipe.Submit) -> None:
-        run = self.runs[submit.id] = Run(submit, self._make_chain(submit))
+        run = self.runs[submit.id] = RoutedRequest(submit, self._make_chain(submit))
         run.task = self.start(self._serve(run))
 
     def abort(self, message: pipe.Abort) -> None:
@@ -159,7 +159,7 @@ class ReplicaSet:
             run.task.cancel()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Runs beside the rest; an error of the cluster is found where a request needs it."""
+        """Runs at the same time; an error of the cluster is found where a request needs it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._settle)
@@ -182,7 +182,7 @@ class ReplicaSet:
         tokens = memoryview(submit.tokens).cast("i").tolist()
         return self._keys.make_keys(tokens, submit.salt, submit.adapter)
 
-    async def _serve(self, run: Run) -> None:
+    async def _serve(self, run: RoutedRequest) -> None:
         id, losses = run.submit.id, 0
         try:
             while True:
@@ -205,7 +205,7 @@ class ReplicaSet:
         finally:
             self.runs.pop(id, None)
 
-    def _route(self, run: Run) -> Member | None:
+    def _route(self, run: RoutedRequest) -> Member | None:
         if self._router is None:
             return None
         tokens = len(run.submit.tokens) // 4
@@ -218,7 +218,7 @@ class ReplicaSet:
         self.cached[member.slot] += route.cached * self._router.block_size
         return member
 
-    async def _try(self, run: Run, member: Member) -> Outcome:
+    async def _try(self, run: RoutedRequest, member: Member) -> Outcome:
         """One replica's attempt at a request."""
         reader = asyncio.get_running_loop().create_task(self._read(run, member.name))
         member.readers.add(reader)
@@ -233,7 +233,7 @@ class ReplicaSet:
             return Outcome.LOST
         return reader.result()
 
-    async def _read(self, run: Run, name: str) -> Outcome:
+    async def _read(self, run: RoutedRequest, name: str) -> Outcome:
         frame = msgspec.msgpack.encode(ClockedSubmit(measure_epoch(), run.submit))
         frames = pipe.PipeFrames(pipe.ToFront)
         stream = cast(Any, self.cluster.compute(name, frame))
@@ -248,7 +248,7 @@ class ReplicaSet:
                         self._pass_on(run, name, message)
         return Outcome.LOST
 
-    def _pass_on(self, run: Run, name: str, message: Any) -> None:
+    def _pass_on(self, run: RoutedRequest, name: str, message: Any) -> None:
         if isinstance(message, pipe.StepReport):
             if run.started:
                 message.started = []
@@ -256,7 +256,7 @@ class ReplicaSet:
             run.begun = run.begun or bool(message.news)
         self.deliver(name, message)
 
-    def _refuse(self, run: Run, words: str) -> None:
+    def _refuse(self, run: RoutedRequest, words: str) -> None:
         self.counts.failed += 1
         error = EngineError(words, code=DOWN)
         self.deliver(run.name, pipe.RequestRefused.of(run.submit.id, error))
