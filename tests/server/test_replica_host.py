@@ -198,10 +198,45 @@ def test_without_a_replica_the_engine_is_down_until_there_is_one() -> None:
         await turn()
         await cluster.answer("x", LOST)
         assert listener.losses == 1 and host.restarting
-        assert "no replica is ready" in listener.all(pipe.RequestRefused)[0].error["problem"]
+        assert not host.set.runs and host.set.counts.failed == 1
         cluster.reports["b"] = ReplicaReport(*new_report())
         await look(host, cluster)
         assert not host.restarting and listener.all(pipe.Ready)[-1].facts["replicas"] == 1
+        await host.close()
+
+    run(work)
+
+
+def test_a_request_waits_for_the_replica_that_follows() -> None:
+    """Where a cluster retires the last one before the next has reported."""
+
+    async def work() -> None:
+        cluster, host, listener = await begin("a")
+        cluster.leaving.add("a")
+        host.send(0, submit("x"))
+        await turn()
+        assert not host.set.open and "x" in host.set.runs
+        cluster.reports["b"] = ReplicaReport(*new_report())
+        await look(host, cluster)
+        await cluster.answer("x", step("x", 5), END)
+        assert tokens_of(listener, "x") == [5] and not listener.all(pipe.RequestRefused)
+        assert host.set.counts.failed == 0 and listener.losses == 0
+        await host.close()
+
+    run(work)
+
+
+def test_a_request_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.server.replicas.replica_set.PATIENCE", 0.01)
+
+    async def work() -> None:
+        cluster, host, listener = await begin("a")
+        cluster.leaving.add("a")
+        host.send(0, submit("x"))
+        while "x" in host.set.runs:
+            await asyncio.sleep(0.01)
+        (refused,) = listener.all(pipe.RequestRefused)
+        assert "no replica is ready" in refused.error["problem"]
         await host.close()
 
     run(work)

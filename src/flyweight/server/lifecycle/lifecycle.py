@@ -150,13 +150,8 @@ class ServerLifecycle:
         self.host.begin(first.client)
 
     async def run(self, sock: socket.socket) -> int:
+        self._add_signal_handlers()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._handle_signal)
-        # elsewhere it comes from a terminal that closes, and ends the server
-        rereads = self.keys.files or self.updates.sources.file or find_replica_option(self.server)
-        if rereads or self.notifier.address:
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._loading = loop.create_task(self._load())
         try:
             early = await answer_while_loading(sock, find_error_format, self.context)
@@ -177,9 +172,19 @@ class ServerLifecycle:
             self.log.close()
         return self.code
 
+    def _add_signal_handlers(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._handle_signal)
+        # elsewhere it comes from a terminal that closes, and ends the server
+        rereads = self.keys.files or self.updates.sources.file or find_replica_option(self.server)
+        if rereads or self.notifier.address:
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+
     async def _load(self) -> ApiServer:
         """Loads the first model, and those that are to be loaded at the start."""
         await self.host.open()
+        self._add_signal_handlers()  # Ray replaces them
         directory = self.directory
         directory.first.model = await self._read_while_loading(directory.first)
         directory.first.loads += 1

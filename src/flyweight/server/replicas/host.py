@@ -177,6 +177,7 @@ class ReplicaHost:
         self.on_event("replica_lost", replica=member.slot, replicas=left)
         if not left:
             self.client.handle_lost()
+            self.set.end_all()
 
     def _describe(self) -> None:
         """Lets the client know how many there are, once there are enough to begin."""

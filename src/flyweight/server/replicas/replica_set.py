@@ -24,6 +24,7 @@ from flyweight.routing.router import Router
 from flyweight.server import pipe
 from flyweight.server.replicas.clocks import ClockedSubmit, measure_epoch
 
+PATIENCE = 15.0  # seconds that a request waits for a replica, where others are being replaced
 MOST_LOSSES = 2  # replicas that may end while they compute one request
 DOWN = "engine_down"
 BEGUN = "the replica that computed this request was lost after the answer had begun"
@@ -93,6 +94,7 @@ class ReplicaSet:
         self.runs: dict[str, RoutedRequest] = {}
         # by slot: requests that were sent there, and their tokens that were expected in its cache
         self.requests, self.cached = Counter[int](), Counter[int]()
+        self._added = asyncio.Event()
         self._router: Router | None = None
         self._keys: RoutingKeys | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -114,6 +116,7 @@ class ReplicaSet:
             self._router = Router(make_policy(self.routing), size)
             self._keys = RoutingKeys("", secrets.token_bytes(16), size)
         self._router.add_replica(name, facts["blocks"])
+        self._added.set()
         return member
 
     def retire(self, name: str) -> None:
@@ -142,6 +145,14 @@ class ReplicaSet:
         self.counts.lost += 1
         self.start(self.cluster.drop(name))
         self.on_lost(member)
+
+    def end_all(self) -> None:
+        """Forgets all requests, as their client has ended them."""
+        self.counts.failed += len(self.runs)
+        for run in self.runs.values():
+            if run.task is not None:
+                run.task.cancel()
+        self.runs.clear()
 
     # --- requests ---
 
@@ -188,6 +199,8 @@ class ReplicaSet:
             while True:
                 member = self._route(run)
                 if member is None:
+                    if await self._wait_for_replica():
+                        continue
                     self._refuse(run, NONE_LEFT)
                     return
                 outcome = await self._try(run, member)
@@ -197,6 +210,8 @@ class ReplicaSet:
                     self.retire(member.name)
                     continue
                 self.lose(member.name)
+                if id not in self.runs:  # it was the last replica
+                    return
                 losses += 1
                 if run.begun or losses == MOST_LOSSES:
                     self._refuse(run, BEGUN if run.begun else TWICE)
@@ -204,6 +219,17 @@ class ReplicaSet:
                 self.counts.retried += 1
         finally:
             self.runs.pop(id, None)
+
+    async def _wait_for_replica(self) -> bool:
+        """Whether one more is there in time: the cluster may retire a replica a moment before it is
+        seen that the next one is ready.
+        """
+        self._added.clear()
+        try:
+            await asyncio.wait_for(self._added.wait(), PATIENCE)
+        except TimeoutError:
+            return False
+        return True
 
     def _route(self, run: RoutedRequest) -> Member | None:
         if self._router is None:
