@@ -51,7 +51,7 @@ from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import LowRank, Weights
 from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
-from flyweight.parallel.nodes import Cores, assign_cores, stay_on
+from flyweight.parallel.numa import Cores, assign_cores, stay_on
 from flyweight.parallel.processes import LeadingRunner, RankProcesses
 from flyweight.parallel.sharding import (
     cut_description,
@@ -151,8 +151,7 @@ def build(
     engine.drafts.calls.on_end = runner.stop_taps
     if group is not None:
         engine.runner, engine.on_close = LeadingRunner(runner, group, ranks.cores), ranks.close
-    for opened in (found.checkpoint, *adapters):
-        opened.close()
+    _close_files(found, adapters)
     return LoadedModel(
         engine=engine,
         moving=moving,
@@ -169,6 +168,12 @@ def build(
         opened=found.checkpoint.opened,
         ranks=ranks,
     )
+
+
+def _close_files(found: ModelDescription, adapters: Sequence[Adapter]) -> None:
+    found.checkpoint.close()
+    for adapter in adapters:
+        adapter.close()
 
 
 def _start_backend(settings: Settings, bound: Cores, resources: EngineResources | None) -> Ops:

@@ -23,7 +23,7 @@ from flyweight.errors import FlyweightError, RankLost
 from flyweight.kv.memory import allocate_kv
 from flyweight.parallel.connections import RankConnections
 from flyweight.parallel.messages import read_step
-from flyweight.parallel.nodes import stay_on
+from flyweight.parallel.numa import stay_on
 from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup
 from flyweight.parallel.sharding import cut_description
 

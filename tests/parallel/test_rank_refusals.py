@@ -10,7 +10,7 @@ from flyweight.cli.main import main
 from flyweight.config import Limits, Settings
 from flyweight.errors import ConfigError
 from flyweight.parallel import processes
-from flyweight.parallel.nodes import UNBOUND
+from flyweight.parallel.numa import UNBOUND
 from flyweight.parallel.processes import RankProcesses, RankSetup
 from flyweight.parallel.sharding import RankPlace
 

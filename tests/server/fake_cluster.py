@@ -91,7 +91,7 @@ class FakeCluster:
 class Listener:
     """The client of the host; keeps what it is told."""
 
-    number, wanted, lost = 0, True, 0
+    number, wanted, sent, lost = 0, True, False, 0
 
     def __init__(self) -> None:
         self.taken: list[Any] = []

@@ -24,7 +24,7 @@ from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.runner import Runner, Ticket
 from flyweight.errors import ConfigError
 from flyweight.parallel.messages import Moves, write_step
-from flyweight.parallel.nodes import Cores, stay_on
+from flyweight.parallel.numa import Cores, stay_on
 from flyweight.parallel.sharding import RankPlace
 from flyweight.wire import Batch, Sampled
 

@@ -17,7 +17,7 @@ from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.models.shards import Kinds, Shard, cut_model
 from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers, list_costs
 from flyweight.ops.base import Ops
-from flyweight.parallel.nodes import Cores, count_threads
+from flyweight.parallel.numa import Cores, count_threads
 from flyweight.plan.machine import Machine
 from flyweight.plan.memory import MemoryPlan
 from flyweight.spec import ModelSpec

@@ -2,13 +2,13 @@
 second, and exchanges over gloo.
 
 Invariant: where several nodes have memory of their own, each rank is taken to stay on one of them,
-as `parallel.nodes` binds it.
+as `parallel.numa` binds it.
 """
 
 from collections.abc import Collection, Sequence
 
 from flyweight.bench.limits import LimitSampler
-from flyweight.parallel.nodes import stay_on
+from flyweight.parallel.numa import stay_on
 from flyweight.planning.calibration import LocalEngine
 from flyweight.planning.rank_cost import SharedLimits
 

@@ -58,7 +58,7 @@ class EngineReplica:
     """
 
     wanted = True  # of a client of `EngineHost`, which this is
-    lost = 0
+    sent, lost = True, 0
 
     def __init__(self, setup: bytes, patience: float = 120.0) -> None:
         self.setup: pipe.EngineSetup = decode(setup, pipe.ToEngine)

@@ -8,7 +8,7 @@ import pytest
 
 from flyweight.config import Settings
 from flyweight.parallel import sharding
-from flyweight.parallel.nodes import UNBOUND, assign_cores, count_threads, stay_on
+from flyweight.parallel.numa import UNBOUND, assign_cores, count_threads, stay_on
 from flyweight.plan.machine import list_nodes
 
 TWO = [frozenset(range(4)), frozenset(range(4, 8))]
