@@ -38,6 +38,7 @@ from flyweight.engine.prefix import KeyBase
 from flyweight.engine.recomputation import Recomputation
 from flyweight.engine.runner import Model, Runner
 from flyweight.engine.scheduler import Scheduler
+from flyweight.errors import ConfigError
 from flyweight.external_cache import ExternalCacheSource, make_fingerprint
 from flyweight.kv.blockbytes import BlockBytes
 from flyweight.kv.blocks import BlockPool
@@ -51,6 +52,8 @@ from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
 from flyweight.ops.operands import LowRank, Weights
 from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
+from flyweight.parallel.nodes.identity import make_hello
+from flyweight.parallel.nodes.leader import JoinedNodes, join_nodes
 from flyweight.parallel.numa import Cores, assign_cores, stay_on
 from flyweight.parallel.processes import LeadingRunner, RankProcesses
 from flyweight.parallel.sharding import (
@@ -114,9 +117,10 @@ def build(
     this process share its threads and memory.  Raises `ConfigError` or `CheckpointError`.
     """
     tell: LoadListener = notify or SilentListener()
+    _check_served(settings, served)
     whole = describe(path := find(settings, tell), settings.quantization)
     check_quality(settings, whole.quality)
-    cores = assign_cores(list_nodes(), settings.ranks)
+    cores = assign_cores(list_nodes(), settings.local_ranks)
     settings = divide_cores(settings, read_machine().cores, cores)
     ops = _start_backend(settings, cores[0], resources)
     places = list_places(settings, whole, ops)
@@ -127,15 +131,14 @@ def build(
     needs = _measure_all_needs(found, adapters, drafts, second, ops)
     memory = make_memory_plan(settings, needs, here, served=served, resources=resources)
     memory = limit_to_stages(memory, settings, (whole, places), here, ops)
-    judge_length(settings, found.spec, tell)
-    if second is not None:
-        judge_draft_length(second, memory.sizing.max_model_len, tell)
+    nodes, memory = _join_nodes(settings, whole, ops, memory, tell)
+    _judge_lengths(settings, found, second, memory, tell)
     tell.show_plan(memory, whole)
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
     kept = ExternalCacheSource(settings, described, tell.note)
     limits = make_limits(settings, memory, found.spec.vocab)
-    ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores)
+    ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores, nodes)
     with ranks.close_on_error(), stay_on(ranks.cores):
         weights, moving = load_weights(settings, found, ops, tell)
         low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
@@ -150,7 +153,8 @@ def build(
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
     engine.drafts.calls.on_end = runner.stop_taps
     if group is not None:
-        engine.runner, engine.on_close = LeadingRunner(runner, group, ranks.cores), ranks.close
+        engine.runner = LeadingRunner(runner, group, ranks.cores)
+        engine.on_close = partial(ranks.end, group)
     _close_files(found, adapters)
     return LoadedModel(
         engine=engine,
@@ -183,18 +187,43 @@ def _start_backend(settings: Settings, bound: Cores, resources: EngineResources 
         return choose_backend(settings, read_machine().cores, process)
 
 
+def _check_served(settings: Settings, served: bool) -> None:
+    """Raises `ConfigError` where hosts would wait for a program."""
+    if settings.nnodes > 1 and not served:
+        raise ConfigError("needs a server", "nnodes", value=settings.nnodes,
+                          hint="run: flyweight serve")  # fmt: skip
+
+
+def _join_nodes(
+    settings: Settings, whole: ModelDescription, ops: Ops, memory: MemoryPlan, tell: LoadListener
+) -> tuple[JoinedNodes, MemoryPlan]:
+    """The other hosts, and a plan that fits all of them."""
+    nodes = join_nodes(settings, partial(make_hello, settings, whole, ops, memory), tell.note)
+    return nodes, nodes.limit(memory)
+
+
+def _judge_lengths(
+    settings: Settings, found: ModelDescription, second: DraftDescription | None,
+    memory: MemoryPlan, tell: LoadListener,
+) -> None:  # fmt: skip
+    judge_length(settings, found.spec, tell)
+    if second is not None:
+        judge_draft_length(second, memory.sizing.max_model_len, tell)
+
+
 def _make_model(
     ranks: RankProcesses, ops: Ops, found: ModelDescription, weights: Any,
     low: Sequence[Mapping[str, LowRank]], limits: Limits,
 ) -> "tuple[Model, RankGroup | None]":  # fmt: skip
     """What this process computes of the model, and the ranks that compute the rest."""
     length = limits.max_model_len
-    if not ranks.children:
+    if not ranks.divided:
         return Decoder(Parts(ops, SingleProcess(), found.spec, weights, low), length), None
     from flyweight.parallel.connections import RankConnections  # imports torch
 
     ranks.wait()
-    connections = RankConnections(ranks.folder, ranks.place)
+    connections = RankConnections(ranks.keys, ranks.place, ranks.address)
+    ranks.note_connected()
     return connections.make_model(ops, found.spec, weights, length), connections.everyone
 
 

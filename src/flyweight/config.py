@@ -19,6 +19,7 @@ from flyweight.speculation_methods import EXAMPLE, MOST_DRAFTS
 from flyweight.validation.cache_size import check_cache_size
 from flyweight.validation.engine import check_engine
 from flyweight.validation.external_cache import check_external_cache
+from flyweight.validation.nodes import MASTER_ADDR, MASTER_PORT, check_nodes
 from flyweight.validation.parallel import check_parallel
 from flyweight.validation.peers import check_peers
 from flyweight.validation.setting import check_settings, setting
@@ -251,6 +252,17 @@ class Settings:
         1, "Engine", "Stages that a model's layers are divided into, in processes of their own.",
         "N", high=64, also=("-pp",)
     )
+    nnodes: int = setting(1, "Engine", "Hosts that share the model.", "N", high=64, also=("-n",))
+    node_rank: int = setting(0, "Engine", "Number of this host.", "N", low=0, high=63, also=("-r",))
+    master_addr: str = setting(MASTER_ADDR, "Engine", "Address of host 0.", "ADDRESS")
+    master_port: int = setting(MASTER_PORT, "Engine", "Port where hosts join.", "PORT", high=65535)
+    node_secret_file: str | os.PathLike[str] | None = setting(
+        None, "Engine", "File with the secret that the hosts share, 32 bytes or more.", "FILE",
+        kind="text", words="none: on loopback alone"
+    )
+    distributed_timeout_seconds: int = setting(
+        300, "Engine", "Max time (s) to wait for other hosts.", "SECONDS", high=1 << 20
+    )
     activations: str = setting(
         "int8", "Engine", "Precision to multiply matrices in.", "int8|bf16|f32",
         choices=("int8", "bf16", "f32")
@@ -356,6 +368,7 @@ class Settings:
         check_external_cache(self)
         check_peers(self)
         check_parallel(self)
+        check_nodes(self)
         check_cache_size(self)
 
     @property
@@ -367,6 +380,11 @@ class Settings:
     def ranks(self) -> int:
         """Processes that compute the model together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def local_ranks(self) -> int:
+        """Those of one node."""
+        return self.ranks // self.nnodes
 
     @property
     def draft_tokens(self) -> int:

@@ -144,7 +144,7 @@ def make_fingerprint(
     ropes = make_ropes(found.spec, sizing.max_model_len)  # some depend on the longest context
     turns = [part for frequencies, factor in ropes for part in (frequencies.tobytes(), factor)]
     device = getattr(ops, "isa", ""), ops.activations, settings.backend, settings.deterministic
-    code = _read_tokenizer(found), _read_code(settings.backend)
+    code = _read_tokenizer(found), read_code(settings.backend)
     return _hash((*weights, *shapes, *turns, *device, *code))
 
 
@@ -170,7 +170,7 @@ def _read_tokenizer(found: ModelDescription) -> bytes:
     return _hash(part for path in files for part in (path.name, path.read_bytes()))
 
 
-def _read_code(backend: str) -> bytes:
+def read_code(backend: str) -> bytes:
     """A hash of the code that computes: other kernels may round otherwise."""
     here = Path(__file__).parent
     natives = sorted(here.glob("_native*.so"))

@@ -79,11 +79,12 @@ def make_memory_plan(
         peers=0 if here.device else _count_peers(settings),
         from_bytes=bool(settings.kv_cache_memory_bytes),
         ranks=settings.ranks,
+        local_ranks=settings.local_ranks,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, here.held + others)
-    if settings.ranks > 1:
-        allowed = _divide_room(held, allowed, settings.ranks)
+    if settings.local_ranks > 1:
+        allowed = _divide_room(held, allowed, settings.local_ranks)
     if resources is None:
         return plan_memory(needs, sizing, (held, allowed), least)
     try:
@@ -91,12 +92,12 @@ def make_memory_plan(
     except MemoryShortage:
         if not here.device:
             limit = parse_bytes(str(settings.memory_limit), here.total)
-            if settings.ranks > 1:
-                limit = _divide_room(resources.ledger.base, limit, settings.ranks)
+            if settings.local_ranks > 1:
+                limit = _divide_room(resources.ledger.base, limit, settings.local_ranks)
             _check_alone(needs, sizing, limit, least, resources)
         raise
     own = plan.need - held
-    all_ranks = own * settings.ranks + measure_resident() * (settings.ranks - 1)
+    all_ranks = own * settings.local_ranks + measure_resident() * (settings.local_ranks - 1)
     resources.ledger.reserve(resources.owner, all_ranks, server=served and first)
     return plan
 
@@ -115,7 +116,7 @@ def _plan_in_room(
     one sequence within all that is left.
     """
     held, allowed = bounds
-    own = resources.room // sizing.ranks
+    own = resources.room // sizing.local_ranks
     room = min(allowed, held + own) if own else allowed
     try:
         return plan_memory(needs, sizing, (held, room), least)
@@ -136,7 +137,7 @@ def _check_alone(
     """
     server = _count_server(needs.spec.vocab, resources, True) if sizing.server else 0
     base, name = resources.ledger.base, "memory_limit"
-    room = resources.room // sizing.ranks
+    room = resources.room // sizing.local_ranks
     if resources.fixed and room and base + room < limit:
         limit, name = base + room, "memory"
     try:
@@ -174,13 +175,13 @@ def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int
     both = [needs] if needs.draft is None else [needs, needs.draft]
     block = sum(one.count_block(settings.block_size, kv_dtype)[0] for one in both)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
-    blocks = settings.kv_cache_memory_bytes // settings.ranks // block
+    blocks = settings.kv_cache_memory_bytes // settings.local_ranks // block
     if blocks < least:
         raise ConfigError(
             f"hold {blocks} blocks of {block} bytes, less than one sequence",
             "kv_cache_memory_bytes",
             value=settings.kv_cache_memory_bytes,
-            hint=f"nearest valid: {least * block * settings.ranks}",
+            hint=f"nearest valid: {least * block * settings.local_ranks}",
         )
     return blocks
 

@@ -23,12 +23,13 @@ from flyweight.errors import FlyweightError, RankLost
 from flyweight.kv.memory import allocate_kv
 from flyweight.parallel.connections import RankConnections
 from flyweight.parallel.messages import read_step
+from flyweight.parallel.nodes.messages import RankSetup
 from flyweight.parallel.numa import stay_on
-from flyweight.parallel.processes import FAILED, LOADED, RankReport, RankSetup
+from flyweight.parallel.rendezvous import KeyValue, RankMessage, RankReport, SharedKeys
 from flyweight.parallel.sharding import cut_description
 
 
-def run(setup: RankSetup) -> Never:
+def run(setup: RankSetup, keys: SharedKeys) -> Never:
     """Loads, then computes steps until rank 0 is gone."""
     settings = Settings.of(**setup.settings)
     limits = Limits(**setup.limits)
@@ -38,8 +39,8 @@ def run(setup: RankSetup) -> Never:
     weights, moving = load_weights(settings, found, ops, SilentListener())
     kv = allocate_kv(found.spec, ops, limits, setup.kv_dtype)
     found.checkpoint.close()
-    report(RankReport(LOADED))
-    connections = RankConnections(Path(setup.folder), setup.place)
+    report(RankReport(setup.rank))
+    connections = RankConnections(keys, setup.place, setup.address)
     model = connections.make_model(ops, found.spec, weights, limits.max_model_len)
     runner = Runner(model, ops, kv)
     while True:
@@ -48,25 +49,29 @@ def run(setup: RankSetup) -> Never:
         moving.step()
 
 
-def report(message: RankReport) -> None:
+def report(message: RankMessage) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def end_with_input() -> None:
-    """Ends this process when rank 0 closes its pipe."""
-    sys.stdin.buffer.read()
+def read_keys(keys: SharedKeys) -> Never:
+    """Takes the keys of other ranks, and ends this process when the one that started it closes its
+    pipe.
+    """
+    for line in sys.stdin.buffer:
+        keys.put(msgspec.json.decode(line, type=KeyValue))
     os._exit(0)
 
 
 def main() -> int:
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankSetup)
-    Thread(target=end_with_input, daemon=True).start()
+    keys = SharedKeys(report)
+    Thread(target=read_keys, args=(keys,), daemon=True).start()
     try:
         with stay_on(setup.cores):
-            run(setup)
+            run(setup, keys)
     except FlyweightError as error:
-        report(RankReport(FAILED, str(error)))
+        report(RankReport(setup.rank, str(error)))
         return 2
     except RankLost:
         return 0

@@ -39,11 +39,15 @@ VALUES = {  # of options that a number is no value of
     "overload-steps": ["max_tokens=8"],
     "otlp-traces-endpoint": ["http://localhost:4318/v1/traces"],
     "enable-prefix-caching": [], "share-prefix-cache": [], "root-path": ["/models"],
+    "nnodes": ["2"], "node-rank": ["1"], "master-addr": ["127.0.0.2"],
     "prefix-cache-listen": ["127.0.0.1:8100"], "prefix-cache-peers": ["127.0.0.1:8101"],
     "autoscale": ["1:2"], "ray-address": ["127.0.0.1:6379"], "routing": ["round-robin"],
 }  # fmt: skip
 SHARED = ["--prefix-cache-dir", "blocks", "--prefix-cache-secret-file", "key"]
+NODES = ["-tp", "2", "--nnodes", "2"]
 ALSO = {
+    "nnodes": ["-tp", "2"], "node-rank": [*NODES, "--headless"], "master-addr": NODES,
+    "master-port": NODES, "node-secret-file": NODES,
     "enable-expert-parallel": ["-tp", "2"],
     "prefix-cache-secret-file": ["--prefix-cache-dir", "blocks"],
     "prefix-cache-peers": SHARED, "prefix-cache-listen": SHARED,

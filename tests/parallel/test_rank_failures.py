@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,15 +88,6 @@ def test_an_error_of_sampling_ends_its_request_alone() -> None:
         (second,) = llm.generate(["Once"], GREEDY, use_tqdm=False)
         assert first.outputs[0].finish_reason == "error"
         assert second.outputs[0].finish_reason == "length"
-
-
-def test_no_folder_is_left_once_all_ranks_are_connected(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with LLM("stories", **PAIR) as llm:
-        assert list(tmp_path.iterdir()) == []
-        llm.generate(["Once"], GREEDY, use_tqdm=False)
 
 
 def test_the_suggested_memory_limit_is_enough() -> None:

@@ -112,8 +112,6 @@ ENGINE = (
     Support("data-parallel-size", ("1",), "one process computes all requests, in one batch",
             instead=ONE_PROCESS, also=("-dp",)),
     Support("distributed-executor-backend", ("uni", "mp", "ray"), "one process computes"),
-    Support("nnodes", ("1",), "one machine computes"),
-    Support("node-rank", ("0",), "one machine computes"),
     Support("disable-custom-all-reduce", BOTH, "one process computes: there is nothing to reduce",
             "none"),
     Support("cpu-offload-gb", ("0", "0.0"), "weights are in the memory of the device that computes",
@@ -208,7 +206,6 @@ ENGINE = (
     Support("fully-sharded-loras", OFF, "one process computes all"),
 )
 SERVER = (
-    Support("headless", OFF, "there is one node, which serves HTTP"),
     Support("api-server-count", ("1",), "one process serves HTTP", also=("-asc",)),
     Support("disable-frontend-multiprocessing", OFF, "HTTP and engine are two processes, so that "
             "neither waits for the other", "never"),

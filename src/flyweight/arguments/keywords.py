@@ -34,6 +34,12 @@ class EngineOptions(TypedDict, total=False):
     tensor_parallel_size: int | None
     pipeline_parallel_size: int | None
     enable_expert_parallel: bool | None
+    nnodes: int | None
+    node_rank: int | None
+    master_addr: str | None
+    master_port: int | None
+    node_secret_file: str | os.PathLike[str] | None
+    distributed_timeout_seconds: int | None
     activations: Literal["int8", "bf16", "f32"] | None
     kv_cache_dtype: str | None
     kv_cache_memory_bytes: int | None
@@ -89,8 +95,6 @@ class EngineOptions(TypedDict, total=False):
     model_impl: str | None
     config_format: str | None
     data_parallel_size: int | None
-    nnodes: int | None
-    node_rank: int | None
     distributed_executor_backend: str | None
     disable_custom_all_reduce: bool | None
     cpu_offload_gb: float | None

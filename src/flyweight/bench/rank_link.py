@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Thread
+from typing import Never
 
 import numpy as np
 
@@ -65,9 +66,7 @@ def measure_link() -> LinkSpeed:
             assert child.stdout is not None
             if not child.stdout.readline():
                 raise ConfigError("torch is installed, but a process cannot import it")
-            from flyweight.parallel.comm import RankGroup
-
-            return time_reduces(RankGroup(Path(folder) / "ranks", 0, 2).all_reduce)
+            return time_reduces(_connect(Path(folder), 0))
         finally:
             end_processes([child])
 
@@ -89,13 +88,22 @@ def time_reduce(reduce: Callable[[F32], F32], size: int) -> float:
     return median(seconds)
 
 
-def main() -> None:
-    from flyweight.parallel.comm import RankGroup
-    from flyweight.rank import end_with_input
+def _connect(folder: Path, rank: int) -> Callable[[F32], F32]:
+    from flyweight.parallel.comm import RankGroup, open_file_store
 
+    return RankGroup(open_file_store(folder / "ranks", 2), rank, 2).all_reduce
+
+
+def end_with_input() -> Never:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    import_collectives()
     Thread(target=end_with_input, daemon=True).start()
     print("ready", flush=True)  # the other process waits until torch is imported here
-    time_reduces(RankGroup(Path(sys.argv[1]) / "ranks", 1, 2).all_reduce)
+    time_reduces(_connect(Path(sys.argv[1]), 1))
     os._exit(0)  # the thread reads on
 
 

@@ -18,32 +18,70 @@ from torch.distributed import (
     BroadcastOptions,
     FileStore,
     ProcessGroupGloo,
+    Store,
     Work,
 )
 
 from flyweight.errors import ConfigError, RankLost
 from flyweight.models.shards import split_evenly
+from flyweight.parallel.rendezvous import SharedKeys
 from flyweight.wire import F32, I32, Tensor
 
 FOREVER = timedelta(days=365)  # an idle rank waits for its next step
 LOOPBACK = "127.0.0.1"
 
 
+class KeyStore(Store):  # type: ignore[misc]
+    """torch's store of keys over `SharedKeys`; `name` is of the group that uses it."""
+
+    def __init__(self, keys: SharedKeys, name: str, patience: timedelta = FOREVER) -> None:
+        super().__init__()
+        self._keys, self._name, self._patience = keys, name, patience.total_seconds()
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._keys.set(self._spell(key), value.encode() if isinstance(value, str) else value)
+
+    def get(self, key: str) -> bytes:
+        return self._keys.wait_for([self._spell(key)], self._patience)[0]
+
+    def wait(self, keys: Sequence[str], timeout: timedelta = FOREVER) -> None:
+        self._keys.wait_for([self._spell(key) for key in keys], self._patience)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._keys.has([self._spell(key) for key in keys])
+
+    def has_extended_api(self) -> bool:
+        return False
+
+    def _spell(self, key: str) -> str:
+        return f"{self._name}/{key}"
+
+
+def open_file_store(path: Path, size: int) -> Store:
+    """A store in a file, for processes that share a folder and nothing else."""
+    return FileStore(str(path), size)
+
+
 class RankGroup:
-    """Rank `rank` of `size`, connected through `rendezvous`: a file in a folder of their own.
-    `seconds` is the time spent in collectives, waits for slower ranks included.
+    """Rank `rank` of `size`, connected through a store of keys.  `address` is this host's, as the
+    others know it.  `seconds` is the time spent in collectives, waits for slower ranks included;
+    `lost`: another rank has ended.
     """
 
     def __init__(
-        self, rendezvous: Path, rank: int, size: int, patience: timedelta = FOREVER
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        patience: timedelta = FOREVER,
+        address: str = LOOPBACK,
     ) -> None:
         """Raises `ConfigError` where the others have not connected within `patience`."""
-        self.rank, self.size, self.seconds = rank, size, 0.0
+        self.rank, self.size, self.seconds, self.lost = rank, size, 0.0, False
         options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = patience
-        store = FileStore(str(rendezvous), size)
-        store.set_timeout(patience)
+        self._store = store  # C++ refers to it
         try:
             self._group = ProcessGroupGloo(store, rank, size, options)
         except RuntimeError as broken:
@@ -94,6 +132,7 @@ class RankGroup:
 
     def lose(self, reason: str) -> Never:
         """Raises `RankLost`."""
+        self.lost = True
         raise RankLost(f"the ranks of the model are out of step: {reason}")
 
     def _broadcast(self, x: torch.Tensor) -> None:
@@ -114,6 +153,7 @@ class RankGroup:
         try:
             yield
         except RuntimeError as broken:
+            self.lost = True
             raise RankLost(f"a rank of the model has ended: {_first_line(broken)}") from broken
         finally:
             self.seconds += time.perf_counter() - began

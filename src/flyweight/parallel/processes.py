@@ -1,21 +1,20 @@
-"""The other ranks of a model, as processes of this machine, and a runner that has all ranks compute
-each step.
+"""The other ranks of a model, as processes of this machine or of other nodes, and a runner that has
+all ranks compute each step.
 
 Invariant: a rank ends when its standard input does, so none outlives the process that started it.
 Rank 0 alone schedules and samples; the others get a step's arrays and compute it up to its logits.
 Knows no requests.
 """
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +23,17 @@ from flyweight.engine.hook import LogitsEdit, LogitsRead
 from flyweight.engine.runner import Runner, Ticket
 from flyweight.errors import ConfigError
 from flyweight.parallel.messages import Moves, write_step
+from flyweight.parallel.nodes.leader import NO_NODES, JoinedNodes
+from flyweight.parallel.nodes.messages import RankSetup
 from flyweight.parallel.numa import Cores, stay_on
+from flyweight.parallel.rendezvous import (
+    KeyValue,
+    RankBoard,
+    RankEnded,
+    RankMessage,
+    RankReport,
+    SharedKeys,
+)
 from flyweight.parallel.sharding import RankPlace
 from flyweight.wire import Batch, Sampled
 
@@ -36,82 +45,108 @@ SHARED = (
     "model", "load_format", "quantization", "packed_cache", "threads", "activations", "isa",
     "block_size", "tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel",
 )  # fmt: skip
-LOADED, FAILED = "loaded", "failed"
 LEAVING = 5.0  # seconds a rank has to end by itself
 
 
-class RankSetup(msgspec.Struct):
-    """What a rank is started with: its place, the first and the number of each stage's layers, and
-    the `folder` where ranks find each other.  It stays on these `cores`, if there are any.
+class RankPipe:
+    """A rank of this machine, over its standard input and output.  `take` gets its messages, on a
+    thread of their own; the last is a `RankEnded`.
     """
 
-    settings: dict[str, Any]
-    rank: int
-    stages: list[tuple[int, int]]
-    folder: str
-    limits: dict[str, Any]
-    kv_dtype: str
-    cores: list[int]
+    def __init__(self, setup: RankSetup, take: Callable[["RankPipe", RankMessage], None]) -> None:
+        self.rank, self.child = setup.rank, start_rank(setup)
+        self._lock = Lock()  # several threads send
+        Thread(target=self._read, args=(take,), name=f"rank {self.rank}", daemon=True).start()
 
-    @property
-    def place(self) -> RankPlace:
-        stages = tuple(range(first, first + count) for first, count in self.stages)
-        tensor = self.settings["tensor_parallel_size"]
-        return RankPlace(self.rank, tensor, stages, self.settings["enable_expert_parallel"])
+    def send(self, message: KeyValue) -> None:
+        assert self.child.stdin is not None
+        with self._lock, suppress(OSError, ValueError):  # its end is noticed by the reader
+            self.child.stdin.write(msgspec.json.encode(message) + b"\n")
+            self.child.stdin.flush()
 
-
-class RankReport(msgspec.Struct):
-    """One line of a rank: it has loaded its part, or what is wrong."""
-
-    state: str
-    problem: str = ""
+    def _read(self, take: Callable[["RankPipe", RankMessage], None]) -> None:
+        assert self.child.stdout is not None
+        with suppress(OSError, ValueError):  # the pipe is closed by `end_processes`
+            for line in self.child.stdout:
+                take(self, _read_message(self.rank, line))
+        take(self, RankEnded(self.rank))
 
 
 class RankProcesses:
     """All ranks but rank 0, whose place is `place`; none where a model is not divided.  They load
-    while this process does.
+    while this process does.  `children` are those of this machine.
     """
 
     def __init__(
         self, settings: Settings, path: Path, places: Sequence[RankPlace],
-        shape: tuple[Limits, str], cores: Sequence[Cores],
+        shape: tuple[Limits, str], cores: Sequence[Cores], nodes: JoinedNodes = NO_NODES,
     ) -> None:  # fmt: skip
-        """`shape` are the limits and the type of the K/V memory, `cores` those of each rank."""
+        """`shape` are the limits and the type of the K/V memory, `cores` those of each rank of this
+        machine.
+        """
         self.place, (limits, kv_dtype), self.cores = places[0], shape, cores[0]
+        self.address, self._nodes, self.divided = nodes.address, nodes, len(places) > 1
         self.children: list[subprocess.Popen[bytes]] = []
-        self._finalize: Callable[[], object] = lambda: None
-        if len(places) == 1:
-            return
-        self.folder = Path(tempfile.mkdtemp(prefix="flyweight-ranks-"))  # the user's alone
-        self._finalize = weakref.finalize(self, end_ranks, self.children, self.folder)
+        self._board = board = RankBoard((one.rank for one in places[1:]), nodes.on_lost)
+        self._finalize = weakref.finalize(self, end_processes, self.children)
         shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
-        limit = asdict(limits)
         stages = [(layers.start, len(layers)) for layers in self.place.stages]
-        for other in places[1:]:
-            own = sorted(cores[other.rank])
-            setup = RankSetup(shared, other.rank, stages, str(self.folder), limit, kv_dtype, own)
-            self.children.append(start_rank(setup))
+        limit = asdict(limits)
+        setups = [RankSetup(shared, other.rank, stages, self.address, limit, kv_dtype)
+                  for other in places[1:]]  # fmt: skip
+        here = settings.local_ranks
+        for link in nodes.links:
+            board.relay.add(link)
+        for setup, own in zip(setups, cores[1:], strict=False):
+            setup.cores = sorted(own)
+            pipe = RankPipe(setup, board.take)
+            self.children.append(pipe.child)
+            board.relay.add(pipe)
+        nodes.start_ranks(setups[here - 1 :], here, board)
+
+    @property
+    def keys(self) -> SharedKeys:
+        """Where rank 0 finds the others."""
+        return self._board.keys
 
     def wait(self) -> None:
         """Waits until all have loaded their parts.  Raises `ConfigError` where one cannot."""
-        for rank, child in enumerate(self.children, 1):
-            assert child.stdout is not None
-            problem = _read_problem(rank, child.stdout)
-            if problem:
-                self.close()
-                raise ConfigError(problem)
+        try:
+            self._board.wait()
+        except ConfigError as error:
+            self.close(str(error))
+            raise
+
+    def note_connected(self) -> None:
+        """All ranks are connected: from now on the loss of a node is reported at once."""
+        self._board.connected = True
 
     @contextmanager
     def close_on_error(self) -> Iterator[None]:
         """Ends them where the block raises: nothing would use them any more."""
         try:
             yield
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.close(str(error) or type(error).__name__)
             raise
 
-    def close(self) -> None:
-        """Ends them."""
+    def end(self, group: "RankGroup") -> None:
+        """Ends them as planned, or after one of the group was lost."""
+        if group.lost:
+            self.drop()
+        else:
+            self.close()
+
+    def close(self, problem: str = "") -> None:
+        """Ends them; `problem` is why, where it is no end as planned."""
+        self._board.close()
+        self._nodes.close(problem)
+        self._finalize()
+
+    def drop(self) -> None:
+        """Ends them after one was lost: other nodes wait for the next start."""
+        self._board.close()
+        self._nodes.drop()
         self._finalize()
 
 
@@ -130,37 +165,30 @@ def start_rank(setup: RankSetup) -> "subprocess.Popen[bytes]":
     return child
 
 
-def _read_problem(rank: int, output: IO[bytes]) -> str:
-    """Why a rank has not loaded; empty where it has."""
-    line = output.readline()
-    if not line:
-        return f"rank {rank} ended before it had loaded its part of the model"
+def _read_message(rank: int, line: bytes) -> RankMessage:
+    """What a rank has sent; what is no message is a problem of it."""
     try:
-        report = msgspec.json.decode(line, type=RankReport)
+        message: RankMessage = msgspec.json.decode(line, type=RankMessage)
     except msgspec.DecodeError:
-        return f"rank {rank} wrote {line[:80]!r}, which is no report"
-    return "" if report.state == LOADED else f"rank {rank}: {report.problem}"
-
-
-def end_ranks(children: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
-    """Ends processes, by their standard input, then by force; and removes the folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    end_processes(children)
+        return RankReport(rank, f"it wrote {line[:80]!r}, which is no report")
+    return message
 
 
 def end_processes(children: "Sequence[subprocess.Popen[bytes]]") -> None:
     """Ends processes: by their standard input, then by force."""
     for child in children:
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        if child.stdin is not None:
+            with suppress(OSError):
+                child.stdin.close()
     for child in children:
         try:
             child.wait(LEAVING)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        if child.stdout is not None:
+            with suppress(OSError, ValueError):
+                child.stdout.close()
 
 
 class LeadingRunner:

@@ -89,14 +89,14 @@ def cut_description(found: ModelDescription, place: RankPlace) -> ModelDescripti
 
 
 def divide_cores(settings: Settings, cores: int, bound: Sequence[Cores] = ()) -> Settings:
-    """Settings with the threads of one rank; by default, no more than it has cores where `bound`
-    are those of each rank.  Where there are several ranks, torch is imported now, as a memory plan
-    counts what the process holds already.  Raises `ConfigError` where it is missing.
+    """Settings with the threads of one rank of this machine; by default, no more than it has cores
+    where `bound` are those of each.  Where there are several ranks, torch is imported now, as a
+    memory plan counts what the process holds already.  Raises `ConfigError` where it is missing.
     """
     if settings.ranks == 1:
         return settings
     import_collectives()
-    each = (settings.threads or cores) // settings.ranks
+    each = (settings.threads or cores) // settings.local_ranks
     if not settings.threads:
         each = min(each, count_threads(bound) or each)
     return replace(settings, threads=max(1, each))

@@ -82,7 +82,7 @@ def _explain_refusal(needs: Needs, plan: MemoryPlan, bounds: tuple[int, int]) ->
     ways += shorter[1:] + _suggest_quantized(needs, plan)
     drafting = _list_drafter_parts(plan, f" of the {plan.drafter}")
     return (
-        f"memory_limit of {format_size(plan.limit * sizing.ranks)} is too small: "
+        f"memory_limit of {format_size(plan.limit * sizing.local_ranks)} is too small: "
         f"this model needs {format_size(plan.need)}{sizing.spread} "
         f"({_join_parts(_list_own_parts(plan) + drafting + _list_rest(plan))}); "
         f"nearest settings that fit: {' or '.join(ways[:CHOICES])}"
@@ -140,7 +140,7 @@ def _keep_margin(plan: MemoryPlan) -> tuple[int, int]:
 
 
 def _raise_limit(plan: MemoryPlan) -> str:
-    return f"memory_limit = {-(-(plan.need + MARGIN) * plan.sizing.ranks // MIB)}MiB"
+    return f"memory_limit = {-(-(plan.need + MARGIN) * plan.sizing.local_ranks // MIB)}MiB"
 
 
 def _suggest_less_swap(plan: MemoryPlan) -> list[str]:

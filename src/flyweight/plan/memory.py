@@ -55,7 +55,7 @@ class Sizing:
     log-probabilities may be listed with a token's own; `on_gpu`: memory is a GPU's; `draft_probs`:
     what draft tokens were drawn from is kept; `swap` bytes are for blocks outside the K/V memory,
     `peers` bytes for blocks on their way; `from_bytes`: `blocks` follow from the bytes that they
-    may take.  Each of `ranks` processes has such a plan.
+    may take.  Each of `ranks` processes has such a plan, `local_ranks` of them on this host.
     """
 
     max_model_len: int
@@ -76,6 +76,7 @@ class Sizing:
     peers: int = 0
     from_bytes: bool = False
     ranks: int = 1
+    local_ranks: int = 1
 
     @property
     def spread(self) -> str:

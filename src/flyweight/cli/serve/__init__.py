@@ -48,4 +48,10 @@ def main(words: list[str]) -> int:
 
         return detach(words, choice.server.log_file, choice.as_json)
     banner = Banner(choice)
+    if choice.headless:
+        from flyweight.describe import find
+        from flyweight.node import run_node
+
+        banner.found(path := find(choice.settings, banner))
+        return run_node(choice.settings, path, banner)
     return run(choice.models, choice.server, banner, choice.requests, choice.sources)

@@ -38,9 +38,14 @@ ELSEWHERE = {  # options that have no row in the effective configuration, and wh
     "model": "the effective configuration and /v1/models name the model",
     "config": "its options have their rows",
     "detach": "the command prints its result",
+    "headless": "a host without HTTP shows no configuration",
     "json": "the output is its effect",
     "models-file": "/v1/models lists its models",
 }
+
+
+HTTP_ALONE = ("detach", "json", "models-file", "api-key", "api-key-file", "chat-template",
+              "default-chat-template-kwargs")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class ServeChoice:
     sources: ModelSources
     detach: bool = False
     as_json: bool = False
+    headless: bool = False
 
     @property
     def settings(self) -> Settings:
@@ -68,6 +74,9 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
     apply_environment_key(draft)
     models = list_models(draft)
     draft.apply(compat.select_supports(SUPPORTS, draft.options), find_setter)
+    headless = draft.options.get("headless") is True
+    if headless:
+        draft.refusals += list_http_options(draft.options)
     names = name_fields(OPTIONS)
     server = draft.make(lambda given: ServerSettings(**given), draft.server, names)
     if server is not None:  # the memory plan counts them
@@ -75,6 +84,8 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
     first = models[0] if models else NamedModel("")
     alone = {**draft.engine, **({"model": first.model} if first.model else {}), **first.own}
     engine = draft.make(lambda given: Settings.of(**given), alone, names)
+    if engine is not None:
+        draft.attempt(lambda: check_node(engine, headless, draft.options, len(models)))
     if engine is None or server is None or draft.refusals:
         raise Refusals(draft.refusals)
     on = parsed.options
@@ -89,8 +100,31 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
         partial(make_pulled, dict(draft.engine)),
     )  # fmt: skip
     return ServeChoice(
-        made, server, requests, sources, on.get("detach") is True, on.get("json") is True
+        made, server, requests, sources, on.get("detach") is True, on.get("json") is True, headless
     )
+
+
+def list_http_options(options: Mapping[str, Value]) -> list[str]:
+    """Refusals of options that a host without HTTP has no use for."""
+    return [
+        f"--{name} has no effect with --headless: host 0 serves HTTP; leave it out"
+        for name in options
+        if (name in OPTIONS and OPTIONS[name].sets.startswith("server.")) or name in HTTP_ALONE
+    ]
+
+
+def check_node(engine: Settings, headless: bool, options: Mapping[str, Value], models: int) -> None:
+    """Raises `ConfigError` where the node of several has the wrong part, or several models."""
+    if headless != (engine.node_rank > 0):
+        raise ConfigError(
+            f"--node-rank = {engine.node_rank} with{'' if headless else 'out'} --headless: host 0 "
+            "serves HTTP, and the others do not; "
+            f"{'give --node-rank 1 or more' if headless else 'give --headless'}"
+        )
+    more = [f"--{name}" for name in ("allow-pull", "models-file") if options.get(name)]
+    if engine.nnodes > 1 and (models > 1 or more):
+        what = more[0] if more else f"{models} models"
+        raise ConfigError(f"--nnodes = {engine.nnodes} serves one model; leave {what} out")
 
 
 def list_models(draft: DraftArguments) -> list[NamedModel]:
@@ -139,7 +173,7 @@ def format_effective(field: str, value: Any) -> str:
     """A value of a field as the effective configuration shows it."""
     if field == "port" and value == 0:
         return "any free port"
-    if field in ("log_file", "uds", "ssl_certfile", "ssl_keyfile"):
+    if field in ("log_file", "uds", "ssl_certfile", "ssl_keyfile", "node_secret_file"):
         value = os.path.basename(value)  # clients see no folder
     if isinstance(value, tuple):
         return ", ".join(value)

@@ -44,6 +44,10 @@ FLAGS = (  # options that no field declares
         "detach", "switch", "Return when the server is ready; `flyweight stop` ends it.",
         group="Process",
     ),
+    Flag(
+        "headless", "switch", "Compute for host 0 and serve no HTTP; see --nnodes.",
+        group="Process",
+    ),
     Flag("json", "switch", "Print the banner as one JSON object on stdout.", group="Process"),
 )  # fmt: skip
 TABLE = (*ENGINE_FLAGS.values(), *make_flags(ServerSettings, "server"), *FLAGS)

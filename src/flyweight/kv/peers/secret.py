@@ -17,22 +17,24 @@ OPTION = "prefix_cache_secret_file"
 
 
 class SharedSecret(NamedTuple):
-    """Keys of a secret: for the root keys of `blocks`, and to authenticate `peers`."""
+    """Keys of a secret: for the root keys of `blocks`, and to authenticate `peers` and `nodes`."""
 
     blocks: bytes
     peers: bytes
+    nodes: bytes
 
     @classmethod
     def of(cls, secret: bytes) -> "SharedSecret":
         return cls(
             digest(secret, b"flyweight: keys of blocks", "sha256"),
             digest(secret, b"flyweight: peers", "sha256"),
+            digest(secret, b"flyweight: nodes", "sha256"),
         )
 
 
-def read_secret(path: Path) -> SharedSecret:
-    """The keys of all bytes of a file.  Raises `ConfigError` unless it is a private file of 32
-    bytes or more.
+def read_secret(path: Path, option: str = OPTION) -> SharedSecret:
+    """The keys of all bytes of the file that an option names.  Raises `ConfigError` unless it is a
+    private file of 32 bytes or more.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -41,17 +43,17 @@ def read_secret(path: Path) -> SharedSecret:
         finally:
             os.close(file)
     except OSError as error:
-        raise _refuse(path, f"cannot be read: {error.strerror or error}") from None
+        raise _refuse(option, path, f"cannot be read: {error.strerror or error}") from None
     if not stat.S_ISREG(about.st_mode):
-        raise _refuse(path, "is no regular file")
+        raise _refuse(option, path, "is no regular file")
     if stat.S_IMODE(about.st_mode) & 0o027:
-        raise _refuse(path, "may be read or changed by other users", "run: chmod 600 FILE")
+        raise _refuse(option, path, "may be read or changed by other users", "run: chmod 600 FILE")
     if not LEAST <= len(secret) <= MOST:
         size = f"has {len(secret)} bytes" if len(secret) <= MOST else f"has more than {MOST} bytes"
-        raise _refuse(path, f"{size}; allowed: {LEAST} to {MOST} bytes",
+        raise _refuse(option, path, f"{size}; allowed: {LEAST} to {MOST} bytes",
                       "run: openssl rand -hex 32 > FILE")  # fmt: skip
     return SharedSecret.of(secret)
 
 
-def _refuse(path: Path, problem: str, hint: str = "") -> ConfigError:
-    return ConfigError(problem, OPTION, value=str(path), hint=hint)
+def _refuse(option: str, path: Path, problem: str, hint: str = "") -> ConfigError:
+    return ConfigError(problem, option, value=str(path), hint=hint)
