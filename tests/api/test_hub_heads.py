@@ -1,51 +1,70 @@
-"""Heads by their name on the Hub: the unpatched client, in processes of its own, against a stand-in
+"""Heads by their name on the Hub: the unpatched client, in a process of its own, against a stand-in
 Hub on this machine.
 """
 
 import json
 import os
-import subprocess
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flyweight.describe import ASSETS
 from hub_server import Hub, Repo, serving
 from torchwriter import torch_bytes
+from warm_commands import Commands, warmed
 
 HEADS = {path.name: path.read_bytes() for path in (ASSETS / "stories-medusa").iterdir()}
 CONFIG = {"method": "medusa", "model": "tiny/heads", "num_speculative_tokens": 4}
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., SimpleNamespace]
 
 
-@pytest.fixture
-def hub() -> Iterator[Hub]:
+@pytest.fixture(scope="module")
+def serving_hub() -> Iterator[Hub]:
     with serving(Hub()) as found:
         yield found
 
 
-@pytest.fixture
-def run(hub: Hub, tmp_path: Path) -> Run:
-    """`flyweight run` of the model inside with a speculative_config."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    env |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": hub.endpoint}
-    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub") / "hf"
 
-    def call(config: dict[str, object] | None, *more: str) -> "subprocess.CompletedProcess[str]":
+
+@pytest.fixture(scope="module")
+def commands(serving_hub: Hub, home: Path) -> Iterator[Commands]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    env |= {"HF_HOME": str(home), "HF_ENDPOINT": serving_hub.endpoint}
+    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    with warmed(env) as call:
+        yield call
+
+
+@pytest.fixture
+def hub(serving_hub: Hub, home: Path) -> Hub:
+    """The stand-in with nothing in it, and nothing in the cache."""
+    serving_hub.forget()
+    shutil.rmtree(home, ignore_errors=True)
+    return serving_hub
+
+
+@pytest.fixture
+def run(hub: Hub, commands: Commands) -> Run:
+    """`flyweight run` of the model inside with a speculative_config."""
+
+    def call(config: dict[str, object] | None, *more: str) -> SimpleNamespace:
         drafts = ["--speculative-config", json.dumps(config)] if config else []
-        words = ["run", "stories", "Once", "--temperature", "0", "-n", "24", *drafts, *more]
-        command = [sys.executable, "-m", "flyweight.cli.main", *words]
-        return subprocess.run(command, env=env, capture_output=True, text=True)
+        return commands("run", "stories", "Once", "--temperature", 0, "-n", 24, *drafts, *more)
 
     return call
 
 
 def refuse(run: Run, config: dict[str, object], *more: str) -> str:
     got = run(config, *more)
-    assert got.returncode == 2 and not got.stdout, got
-    return got.stderr.splitlines()[-1]
+    assert got.code == 2 and not got.out, got
+    return got.err.splitlines()[-1]
 
 
 def test_heads_are_downloaded_once_and_draft(hub: Hub, run: Run) -> None:
@@ -53,14 +72,14 @@ def test_heads_are_downloaded_once_and_draft(hub: Hub, run: Run) -> None:
     plain = run(None)
     assert "in the cache" in refuse(run, CONFIG, "--offline")
     got = run(CONFIG)
-    assert got.returncode == 0 and got.stdout == plain.stdout != "", got.stderr
-    assert "tiny/heads: draft heads of " in got.stderr
+    assert got.code == 0 and got.out == plain.out != "", got.err
+    assert "tiny/heads: draft heads of " in got.err
     assert sorted(hub.bodies()) == ["config.json", "model.safetensors"]
     hub.requested.clear()
     again = run(CONFIG, "--offline")
-    assert again.returncode == 0 and again.stdout == plain.stdout and not hub.requested
+    assert again.code == 0 and again.out == plain.out and not hub.requested
     got = run({**CONFIG, "revision": "v2"})
-    assert got.returncode == 0 and got.stdout == plain.stdout, got.stderr
+    assert got.code == 0 and got.out == plain.out, got.err
     assert "revision v9" in refuse(run, {**CONFIG, "revision": "v9"})
     inside = {**CONFIG, "model": "stories-medusa", "revision": "v2"}
     assert "'stories-medusa' is here; leave it out" in refuse(run, inside)
@@ -84,7 +103,7 @@ def test_what_the_hub_has_no_heads_for_is_refused(hub: Hub, run: Run) -> None:
 def test_heads_named_without_a_method_are_refused_with_it(hub: Hub, run: Run, cached: bool) -> None:
     hub.repos["tiny/heads"] = Repo(HEADS)
     if cached:
-        assert run(CONFIG).returncode == 0
+        assert run(CONFIG).code == 0
     said = refuse(run, {"model": "tiny/heads", "num_speculative_tokens": 4})
     assert "'tiny/heads' has heads for method medusa" in said
     assert said.endswith('nearest valid: "method": "medusa"')

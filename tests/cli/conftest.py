@@ -1,12 +1,13 @@
 """A command line in this process, and one of its own."""
 
 import io
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import pytest
 from flyweight.cli.main import main
 from hub_server import Hub, serving
 from tiny_model import TEMPLATE, tiny_folder
+from warm_commands import Commands, warmed
 
 Command = Callable[..., SimpleNamespace]
 
@@ -82,18 +84,6 @@ def process(environment: dict[str, str]) -> Command:
     return call
 
 
-WARM = """
-import contextlib, io, json, sys
-from flyweight.cli.main import main
-lines, answers, sys.stdin = sys.stdin, sys.stdout, None
-for line in lines:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(json.loads(line))
-    print(json.dumps([code, out.getvalue(), err.getvalue()]), file=answers, flush=True)
-"""
-
-
 @pytest.fixture(scope="session")
 def serving_hub() -> Iterator[Hub]:
     with serving(Hub()) as running:
@@ -120,30 +110,27 @@ def hub_variables(environment: dict[str, str], serving_hub: Hub, home: Path) -> 
 
 
 @pytest.fixture(scope="session")
-def warm(hub_variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process with the unpatched client in it, which runs one command line after the other."""
-    pipe, command = subprocess.PIPE, [sys.executable, "-c", WARM]
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, env=hub_variables, text=True
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+def warm(hub_variables: dict[str, str]) -> Iterator[Callable[..., Commands]]:
+    """Processes with the unpatched client in them, one for each choice of other variables."""
+    with ExitStack() as processes:
+
+        @cache
+        def start(*also: tuple[str, str]) -> Commands:
+            return processes.enter_context(warmed(hub_variables | dict(also)))
+
+        yield start
 
 
 @pytest.fixture
-def client(hub: Hub, hub_variables: dict[str, str], warm: subprocess.Popen[str]) -> Command:
-    """`client("pull", ...)` -> code, out, err.  In a process of its own where there are other
-    variables (`also`), other code, or a `start` that is not waited for.
+def client(hub: Hub, hub_variables: dict[str, str], warm: Callable[..., Commands]) -> Command:
+    """`client("pull", ...)` -> code, out, err, with other variables (`also`).  In a process of its
+    own where there is other code, or a `start` that is not waited for.
     """
 
     def call(*words: object, code: str = "", start: bool = False, **also: str) -> object:
+        if not (code or start):
+            return warm(*also.items())(*words)
         texts = list(map(str, words))
-        if not (code or start or also):
-            assert warm.stdin is not None and warm.stdout is not None
-            print(json.dumps(texts), file=warm.stdin, flush=True)
-            done, out, err = json.loads(warm.stdout.readline())
-            return SimpleNamespace(code=done, out=out, err=err)
         command = [sys.executable, *(["-c", code] if code else ["-m", "flyweight.cli.main"])]
         pipe, env = subprocess.PIPE, hub_variables | also
         process = subprocess.Popen(command + texts, stdin=pipe, stdout=pipe, stderr=pipe, env=env)

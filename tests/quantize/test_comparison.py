@@ -33,6 +33,13 @@ def text(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture(autouse=True)
+def short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timing of a few tokens: no test compares speeds."""
+    monkeypatch.setattr("flyweight.comparison.GENERATED", 4)
+    monkeypatch.setattr("flyweight.comparison.PROMPT", 16)
+
+
 def test_candidates_of_a_tiny_model(full: Path, text: Path, tmp_path: Path) -> None:
     plan = ComparisonPlan(
         EvalText.read(str(text)), WindowPlan(128, None, 600), str(text), rounds=1, samples=4,
