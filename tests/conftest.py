@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from flyweight.engine.drafter_timer import DrafterTimer
+from flyweight.eval.windows import DEFAULT_TEXT
 from folder_seconds import FolderSeconds
 from http_server import last_words
 
@@ -29,7 +30,7 @@ sys.dont_write_bytecode = False
 # processor time of tests that multiply in NumPy.  Read when NumPy is imported, so set before.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Machines that run tests are busy, so none fails for the time it takes.
-settings.register_profile("patient", deadline=None, max_examples=50)
+settings.register_profile("patient", deadline=None, max_examples=25)
 settings.register_profile("at length", deadline=None, max_examples=300)
 
 SLOW_FOLDERS = {name: i for i, name in enumerate(("ops", "model", "server", "api", "bench"))}
@@ -123,3 +124,24 @@ def data() -> Callable[[str], Path]:
         return found
 
     return path
+
+
+@pytest.fixture(scope="session")
+def short_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which WikiText-2 is its beginning: an evaluation of a few hundred tokens
+    would tokenize all 1.3 MB of it, for each model.
+    """
+    usual = Path(os.environ.get("FLYWEIGHT_DATA", "")) / DEFAULT_TEXT
+    if "FLYWEIGHT_DATA" not in os.environ or not usual.exists():
+        return {}
+    folder = tmp_path_factory.mktemp("data")
+    file = folder / DEFAULT_TEXT
+    file.parent.mkdir()
+    file.write_text(usual.read_text(encoding="utf-8")[:20_000], encoding="utf-8")
+    return {"FLYWEIGHT_DATA": str(folder)}
+
+
+@pytest.fixture
+def short_text(short_data: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in short_data.items():
+        monkeypatch.setenv(name, value)

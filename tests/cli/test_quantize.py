@@ -14,6 +14,7 @@ from http_server import started
 from hub_server import Repo
 from tiny_model import CONFIG, tiny_folder, tiny_tensors
 
+pytestmark = pytest.mark.usefixtures("short_text")
 WIDER = {"hidden_size": 64, "intermediate_size": 128}
 SMALL = ("--samples", 4, "--length", 32, "--eval-tokens", 600, "--threads", 1)
 LIMIT = ("--memory-limit", "8GiB")
@@ -25,12 +26,12 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("wider") / "tiny-f32", WIDER, tensors)
 
 
-def test_a_name_of_the_hub_becomes_a_server(client, hub, wider, tmp_path) -> None:
+def test_a_name_of_the_hub_becomes_a_server(client, hub, wider, tmp_path, short_data) -> None:
     """The README's walk, with the files and the size of a tiny model."""
     hub.repos["tiny/words"] = Repo({p.name: p.read_bytes() for p in wider.iterdir()})
     code = f"import os; os.chdir({str(tmp_path)!r})\nfrom flyweight.cli.main import main\n"
     words = ["quantize", "tiny/words", "--target-size", "100kB", *map(str, (*SMALL, *LIMIT))]
-    got = client(code=code + f"raise SystemExit(main({words!r}))")
+    got = client(code=code + f"raise SystemExit(main({words!r}))", **short_data)
     assert got.code == 0, got.err
     shown = dict(line.split(":", 1) for line in got.out.splitlines())
     out = tmp_path / "words-100kB.gguf"

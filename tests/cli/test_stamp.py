@@ -72,6 +72,7 @@ def test_a_folder(command, words, tmp_path) -> None:
     assert "of other weights" in command("inspect", folder).out
 
 
+@pytest.mark.usefixtures("short_text")
 def test_a_format_is_not_taken_for_the_method(command, words, tmp_path) -> None:
     """GPTQ's format holds weights that were rounded to nearest; only their maker knows."""
     full, out = tiny_folder(tmp_path / "full"), tmp_path / "out"

@@ -4,7 +4,10 @@ happens.
 Alone or in a batch, any chunk size, prefix hit or miss, preempted or not, any number of threads.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +21,19 @@ from flyweight.spec import KV_TYPES
 from flyweight.types import Request, RequestWords
 
 KINDS = ("f32", "bf16", "q8_0", "q4_0", "q4_k")
+ACTIVATIONS = ("int8", "bf16", "f32")
 LENGTHS = (1, 5, 17, 70, 130, 300, 600)  # prompts around tiles, blocks and attention splits
 ANSWER = 6
 MODES = [(kind, "int8") for kind in KINDS] + [
     (kind, activations) for kind in ("q4_0", "bf16") for activations in ("bf16", "f32")
 ]
+FEW = (("q4_k", "int8"), ("q4_0", "bf16"), ("f32", "f32"))  # every kernel of products once
+
+
+def every(modes: Iterable[tuple[str, str]]) -> list[Any]:
+    """Those of FEW, and in .ci/full the others."""
+    rest = [pytest.param(*mode, marks=pytest.mark.long) for mode in modes if mode not in FEW]
+    return [*FEW, *rest]
 
 
 def prompts(seed: int = 3) -> list[Request]:
@@ -60,8 +71,7 @@ def expect(truth: dict, kind: str, activations: str) -> dict[tuple[str, int], An
     return truth[kind, activations]
 
 
-@pytest.mark.parametrize("activations", ["int8", "bf16", "f32"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "activations"), every(product(KINDS, ACTIVATIONS)))
 def test_batched_chunked_and_threaded(kind: str, activations: str, truth: dict) -> None:
     wanted = expect(truth, kind, activations)
     for threads, budget, block in ((1, 64, 16), (2, 33, 32), (3, 512, 16), (7, 9, 64)):
@@ -85,7 +95,7 @@ def test_codes_do_not_depend_on_company(kv: str) -> None:
             assert answers(shared, prompts()) == wanted, (threads, budget, block)
 
 
-@pytest.mark.parametrize("kind, activations", MODES)
+@pytest.mark.parametrize(("kind", "activations"), every(MODES))
 def test_prefix_hits_change_nothing(kind: str, activations: str, truth: dict) -> None:
     wanted = expect(truth, kind, activations)
     shared = engine(random_model(CpuOps(2, None, activations), kind))
@@ -94,7 +104,7 @@ def test_prefix_hits_change_nothing(kind: str, activations: str, truth: dict) ->
     assert shared.metrics.cached > sum(LENGTHS) / 2
 
 
-@pytest.mark.parametrize("kind, activations", MODES)
+@pytest.mark.parametrize(("kind", "activations"), every(MODES))
 def test_preemption_changes_nothing(kind: str, activations: str, truth: dict) -> None:
     wanted = expect(truth, kind, activations)
     tight = engine(random_model(CpuOps(2, None, activations), kind), blocks=42)
@@ -221,8 +231,7 @@ def test_choices_share_the_prompt_and_differ() -> None:
     assert len({a.tokens for a in one.values()}) > 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("activations", ["int8", "bf16", "f32"])
+@pytest.mark.parametrize(("kind", "activations"), every(product(KINDS, ACTIVATIONS)))
 def test_linear_rows_never_depend_on_their_number(kind: str, activations: str) -> None:
     """Row counts 1 to 70, N on either side of every tile edge."""
     from random_models import random_weight

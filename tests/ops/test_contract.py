@@ -36,6 +36,7 @@ from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
 
 ROWS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
+FEW_ROWS = (1, 5, 17, 33)  # of `scalar`, which takes most of the time; all in .ci/full
 SHAPES = {  # (N, K): tile edges at 16 rows, group edges at 32 and 256
     "f32": [(1, 1), (15, 33), (16, 32), (172, 64), (37, 300)],
     "f16": [(1, 1), (15, 33), (16, 32), (172, 64), (37, 300)],
@@ -99,15 +100,22 @@ def _embed(
 
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize(("kind", "n", "k"), CASES)
-def test_linear(native: Make, kind: str, n: int, k: int, mode: str) -> None:
+def test_linear(native: Make, kind: str, n: int, k: int, mode: str, at_length: bool) -> None:
     ops, (parts, bias, requested) = native(mode), linear_cases(kind, n, k, mode)
     mine, bare = ops.pack((n, k), parts, bias), ops.pack((n, k), parts)
+    counts = FEW_ROWS if is_slow(ops) and not at_length else ROWS
     for x, want, bound in requested:
+        if len(x) not in counts:
+            continue
         kept = x.copy()
         got = ops.linear(x, mine)
         within(got, want, bound)
         assert (x == kept).all()
         within(ops.linear(x, bare) + bias, got, 2 * EPS * (np.abs(got) + np.abs(bias)))
+
+
+def is_slow(ops: Ops) -> bool:
+    return getattr(ops, "isa", "") == "scalar"
 
 
 @cache
@@ -155,17 +163,18 @@ def linear_bound(x: Array, parts: list[GroupedWeight | Array], bias: F32) -> Arr
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize("kind", [*DENSE, *GROUPED])
 def test_linear_rows_do_not_depend_on_the_call(
-    make: Make, rng: np.random.Generator, kind: str, mode: str
+    make: Make, rng: np.random.Generator, kind: str, mode: str, at_length: bool
 ) -> None:
     n, k = 53, 256
+    last = 35 if is_slow(make()) and not at_length else 70
     parts = pieces(rng, kind, n, k)
-    x = normal(rng, 70, k)
+    x = normal(rng, last, k)
     results = []
     for threads in (1, 2, 3):
         ops = make(mode, threads=threads)
         w = ops.pack((n, k), parts)
         whole = ops.linear(x, w)
-        for start, end in ((0, 1), (1, 3), (3, 10), (10, 27), (27, 70), (69, 70)):
+        for start, end in ((0, 1), (1, 3), (3, 10), (10, 27), (27, last), (last - 1, last)):
             assert (ops.linear(x[start:end], w) == whole[start:end]).all()
         results.append(whole)
     assert (results[0] == results[1]).all() and (results[0] == results[2]).all()

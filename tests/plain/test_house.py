@@ -8,7 +8,8 @@ matter most.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,18 +35,34 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+@dataclass
+class Outline:
+    """What the rules read of a module: imports wherever they stand, functions with the lines of
+    their bodies, names of classes.
+    """
+
+    documented: bool
+    imports: list[str] = field(default_factory=list)
+    functions: list[tuple[str, int]] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
 
 
-def imports(module: ast.Module) -> Iterator[str]:
-    """Every module named in an import statement, wherever it stands."""
+@cache
+def outline(path: Path) -> Outline:
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    found = Outline(bool(ast.get_docstring(module)))
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.imports += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are written out in full"
-            yield str(node.module)
+            assert node.level == 0 or SOURCE not in path.parents, "imports are written out in full"
+            found.imports.append(str(node.module))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.body[0].lineno + 1
+            found.functions.append((node.name, length))
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append(node.name)
+    return found
 
 
 def mapped_paths() -> list[str]:
@@ -84,7 +101,7 @@ def test_every_decision_has_a_number_of_its_own() -> None:
 
 
 def test_every_module_opens_with_a_docstring() -> None:
-    assert [name(p) for p in [*MODULES, *TOOLS, *TESTS] if not ast.get_docstring(tree(p))] == []
+    assert [name(p) for p in [*MODULES, *TOOLS, *TESTS] if not outline(p).documented] == []
 
 
 def test_every_native_file_opens_with_a_comment() -> None:
@@ -106,11 +123,9 @@ def test_functions_are_short() -> None:
     """A command's function may be longer by its argument table: only its body counts."""
     found = {}
     for path in MODULES:
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or 0) - node.body[0].lineno + 1
-                if length > (MOST_TRITON if "cuda/kernels/" in name(path) else MOST_FUNCTION):
-                    found[f"{name(path)}:{node.name}"] = length
+        for function, length in outline(path).functions:
+            if length > (MOST_TRITON if "cuda/kernels/" in name(path) else MOST_FUNCTION):
+                found[f"{name(path)}:{function}"] = length
     assert found == {}
 
 
@@ -119,12 +134,11 @@ def test_there_are_no_drawers() -> None:
     places = [*MODULES, *NATIVE, *TOOLS, *TESTS]
     assert [name(p) for p in places if DRAWERS & set(re.split(r"[/_.]", name(p).lower()))] == []
     classes = [
-        f"{name(p)}: {node.name}"
+        f"{name(p)}: {found}"
         for p in MODULES
-        for node in ast.walk(tree(p))
-        if isinstance(node, ast.ClassDef)
-        and re.search(r"(Manager|Handler|Helper|Utils?|Impl|Mixin)$", node.name)
-        and node.name != "FlyweightModelHandler"  # Apache Beam's term
+        for found in outline(p).classes
+        if re.search(r"(Manager|Handler|Helper|Utils?|Impl|Mixin)$", found)
+        and found != "FlyweightModelHandler"  # Apache Beam's term
     ]
     assert classes == []
 
@@ -142,7 +156,7 @@ def test_what_must_need_nothing_needs_nothing(module: str) -> None:
         seen.add(dotted)
         path = ROOT / "src" / Path(*dotted.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        for found in imports(tree(file)):
+        for found in outline(file).imports:
             top = found.split(".")[0]
             if top == "flyweight":
                 waiting.append(found)
@@ -160,7 +174,7 @@ def test_nothing_imports_torch() -> None:
         f"{name(path)} imports {found}"
         for path in MODULES
         if not any(part in path.as_posix() for part in foreign)
-        for found in imports(tree(path))
+        for found in outline(path).imports
         if found.split(".")[0] in HEAVY
     ]
     assert strays == []
@@ -171,7 +185,7 @@ def test_the_hub_client_stays_in_its_module() -> None:
         name(path)
         for path in MODULES
         if not path.relative_to(SOURCE).as_posix().startswith("weights/hub/")
-        and any(found.split(".")[0] == "huggingface_hub" for found in imports(tree(path)))
+        and any(found.split(".")[0] == "huggingface_hub" for found in outline(path).imports)
     ]
     assert strays == []
 

@@ -108,6 +108,7 @@ def test_a_gguf_file_keeps_its_metadata(tmp_path: Path, words: CalibrationText) 
     }
 
 
+@pytest.mark.usefixtures("short_text")
 def test_the_bundled_model_in_four_bits(tmp_path: Path) -> None:
     few = Evaluation(tokens=2000, engine={"memory_limit": "8GiB"})
     done = quantize_model(
@@ -119,6 +120,7 @@ def test_the_bundled_model_in_four_bits(tmp_path: Path) -> None:
     assert done.path.stat().st_size < 0.65 * (ASSETS / "stories.gguf").stat().st_size
 
 
+@pytest.mark.usefixtures("short_text")
 def test_the_passport_is_in_the_file(full: Path, tmp_path: Path) -> None:
     few = Evaluation(tokens=600, engine={"memory_limit": "8GiB", "threads": 1})
     done = quantize_model(str(full), tmp_path / "q8.gguf", bits=8, evaluation=few)

@@ -64,6 +64,7 @@ def test_a_file_in_place_of_a_calibration(
         assert not np.array_equal(named[name].data, plain[name].data), name
 
 
+@pytest.mark.usefixtures("short_text")
 def test_the_command_writes_what_quantize_reads(
     full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def test_k_types_and_an_embedding_of_its_own(words: CalibrationText, tmp_path: P
     assert tied or kinds["output.weight"] == "Q6_K"
 
 
+@pytest.mark.usefixtures("short_text")
 def test_the_passport_says_what_was_named(tmp_path: Path) -> None:
     few = Evaluation(tokens=600, engine={"memory_limit": "8GiB", "threads": 1})
     done = quantize_model(

@@ -13,22 +13,12 @@ from jobs import WORDS
 from flyweight import ConfigError, quantize_model
 from flyweight.cli.main import main
 from flyweight.describe import describe
-from flyweight.eval.windows import DEFAULT_TEXT
 from flyweight.passport import Passport
 from flyweight.quantization import Evaluation
 
+pytestmark = pytest.mark.usefixtures("short_text")
 FEW = Evaluation(tokens=600, engine={"memory_limit": "8GiB", "threads": 1})
 TEXTS: list[Any] = [f"{i}: {WORDS}" for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def usual_text(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short text in the place of WikiText-2, of which each passport would tokenize 1.3 MB."""
-    data = tmp_path_factory.mktemp("data")
-    file = data / DEFAULT_TEXT
-    file.parent.mkdir()
-    file.write_text("".join(f"{i}: {WORDS}" for i in range(60)))
-    monkeypatch.setenv("FLYWEIGHT_DATA", str(data))
 
 
 def test_a_dict_of_autoawq(full: Path, tmp_path: Path) -> None:
