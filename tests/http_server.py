@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from server_forker import ForkedProcess, fits
+
 WAIT = 120.0  # seconds for anything that should take one
 TAIL = 40  # lines of a log that a report shows
 SERVE = ("-m", "flyweight.cli.main", "serve")
@@ -46,7 +48,7 @@ class Reply:
 class Running:
     """A server under test."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes] | ForkedProcess
     port: int
     said: list[str] = field(default_factory=list)
     left: bool = False  # it ran until its test was over, which ended it
@@ -155,18 +157,24 @@ def running(
     before: Callable[[], None] | None = None,
 ) -> Iterator[Running]:
     """A server that a script starts, once it has said where it is."""
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **environment},
-        preexec_fn=before,
-    )
-    assert process.stderr is not None
+    end, stderr = os.pipe()
+    variables = {**os.environ, **environment}
+    process: subprocess.Popen[bytes] | ForkedProcess
+    if before is None and fits(command, variables):
+        process = ForkedProcess(command, variables, stderr)
+    else:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            env=variables,
+            preexec_fn=before,
+        )
+    os.close(stderr)
+    rest = open(end, encoding="utf-8")
     said: list[str] = []
     port = None
-    for line in process.stderr:
+    for line in rest:
         said.append(line)
         found = re.search(r"(?:^| on )(?:https?://\S+:(\d+)|unix:\S+)\s*$", line)
         if found:
@@ -175,7 +183,6 @@ def running(
     if port is None:
         code = process.wait(WAIT)
         raise AssertionError(f"no server: it ended with {code} and said:\n{''.join(said)}")
-    rest = process.stderr
     reader = threading.Thread(target=lambda: said.extend(rest), daemon=True)
     reader.start()
     server = Running(process, port, said)

@@ -24,7 +24,7 @@ NAMES = sorted({name for name, _ in CASES})
 
 @pytest.fixture(scope="module")
 def every(at_length: bool, pytestconfig: pytest.Config) -> bool:
-    """Whether all ways are taken with both containers: in .ci/full, and for the document's table."""
+    """Whether both containers take all ways: in .ci/full, and for the document's table."""
     return at_length or bool(pytestconfig.getoption("--models-table"))
 
 
