@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from server_forker import ForkedProcess, fits
 
@@ -24,6 +24,7 @@ SERVE = ("-m", "flyweight.cli.main", "serve")
 SEED = ("--seed", "7")
 KEYLESS: dict[str, str] = {}
 NOTHING: dict[str, Any] = {}
+AnyProcess = subprocess.Popen[bytes] | ForkedProcess
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Reply:
 class Running:
     """A server under test."""
 
-    process: subprocess.Popen[bytes] | ForkedProcess
+    process: AnyProcess
     port: int
     said: list[str] = field(default_factory=list)
     left: bool = False  # it ran until its test was over, which ended it
@@ -150,16 +151,12 @@ def served(
     return running([script, given], environment, before)
 
 
-@contextmanager
-def running(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    before: Callable[[], None] | None = None,
-) -> Iterator[Running]:
-    """A server that a script starts, once it has said where it is."""
+def start(
+    command: Sequence[str], variables: Mapping[str, str], before: Callable[[], None] | None
+) -> tuple[AnyProcess, TextIO]:
+    """A process and what it says on stderr; a fork where that does the same."""
     end, stderr = os.pipe()
-    variables = {**os.environ, **environment}
-    process: subprocess.Popen[bytes] | ForkedProcess
+    process: AnyProcess
     if before is None and fits(command, variables):
         process = ForkedProcess(command, variables, stderr)
     else:
@@ -171,7 +168,17 @@ def running(
             preexec_fn=before,
         )
     os.close(stderr)
-    rest = open(end, encoding="utf-8")
+    return process, open(end, encoding="utf-8")
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    before: Callable[[], None] | None = None,
+) -> Iterator[Running]:
+    """A server that a script starts, once it has said where it is."""
+    process, rest = start(command, {**os.environ, **environment}, before)
     said: list[str] = []
     port = None
     for line in rest:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 READ_LATE = {
     "FLYWEIGHT_TESTING", "FLYWEIGHT_FAULT", "FLYWEIGHT_CACHE", "FLYWEIGHT_CACHE_SIZE",
@@ -87,7 +88,7 @@ def forker() -> Forker:
 
 def fits(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a forked process would do what `python *words` does in this environment."""
-    if words[0] == "-m" and words[1] != "flyweight.cli.main" or words[0] == "-c":
+    if words[:2] != ["-m", "flyweight.cli.main"] and Path(words[0]).name != "serve_settings.py":
         return False
     first = forker().environment
     return all(
