@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,14 @@ def part(rng: np.random.Generator, kind: str, n: int, k: int) -> GroupedWeight |
     if kind == "bf16":
         return to_bf16_bits(dense)
     return dense.astype(np.float16 if kind == "f16" else np.float32)
+
+
+def pieces(rng: np.random.Generator, kind: str, n: int, k: int) -> list[GroupedWeight | Array]:
+    """One, or three parts whose borders are no multiple of a tile."""
+    cuts, whole = [0, n] if n < 16 else [0, 3, n // 2 + 1, n], part(rng, kind, n, k)
+    if isinstance(whole, GroupedWeight):
+        return [whole.take(slice(a, b)) for a, b in pairwise(cuts)]
+    return [whole[a:b] for a, b in pairwise(cuts)]
 
 
 def reach(piece: GroupedWeight | Array, dense: F32) -> NDArray[np.float64]:

@@ -6,7 +6,6 @@ the reference too, and ask that a row keeps its bits whatever else is in the cal
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from op_cases import (
     normal,
     paged,
     part,
+    pieces,
     poisoned,
     reach,
     still,
@@ -64,14 +64,6 @@ STEPS = [  # (computed, count) of each sequence; blocks of 8 and 16, splits of t
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(11)
-
-
-def pieces(rng: np.random.Generator, kind: str, n: int, k: int) -> list[GroupedWeight | Array]:
-    """One, or three parts whose borders are no multiple of a tile."""
-    cuts, whole = [0, n] if n < 16 else [0, 3, n // 2 + 1, n], part(rng, kind, n, k)
-    if isinstance(whole, GroupedWeight):
-        return [whole.take(slice(a, b)) for a, b in pairwise(cuts)]
-    return [whole[a:b] for a, b in pairwise(cuts)]
 
 
 # --- weights ---
