@@ -177,7 +177,7 @@ def refuse(writer: asyncio.StreamWriter, status: int, message: str) -> None:
 async def run(proxy: Proxy, port: int) -> None:
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", port)
     host, port = server.sockets[0].getsockname()
-    print(f"the proxy is at http://{host}:{port}", file=sys.stderr, flush=True)
+    print(f"the proxy listens on http://{host}:{port}", file=sys.stderr, flush=True)
     await server.serve_forever()
 
 
