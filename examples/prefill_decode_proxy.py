@@ -81,7 +81,8 @@ async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
     if "transfer-encoding" in headers or "expect" in headers:
         raise ValueError("a body is sent with a content-length, and at once")
     size = int(headers.get("content-length", 0))
-    return HttpRequest(*first.split(" ")[:2], headers, await reader.readexactly(size))
+    method, path, _ = first.split(" ", 2)
+    return HttpRequest(method, path, headers, await reader.readexactly(size))
 
 
 class Proxy:
@@ -155,7 +156,7 @@ class Proxy:
                 status, reply = await request.post(self.prefill, request.path, one_token)
             if status == 429 or status >= 500:
                 raise ValueError(f"it answered {status}")
-            usage = reply["usage"] if status == 200 else {"prompt_tokens": 0}
+            usage: dict[str, Any] = reply["usage"] if status == 200 else {"prompt_tokens": 0}
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             self.handoff.finish(handoff, usage["prompt_tokens"] - cached)
         except asyncio.CancelledError:

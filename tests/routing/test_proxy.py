@@ -207,3 +207,23 @@ def test_no_decode_server_is_an_error(example: Any) -> None:
         assert (await split.send({"prompt": "short"})).startswith(b"HTTP/1.1 502 ")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("sent", [b"GET\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"])
+def test_what_cannot_be_read_is_refused(
+    example: Any, capsys: pytest.CaptureFixture[str], sent: bytes
+) -> None:
+    async def run() -> None:
+        nowhere = example.Address("127.0.0.1", 1)
+        proxy = example.Proxy(nowhere, nowhere, HandoffOptions())
+        serving = asyncio.create_task(example.run(proxy, 0))
+        while not (said := capsys.readouterr().err):
+            await asyncio.sleep(0.01)
+        port = int(said.partition("listens on http://127.0.0.1:")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+        serving.cancel()
+
+    asyncio.run(run())
