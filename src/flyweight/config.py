@@ -83,8 +83,7 @@ def read_fault() -> str:
 
 def set_unset_variables(more: Mapping[str, str]) -> None:
     """Sets variables of this process and of those that it starts, where the user has set none."""
-    for name, value in more.items():
-        os.environ.setdefault(name, value)
+    os.environ.update({**more, **os.environ})
 
 
 def extend_environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -350,12 +349,8 @@ class Settings:
             for name, path in self.adapters.items()
         )
         if not named:
-            raise ConfigError(
-                "is not valid",
-                "adapters",
-                value=str(self.adapters)[:80],
-                allowed="names to folders",
-            )
+            given = str(self.adapters)[:80]
+            raise ConfigError("is not valid", "adapters", value=given, allowed="names to folders")
         if not isinstance(self.model, str | os.PathLike | None):
             raise ConfigError("is not valid", "model", value=self.model, allowed="a path, or none")
         check_settings(self)
