@@ -72,8 +72,12 @@ def test_options(command, words, says) -> None:
 
 
 def test_commands(command) -> None:
-    refused(command("runn"), "unknown command 'runn' (did you mean 'run'?); known: run, inspect")
-    refused(command("xyzzy"), "unknown command 'xyzzy' (nearest: 'imatrix'); known: run, inspect")
+    refused(
+        command("runn"), "unknown command 'runn' (did you mean 'run'?); known: run, batch, inspect"
+    )
+    refused(
+        command("xyzzy"), "unknown command 'xyzzy' (nearest: 'imatrix'); known: run, batch, inspect"
+    )
     refused(command("serve", "--layer-precision", "4"), "unknown option '--layer-precision';")
     refused(command("--verbos"), "unknown option --verbos")
     refused(command("inspect", "--jsn"), "unknown option --jsn (did you mean '--json'?)")

@@ -20,7 +20,7 @@ def measure_peak(model: Path | str, tensor: int, pipeline: int) -> int:
         model, threads=2, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, **LIMITS
     ) as llm:
         close = llm.loaded.engine.on_close
-        (child,) = close.__self__.children  # type: ignore[union-attr]
+        (child,) = close.func.__self__.children  # type: ignore[union-attr]
         status = Path(f"/proc/{child.pid}/status").read_text()
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.M)
     assert found is not None

@@ -29,7 +29,7 @@ def list_ranks(llm: LLM) -> list[int]:
     """Process ids of the other ranks."""
     close = llm.loaded.engine.on_close
     assert close is not None
-    ranks = close.__self__  # type: ignore[attr-defined]
+    ranks = close.func.__self__  # type: ignore[attr-defined]
     return [child.pid for child in ranks.children]
 
 

@@ -79,7 +79,7 @@ class Client:
 
     def __init__(self, host: "Host", *ends: str) -> None:
         self.host, self.ends = host, list(ends)
-        self.wanted, self.lost, self.loads = True, 0, 0
+        self.wanted, self.sent, self.lost, self.loads = True, False, 0, 0
         self.number = host.add(self)
 
     def begin_loading(self) -> pipe.EngineSetup:
