@@ -26,11 +26,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from host_servers import HostServer, serving  # noqa: E402
-from hosts import Host, make_hosts  # noqa: E402
-
 from flyweight.planning.plots import LinePlot, Series  # noqa: E402
 from flyweight.planning.svg import draw_lines  # noqa: E402
+from host_servers import HostServer, serving  # noqa: E402
+from hosts import Host, make_hosts  # noqa: E402
 
 PORT = 6379  # of Ray
 CLIENTS = 6
