@@ -65,6 +65,8 @@ class OnlyPlan:
 
     def warn(self, message: str) -> None: ...
 
+    def note(self, message: str) -> None: ...
+
 
 def parts(plan: MemoryPlan) -> dict[str, int]:
     rows = dict(plan.list_rows())

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_prefix_cache_peers import NAME, SMALL, grew, read_metrics
+from peer_servers import SMALL
+from test_prefix_cache_peers import NAME, read_metrics
 
 from host_servers import HostServer, computing, serving, write_secret
 from hosts import Host, make_hosts
@@ -30,6 +31,13 @@ COUNT = 3  # prompts of each event
 HITS = 5 * 32  # tokens of a prompt's whole blocks
 FULL = 64 << 10  # bytes of a full disk: one block of 48 KiB fits
 Answer = tuple[str, list[float]]
+
+
+def grew(folder: Path, sizes: list[int]) -> bool:
+    """Whether all blocks are saved: an idle server writes until nothing is left."""
+    now = [path.stat().st_size for path in folder.glob("*.blocks")]
+    settled, sizes[:] = now == sizes and sum(now) > 4096, now
+    return settled
 
 
 @dataclass
