@@ -78,6 +78,16 @@ def test_what_replicas_do_not_have(
     start.check_replicas(options, ServerSettings(**server), sources)  # without replicas
 
 
+def test_replicas_of_several_hosts_each_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_is_installed", lambda module: True)
+    model = ModelOptions(Settings(nnodes=2, tensor_parallel_size=2))
+    with pytest.raises(ConfigError) as refused:
+        start.check_replicas([model], ServerSettings(replicas=2), ModelSources())
+    assert str(refused.value) == (
+        "--replicas cannot be combined with --nnodes; leave one of them out"
+    )
+
+
 def test_replicas_of_this_machine_share_what_one_engine_would_have() -> None:
     settings = Settings(threads=9, memory_limit="4GiB", kv_cache_memory_bytes=1 << 30)
     model = ModelOptions(settings)

@@ -128,6 +128,7 @@ def check_replicas(
         "--allow-pull": server.allow_pull,
         "--prefix-cache-dir": settings.prefix_cache_dir is not None,
         "--lora-modules": bool(settings.adapters),
+        "--nnodes": settings.nnodes > 1,
     }
     for name in (name for name, found in given.items() if found):
         raise ConfigError(f"cannot be combined with {name}", option, hint="leave one of them out")
