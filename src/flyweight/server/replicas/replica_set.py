@@ -7,11 +7,10 @@ something was sent ends with an error.  Runs on one event loop; knows no HTTP an
 
 import asyncio
 import secrets
+import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -23,63 +22,21 @@ from flyweight.routing.policies import make_policy
 from flyweight.routing.router import Router
 from flyweight.server import pipe
 from flyweight.server.replicas.clocks import ClockedSubmit, measure_epoch
+from flyweight.server.replicas.members import Member, Outcome, RoutedRequest, RoutingCounts
 
 PATIENCE = 15.0  # seconds that a request waits for a replica, where others are being replaced
+AGAIN, LATEST = 1.0, 30.0  # seconds that a replica which refused a request gets none, doubled
 MOST_LOSSES = 2  # replicas that may end while they compute one request
 DOWN = "engine_down"
 BEGUN = "the replica that computed this request was lost after the answer had begun"
 TWICE = "two replicas were lost while they computed this request"
 NONE_LEFT = "no replica is ready; retry later"
-
-
-class Outcome(Enum):
-    """How a try to compute a request ended."""
-
-    ENDED = "it was answered"
-    GONE = "the replica takes no new requests"
-    LOST = "the replica was lost"
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """A replica; `slot` is its number for people, the lowest that is free.  `open` replicas get new
-    requests; `readers` read the streams of those that run.
-    """
-
-    name: str
-    slot: int
-    open: bool = True
-    readers: set["asyncio.Task[Outcome]"] = field(default_factory=set)
-
-
-@dataclass(slots=True, eq=False)
-class RoutedRequest:
-    """A request under way.  `begun`: something of its answer was passed on; `started`: it was said
-    that it is computed.
-    """
-
-    submit: pipe.Submit
-    chain: list[bytes]
-    begun: bool = False
-    started: bool = False
-    name: str = ""
-    task: "asyncio.Task[None] | None" = None
-
-
-@dataclass(slots=True)
-class RoutingCounts:
-    """Requests that began again on another replica, and that ended as theirs was lost; replicas
-    that were lost.
-    """
-
-    retried: int = 0
-    failed: int = 0
-    lost: int = 0
+OURS = "the server failed to pass on this answer"
 
 
 class ReplicaSet:
     """The replicas of one model.  `deliver` gets the messages of the replica with a name;
-    `on_lost` is called with one that was lost.
+    `on_lost` is called with one that was lost, `on_error` with an error of `deliver`.
     """
 
     def __init__(
@@ -88,9 +45,10 @@ class ReplicaSet:
     ) -> None:  # fmt: skip
         self.cluster, self.routing = cluster, routing
         self.deliver, self.on_lost = deliver, on_lost
+        self.on_error: Callable[[Exception], None] = lambda error: None
         self.counts = RoutingCounts()
         self.members: dict[str, Member] = {}
-        self.left: set[str] = set()  # names of members that are gone, or were refused
+        self.left: set[str] = set()  # names of replicas that were lost, or are not taken
         self.runs: dict[str, RoutedRequest] = {}
         # by slot: requests that were sent there, and their tokens that were expected in its cache
         self.requests, self.cached = Counter[int](), Counter[int]()
@@ -110,29 +68,44 @@ class ReplicaSet:
         """One more, whose engine has these facts."""
         taken = {one.slot for one in self.members.values()}
         slot = next(n for n in range(len(taken) + 1) if n not in taken)
-        member = self.members[name] = Member(name, slot)
+        member = Member(name, slot, facts["blocks"])
         if self._router is None or self._keys is None:
             size = facts["block_size"]
             self._router = Router(make_policy(self.routing), size)
             self._keys = RoutingKeys("", secrets.token_bytes(16), size)
-        self._router.add_replica(name, facts["blocks"])
+        self._router.add_replica(name, member.blocks)
+        self.members[name] = member
         self._added.set()
         return member
 
-    def retire(self, name: str) -> None:
+    def retire(self, member: Member) -> None:
         """Sends a replica no more requests; those that it has go on."""
-        member = self.members.get(name)
-        if member is not None and member.open:
+        if member.open:
             assert self._router is not None
             member.open = False
-            self._router.remove_replica(name)
+            self._router.remove_replica(member.name)
+
+    def pause(self, member: Member) -> None:
+        """A replica refused a request: it drains, or the cluster does not know it yet."""
+        if member.open:
+            self.retire(member)
+            member.again = time.monotonic() + min(LATEST, AGAIN * 2**member.refusals)
+            member.refusals += 1
+
+    def resume(self, name: str) -> None:
+        """A replica that refused a request still reports: it gets another one after a while."""
+        member = self.members[name]
+        if not member.open and time.monotonic() >= member.again:
+            assert self._router is not None
+            member.open = True
+            self._router.add_replica(name, member.blocks)
+            self._added.set()
 
     def remove(self, name: str) -> Member | None:
         """A replica has gone: what it had to do begins again elsewhere, or ends."""
-        self.retire(name)
-        self.left.add(name)
         member = self.members.pop(name, None)
         if member is not None:
+            self.retire(member)
             for reader in member.readers:
                 reader.cancel()
         return member
@@ -142,9 +115,16 @@ class ReplicaSet:
         member = self.remove(name)
         if member is None:  # another of its requests has found out
             return
+        self.left.add(name)
         self.counts.lost += 1
-        self.start(self.cluster.drop(name))
+        self.start(self._drop(name))
         self.on_lost(member)
+
+    async def _drop(self, name: str) -> None:
+        try:
+            await self.cluster.drop(name)
+        except Exception:  # of the cluster's own kinds too
+            self.left.discard(name)  # it runs on, and is taken again where it reports
 
     def end_all(self) -> None:
         """Forgets all requests, as their client has ended them."""
@@ -194,39 +174,47 @@ class ReplicaSet:
         return self._keys.make_keys(tokens, submit.salt, submit.adapter)
 
     async def _serve(self, run: RoutedRequest) -> None:
-        id, losses = run.submit.id, 0
         try:
-            while True:
-                member = self._route(run)
-                if member is None:
-                    if await self._wait_for_replica():
-                        continue
-                    self._refuse(run, NONE_LEFT)
-                    return
-                outcome = await self._try(run, member)
-                if outcome is Outcome.ENDED:
-                    return
-                if outcome is Outcome.GONE:
-                    self.retire(member.name)
-                    continue
-                self.lose(member.name)
-                if id not in self.runs:  # it was the last replica
-                    return
-                losses += 1
-                if run.begun or losses == MOST_LOSSES:
-                    self._refuse(run, BEGUN if run.begun else TWICE)
-                    return
-                self.counts.retried += 1
+            await self._find_answer(run)
+        except Exception as error:  # of our own side: the replica is not to blame
+            self.on_error(error)
+            self._refuse(run, OURS, "engine_error")
         finally:
-            self.runs.pop(id, None)
+            self.runs.pop(run.submit.id, None)
 
-    async def _wait_for_replica(self) -> bool:
+    async def _find_answer(self, run: RoutedRequest) -> None:
+        """Tries replicas until one of them has answered a request, or the request is refused."""
+        losses, until = 0, 0.0
+        while True:
+            member = self._route(run)
+            if member is None:
+                until = until or time.monotonic() + PATIENCE
+                if await self._wait_for_replica(until - time.monotonic()):
+                    continue
+                return self._refuse(run, NONE_LEFT)
+            outcome = await self._try(run, member)
+            if outcome is Outcome.ENDED:
+                return None
+            if outcome is Outcome.GONE:
+                self.pause(member)
+                continue
+            if self.members.get(member.name) is member:
+                self.lose(member.name)
+            if run.submit.id not in self.runs:  # it was the last replica
+                return None
+            losses += 1
+            if run.begun or losses == MOST_LOSSES:
+                return self._refuse(run, BEGUN if run.begun else TWICE)
+            self.counts.retried += 1
+            until = 0.0
+
+    async def _wait_for_replica(self, seconds: float) -> bool:
         """Whether one more is there in time: the cluster may retire a replica a moment before it is
         seen that the next one is ready.
         """
         self._added.clear()
         try:
-            await asyncio.wait_for(self._added.wait(), PATIENCE)
+            await asyncio.wait_for(self._added.wait(), seconds)
         except TimeoutError:
             return False
         return True
@@ -246,7 +234,7 @@ class ReplicaSet:
 
     async def _try(self, run: RoutedRequest, member: Member) -> Outcome:
         """One replica's attempt at a request."""
-        reader = asyncio.get_running_loop().create_task(self._read(run, member.name))
+        reader = asyncio.get_running_loop().create_task(self._read(run, member))
         member.readers.add(reader)
         try:
             await asyncio.wait([reader])
@@ -259,20 +247,19 @@ class ReplicaSet:
             return Outcome.LOST
         return reader.result()
 
-    async def _read(self, run: RoutedRequest, name: str) -> Outcome:
+    async def _read(self, run: RoutedRequest, member: Member) -> Outcome:
         frame = msgspec.msgpack.encode(ClockedSubmit(measure_epoch(), run.submit))
         frames = pipe.PipeFrames(pipe.ToFront)
-        stream = cast(Any, self.cluster.compute(name, frame))
-        with suppress(Exception):  # whatever it is, the replica cannot be relied on
-            async with aclosing(stream):
-                async for data in stream:
-                    if data == END:
-                        return Outcome.ENDED
-                    if data == GONE:
-                        return Outcome.GONE
-                    for _, message in frames.push(data):
-                        self._pass_on(run, name, message)
-        return Outcome.LOST
+        stream = cast(AsyncGenerator[bytes], self.cluster.compute(member.name, frame))
+        try:
+            while not isinstance(found := await _receive(stream, frames), Outcome):
+                member.refusals = 0
+                for message in found:
+                    self._pass_on(run, member.name, message)
+            return found
+        finally:
+            with suppress(Exception):  # nothing more is read from it
+                await stream.aclose()
 
     def _pass_on(self, run: RoutedRequest, name: str, message: Any) -> None:
         if isinstance(message, pipe.StepReport):
@@ -282,7 +269,18 @@ class ReplicaSet:
             run.begun = run.begun or bool(message.news)
         self.deliver(name, message)
 
-    def _refuse(self, run: RoutedRequest, words: str) -> None:
+    def _refuse(self, run: RoutedRequest, words: str, code: str = DOWN) -> None:
         self.counts.failed += 1
-        error = EngineError(words, code=DOWN)
+        error = EngineError(words, code=code)
         self.deliver(run.name, pipe.RequestRefused.of(run.submit.id, error))
+
+
+async def _receive(stream: AsyncGenerator[bytes], frames: pipe.PipeFrames) -> list[Any] | Outcome:
+    """The next messages of a replica, or how its stream ended."""
+    try:
+        data = await anext(stream)
+        if data == END:
+            return Outcome.ENDED
+        return Outcome.GONE if data == GONE else [one for _, one in frames.push(data)]
+    except Exception:  # whatever it is, the replica cannot be relied on
+        return Outcome.LOST
