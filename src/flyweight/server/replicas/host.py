@@ -6,8 +6,10 @@ fall.  A replica of another version, or whose engine differs, gets no request.  
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import msgspec
@@ -19,10 +21,12 @@ from flyweight.server import pipe
 from flyweight.server.engine_host import EngineListener
 from flyweight.server.replicas.engine_replica import ReplicaReport
 from flyweight.server.replicas.gauges import ReplicaGauges
-from flyweight.server.replicas.replica_set import Member, ReplicaSet
+from flyweight.server.replicas.members import Member
+from flyweight.server.replicas.replica_set import ReplicaSet
 
 EVERY = 0.5  # seconds between two looks at the replicas
 PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
+LONGEST = 300.0  # seconds that a start waits for replicas which do not report
 ALIKE = ("vocab", "width", "max_model_len", "scored", "adapters", "block_size")  # facts of engines
 
 
@@ -38,9 +42,13 @@ class ReplicaHost:
         self.clients: dict[int, EngineListener] = {}
         self.restarts_lost = False
         self.set = ReplicaSet(cluster, routing, self._deliver, self._note_lost)
+        self.set.on_error = self._note_error
         self.gauges = ReplicaGauges()
         self.facts: Mapping[str, Any] = {}  # of the first replica that was ready
         self.connected = False
+        self._told: set[str] = set()  # open replicas that the client knows of
+        self._down = False  # no replica gets requests since one was lost, and others still drain
+        self._enough = inf  # when enough replicas reported last, or a load began
         self._shown = 0  # messages of loading that were passed on
         self._watching: asyncio.Task[None] | None = None
 
@@ -52,6 +60,16 @@ class ReplicaHost:
     def restarting(self) -> bool:
         """Whether no replica is ready."""
         return not self.set.open
+
+    @property
+    def loading(self) -> bool:
+        """Whether the client waits for enough replicas; until then one that fails ends the wait."""
+        return not self.restarts_lost or not self.facts
+
+    @property
+    def needed(self) -> int:
+        """Replicas that are enough to begin."""
+        return 1 if self.restarts_lost else self.plan.least
 
     @property
     def client(self) -> EngineListener:
@@ -114,55 +132,79 @@ class ReplicaHost:
 
     async def _watch(self) -> None:
         """Looks at what the replicas report, until the cluster is gone."""
-        loop = asyncio.get_running_loop()
-        seen = loop.time()
+        seen = self._enough = time.monotonic()
         while True:
             try:
                 reports = await self.cluster.list()
-                seen = loop.time()
-                self.update({name: decode_report(one) for name, one in reports.items()})
-            except EngineError as error:
-                if loop.time() - seen > PATIENCE:
-                    self.on_failure(f"the cluster of the replicas does not answer: {error}")
+            except Exception as error:  # of the cluster's own kinds too
+                if time.monotonic() - seen > PATIENCE:
+                    self._give_up(error)
                     return
+            else:
+                seen = time.monotonic()
+                self.update({name: decode_report(one) for name, one in reports.items()})
             await asyncio.sleep(EVERY)
+
+    def _give_up(self, error: Exception) -> None:
+        words = (str(error) or type(error).__name__).splitlines()[0]
+        problem = f"the cluster of the replicas does not answer: {words}"
+        if self.restarts_lost:
+            self.on_failure(problem)
+        else:  # which ends the start
+            self.client.take(pipe.Failed(problem))
 
     def update(self, reports: Mapping[str, ReplicaReport]) -> None:
         """What all replicas reported last."""
-        before = len(self.set.open)
         for name in [one for one in self.set.members if one not in reports]:
             self._remove(name)
         for name, report in reports.items():
-            if name in self.set.members:
-                self._update_member(name, report)
-            elif name not in self.set.left:
-                self._consider(name, report)
-        if len(self.set.open) != before or not self.facts:
+            try:
+                self._take_report(name, report)
+            except Exception as error:  # it is not what this version reports
+                words = f"{type(error).__name__}: {error}"
+                self._exclude(name, f"a replica's report is not valid: {words}")
+        if self._down and not self.set.open:
+            self._end_if_idle()
+        if self._told != {one.name for one in self.set.open}:
             self._describe()
+        self._check_start(len(reports.keys() - self.set.left))
         for report in list(reports.values())[:1]:
             self._show_loading(report)
 
-    def _update_member(self, name: str, report: ReplicaReport) -> None:
-        if report.failed:
-            self.set.lose(name)
-        elif report.gauges is not None:
-            self.gauges.take(name, report.gauges)
+    def _take_report(self, name: str, report: ReplicaReport) -> None:
+        member = self.set.members.get(name)
+        if member is None:
+            if name not in self.set.left:
+                self._consider(name, report)
+        elif report.failed:
+            self._exclude(name, report.failed)
+        else:
+            if report.gauges is not None:
+                self.gauges.take(name, report.gauges)
+            self.set.resume(name)
 
     def _consider(self, name: str, report: ReplicaReport) -> None:
         """A replica that is no member yet."""
         problem = report.failed or find_difference(report, self.facts)
         if problem:
-            self.set.left.add(name)
-            self.on_event("replica_failed", problem=problem)
-            if not self.facts:
-                self.client.take(pipe.Failed(problem))
+            self._exclude(name, problem)
         elif report.facts is not None:
             member = self.set.add(name, report.facts)
             self.facts = self.facts or report.facts
             self.on_event("replica_ready", replica=member.slot, replicas=len(self.set.open))
 
+    def _exclude(self, name: str, problem: str) -> None:
+        """A replica that cannot serve with the others."""
+        if self.loading:
+            self.client.take(pipe.Failed(problem))
+        if name in self.set.members:
+            self.set.lose(name)
+        elif name not in self.set.left:
+            self.set.left.add(name)
+            self.on_event("replica_failed", problem=problem)
+
     def _remove(self, name: str) -> None:
-        """A replica that reports nothing any more."""
+        """A replica that reports nothing any more; one that is idle may report again."""
         member = self.set.members[name]
         if member.open and member.readers:
             self.set.lose(name)
@@ -176,15 +218,44 @@ class ReplicaHost:
         left = len(self.set.open)
         self.on_event("replica_lost", replica=member.slot, replicas=left)
         if not left:
-            self.client.handle_lost()
-            self.set.end_all()
+            self._down = True
+            self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        """The last replica was lost; those that drain finish what they have first."""
+        if any(one.readers for one in self.set.members.values()):
+            return
+        self._down, self._told = False, set()
+        self.client.handle_lost()
+        self.set.end_all()
+
+    def _note_error(self, error: Exception) -> None:
+        """The text of an error of our own may hold a prompt."""
+        self.on_event("answer_failed", problem=type(error).__name__)
 
     def _describe(self) -> None:
         """Lets the client know how many there are, once there are enough to begin."""
-        count = len(self.set.open)
-        enough = count >= (1 if self.restarts_lost else self.plan.least)
-        if enough and self.facts:
+        self._told = {one.name for one in self.set.open}
+        count = len(self._told)
+        if count:
+            self._down = False
+        if count >= max(1, self.needed):
             self.client.take(pipe.Ready({**self.facts, "replicas": count}))
+
+    def _check_start(self, reporting: int) -> None:
+        """Ends a start for which the cluster lacks machines."""
+        now = time.monotonic()
+        if not self.loading or reporting >= self.needed:
+            self._enough = now
+        elif now - self._enough > LONGEST:
+            self._enough = inf  # it is told once
+            self.client.take(
+                pipe.Failed(
+                    f"{reporting} of {self.needed} replicas are up after {LONGEST:g} seconds: the "
+                    "cluster has no room for the others, or they do not start; add machines, or "
+                    "request fewer replicas"
+                )
+            )
 
     def _show_loading(self, report: ReplicaReport) -> None:
         """Passes on what the first replica says while it loads."""
@@ -205,16 +276,19 @@ class ReplicaHost:
         members = list(self.set.members.values()) if question.topic != "ping" else []
         found: dict[str, Any] = {}
         for member in members:
-            answer = await self.cluster.tell(member.name, pipe.encode_frame(question))
-            for _, one in pipe.PipeFrames(pipe.ToFront).push(answer) if len(answer) > 4 else ():
-                found[str(member.slot)] = one.value
+            try:
+                answer = await self.cluster.tell(member.name, pipe.encode_frame(question))
+                for _, one in pipe.PipeFrames(pipe.ToFront).push(answer) if len(answer) > 4 else ():
+                    found[str(member.slot)] = one.value
+            except Exception as error:  # the others' answers count
+                self.on_event("replica_silent", replica=member.slot, problem=error)
         value: dict[str, Any] = {"replicas": found} if members else {}
         if question.topic == "reset":
             value = {"freed": sum(one["freed"] for one in found.values())}
         self.client.take(pipe.EngineAnswer(question.number, value))
 
     async def _load(self, setup: pipe.EngineSetup) -> None:
-        self.facts = {}
+        self.facts, self._told, self._enough = {}, set(), time.monotonic()
         try:
             await self.cluster.start(encode_setup(setup))
         except (ConfigError, EngineError) as error:
@@ -223,6 +297,7 @@ class ReplicaHost:
     async def _unload(self) -> None:
         for name in list(self.set.members):
             self.set.remove(name)
+            self.set.left.add(name)  # its last report is still there
             self.gauges.remove(name)
         await self.cluster.stop()
         self.client.take(pipe.Unloaded())
@@ -238,7 +313,12 @@ def encode_setup(setup: pipe.EngineSetup) -> bytes:
 
 
 def decode_report(data: bytes) -> ReplicaReport:
-    return msgspec.msgpack.decode(data, type=ReplicaReport)
+    """One that cannot be decoded is that of another version, which has failed here."""
+    try:
+        return msgspec.msgpack.decode(data, type=ReplicaReport)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        words = f"a replica's report cannot be decoded: {error}"
+        return ReplicaReport("", failed=f"{words}; every machine needs flyweight {__version__}")
 
 
 def find_difference(report: ReplicaReport, facts: Mapping[str, Any]) -> str:
