@@ -9,6 +9,7 @@ import msgspec
 
 from flyweight import __version__
 from flyweight.engine.metrics import EngineMetrics
+from flyweight.errors import EngineError
 from flyweight.parallel.cluster import END, GONE, ReplicaPlan
 from flyweight.server import pipe
 from flyweight.server.replicas.clocks import ClockedSubmit
@@ -33,6 +34,8 @@ class FakeCluster:
         self.told: list[tuple[str, Any]] = []
         self.dropped: list[str] = []
         self.leaving: set[str] = set()
+        self.deaf: set[str] = set()  # replicas that cannot be told or dropped
+        self.garbage: dict[str, bytes] = {}  # reports as they are sent
         self.queues: dict[str, asyncio.Queue[bytes | Exception]] = {}
         self.starts = self.stops = 0
 
@@ -40,7 +43,9 @@ class FakeCluster:
         self.starts += 1
 
     async def list(self) -> dict[str, bytes]:
-        return {name: msgspec.msgpack.encode(one) for name, one in self.reports.items()}
+        return {
+            name: msgspec.msgpack.encode(one) for name, one in self.reports.items()
+        } | self.garbage
 
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
         if name in self.leaving:
@@ -58,6 +63,8 @@ class FakeCluster:
                 return
 
     async def tell(self, name: str, frame: bytes) -> bytes:
+        if name in self.deaf:
+            raise EngineError("the actor died")
         message = decode(frame, pipe.ToEngine)
         self.told.append((name, message))
         if isinstance(message, pipe.EngineQuestion):
@@ -65,6 +72,8 @@ class FakeCluster:
         return b""
 
     async def drop(self, name: str) -> None:
+        if name in self.deaf:
+            raise EngineError("the actor died")
         self.dropped.append(name)
         self.reports.pop(name, None)
 
