@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -150,7 +151,7 @@ def test_one_that_computed_is_replaced_or_taken_again(deaf: bool) -> None:
 def test_a_replica_that_refused_gets_requests_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster's handle may learn of a replica after its first report."""
     now = [100.0]
-    monkeypatch.setattr(replica_set.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(replica_set, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def work() -> None:
         cluster, host, _ = await begin("a", "b", routing="round-robin")
@@ -245,6 +246,30 @@ def test_a_report_that_cannot_be_decoded_ends_nothing(data: bytes) -> None:
     run(work)
 
 
+def test_an_error_of_the_client_does_not_end_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "EVERY", 0.0)
+
+    async def work() -> None:
+        cluster, host, listener = await begin("a")
+        said: list[str] = []
+        host.on_event = lambda name, **facts: said.append(name)
+
+        def fail(message: Any) -> None:
+            raise ValueError("the client")
+
+        listener.take = fail  # type: ignore[method-assign]
+        cluster.reports["b"] = ReplicaReport(__version__, dict(FACTS))
+        watch = host.set.start(host._watch())
+        await turn()
+        assert said[:2] == ["replica_ready", "replicas_failed"] and not watch.done()
+        del listener.take  # type: ignore[method-assign]
+        await turn()
+        assert listener.all(pipe.Ready)[-1].facts["replicas"] == 2
+        await host.close()
+
+    run(work)
+
+
 def test_a_cluster_that_raises_anything_is_given_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "EVERY", 0.0)
 
@@ -304,7 +329,7 @@ def test_an_error_of_our_own_is_no_loss_of_a_replica() -> None:
         (refused,) = listener.all(pipe.RequestRefused)
         error = pipe.unpack_error(refused.error)
         assert isinstance(error, EngineError) and error.code == "engine_error"
-        assert said == ["answer_failed {'problem': 'ValueError'}"]
+        assert said == ["replicas_failed {'problem': 'ValueError'}"]
         assert not cluster.dropped and host.restarts == 0 and not host.set.runs
         assert len(names(host)) == 2
         await host.close()

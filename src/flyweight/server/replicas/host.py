@@ -142,7 +142,10 @@ class ReplicaHost:
                     return
             else:
                 seen = time.monotonic()
-                self.update({name: decode_report(one) for name, one in reports.items()})
+                try:
+                    self.update({name: decode_report(one) for name, one in reports.items()})
+                except Exception as error:  # of our own side: the next look may succeed
+                    self._note_error(error)
             await asyncio.sleep(EVERY)
 
     def _give_up(self, error: Exception) -> None:
@@ -231,16 +234,16 @@ class ReplicaHost:
 
     def _note_error(self, error: Exception) -> None:
         """The text of an error of our own may hold a prompt."""
-        self.on_event("answer_failed", problem=type(error).__name__)
+        self.on_event("replicas_failed", problem=type(error).__name__)
 
     def _describe(self) -> None:
         """Lets the client know how many there are, once there are enough to begin."""
-        self._told = {one.name for one in self.set.open}
-        count = len(self._told)
-        if count:
+        names = {one.name for one in self.set.open}
+        if names:
             self._down = False
-        if count >= max(1, self.needed):
-            self.client.take(pipe.Ready({**self.facts, "replicas": count}))
+        if len(names) >= max(1, self.needed):
+            self.client.take(pipe.Ready({**self.facts, "replicas": len(names)}))
+        self._told = names
 
     def _check_start(self, reporting: int) -> None:
         """Ends a start for which the cluster lacks machines."""
@@ -248,7 +251,7 @@ class ReplicaHost:
         if not self.loading or reporting >= self.needed:
             self._enough = now
         elif now - self._enough > LONGEST:
-            self._enough = inf  # it is told once
+            self._enough = inf  # it is reported once
             self.client.take(
                 pipe.Failed(
                     f"{reporting} of {self.needed} replicas are up after {LONGEST:g} seconds: the "
