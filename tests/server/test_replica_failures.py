@@ -262,7 +262,7 @@ def test_an_error_of_the_client_does_not_end_the_look(monkeypatch: pytest.Monkey
         watch = host.set.start(host._watch())
         await turn()
         assert said[:2] == ["replica_ready", "replicas_failed"] and not watch.done()
-        del listener.take  # type: ignore[method-assign]
+        del listener.take
         await turn()
         assert listener.all(pipe.Ready)[-1].facts["replicas"] == 2
         await host.close()
