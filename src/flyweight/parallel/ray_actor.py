@@ -6,13 +6,15 @@ because the server that made it is, ends its application.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from flyweight.parallel.cluster import GONE, ReplicaProgram
@@ -20,6 +22,7 @@ from flyweight.parallel.cluster import GONE, ReplicaProgram
 BEAT = 0.5  # seconds between two reports
 STALE = 10.0  # seconds after the last one at which a replica counts as gone
 
+LOG = logging.getLogger("ray.serve")
 MakeProgram = Callable[[bytes, float], ReplicaProgram]
 
 
@@ -66,7 +69,8 @@ class ReplicaActor:
         try:
             await self.program.start()
         except Exception:
-            await self._report_once()  # why it failed
+            with suppress(RayError):
+                await self._report_once()  # why it failed
             raise
 
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
@@ -88,13 +92,23 @@ class ReplicaActor:
         await self.registry.report.remote(self.name, self.actor, self.program.report())
 
     async def _report(self) -> None:
-        while True:
+        """Until the registry is dead.  One that is only unavailable may come back."""
+        ended = False
+        while not ended:
             try:
-                await self._report_once()
-            except RayActorError:
-                await asyncio.to_thread(serve.delete, self.app, _blocking=False)
-                return
+                ended = await self._report_or_end()
+            except Exception as error:
+                LOG.warning("the replica %s could not report: %s", self.name, error)
             await asyncio.sleep(BEAT)
+
+    async def _report_or_end(self) -> bool:
+        """Whether the registry is dead; then the application is deleted."""
+        try:
+            await self._report_once()
+        except ActorDiedError:
+            await asyncio.to_thread(serve.delete, self.app, _blocking=False)
+            return True
+        return False
 
 
 class NamedReplicaRouter(RequestRouter):  # type: ignore[misc]

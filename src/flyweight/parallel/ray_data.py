@@ -1,8 +1,8 @@
 """Items mapped by a pool of actors, with Ray Data.
 
 Invariant: what an actor makes of an item is yielded as it is made; an item whose actor died is
-mapped again from its beginning, so that results may come twice.  A cluster that was started here is
-ended here.  Knows no model and no rows.
+mapped again from its beginning, so that results may come twice, and left out when that one died as
+well.  A cluster that was started here is ended here.  Knows no model and no rows.
 """
 
 import logging
@@ -18,21 +18,26 @@ from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import RayError
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
+from flyweight.parallel.ray_access import check_authentication, protect_local_cluster
 
 Work = Callable[[bytes], Iterator[bytes]]
 LOCAL = "local"  # a cluster of this machine, for this process
 CONNECTING = 5.0  # seconds to connect to a cluster
+RETRIES = 1  # of an item whose actor died: it may be the cause
 BLOCK = 16 << 10  # bytes of results that are sent together
 ERRORS = {kind.__name__: kind for kind in (ConfigError, EngineError, FlyweightError)}
 
 
 @dataclass(frozen=True, slots=True)
 class ActorPool:
-    """`replicas` actors, of `cpus` each, on the cluster at `address`; empty: on this machine."""
+    """`replicas` actors, of `cpus` each, on the cluster at `address`; empty: on this machine.  Each
+    has up to `items` items at a time, which are all lost with it.
+    """
 
     replicas: int
     address: str = ""
     cpus: float = 1.0
+    items: int = 2
 
 
 class _Actor:
@@ -51,9 +56,14 @@ class _Actor:
         if self._work is None:
             yield _make_table([b""], self._error)
             return
-        for item in batch.column("item").to_pylist():
-            for part in self._work(item):
-                yield _make_table([part])
+        try:
+            for item in batch.column("item").to_pylist():
+                for part in self._work(item):
+                    yield _make_table([part])
+        except FlyweightError as error:
+            yield _make_table([b""], error)
+        except Exception as error:
+            yield _make_table([b""], EngineError(f"a replica failed: {first_line(error)}"))
 
 
 def map_in_actors(
@@ -71,8 +81,10 @@ def map_in_actors(
             fn_constructor_args=(make(-(-pool.replicas // max(1, machines))),),
             batch_size=1,
             batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=2),
+            compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=pool.items),
             num_cpus=pool.cpus,
+            max_restarts=-1,  # the retries of items bound them
+            max_task_retries=RETRIES,
         )
         # its errors are raised as well, and have a traceback in the log
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -88,23 +100,39 @@ def map_in_actors(
 @contextmanager
 def connect(pool: ActorPool) -> Iterator[None]:
     """Ray is connected meanwhile.  Raises `ConfigError` where there is no cluster."""
-    local = {"num_cpus": max(1, round(pool.replicas * pool.cpus))} if not pool.address else {}
+    local: dict[str, Any] = {}
+    if not pool.address:
+        cpus = max(1, round(pool.replicas * pool.cpus))
+        local = {"num_cpus": cpus, **protect_local_cluster()}
+    check_authentication(pool.address, "ray_address", pool.address)
     check_reachable(pool.address)
     try:
         ray.init(
             address=pool.address or LOCAL, logging_level=logging.ERROR, log_to_driver=False,
-            include_dashboard=False if local else None, **local,
+            include_dashboard=None if pool.address else False, **local,
         )  # fmt: skip
+        _check_joined(pool.address)
     except (ConnectionError, RuntimeError, ValueError) as error:
         problem = f": no Ray cluster can be reached: {first_line(error)}"
         raise ConfigError(problem, "ray_address", value=pool.address or LOCAL) from None
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = BLOCK
+    context.max_errored_blocks = -1  # of actors that died; other errors are data
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_joined(address: str) -> None:
+    """Raises `ConfigError`, disconnected, where `auto` or loopback led to a cluster that is not."""
+    try:
+        found = ray.get_runtime_context().gcs_address
+        check_authentication(found if address else "", "ray_address", address)
+    except ConfigError:
+        ray.shutdown()
+        raise
 
 
 def check_reachable(address: str) -> None:

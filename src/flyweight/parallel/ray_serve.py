@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from flyweight.config import set_unset_variables
 from flyweight.errors import ConfigError, EngineError
-from flyweight.parallel.cluster import ReplicaPlan
+from flyweight.parallel.cluster import END, GONE, ReplicaPlan
+from flyweight.parallel.ray_access import check_authentication, protect_local_cluster
 
 QUIET = {  # read by Ray when it is imported
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -29,6 +30,7 @@ from ray import serve  # noqa: E402
 from ray.exceptions import RayError  # noqa: E402
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig  # noqa: E402
 from ray.serve.exceptions import RayServeException  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from flyweight.parallel.ray_actor import (  # noqa: E402
     MakeProgram,
@@ -65,9 +67,16 @@ class RayCluster:
         return found
 
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
-        calls = self._handle.options(method_name="compute", stream=True)
-        async for data in calls.remote(name, frame):
-            yield data
+        answer = self._handle.options(method_name="compute", stream=True).remote(name, frame)
+        ended = False
+        try:
+            async for data in answer:
+                ended = data in (END, GONE)
+                yield data
+        finally:
+            if not ended:  # its reader has left, so the replica is to abort the request
+                with suppress(Exception):  # the replica may be gone
+                    answer.cancel()
 
     async def tell(self, name: str, frame: bytes) -> bytes:
         try:
@@ -100,8 +109,7 @@ class RayCluster:
     def _start(self, setup: bytes) -> None:
         if self._registry is None:
             self._connect()
-            registry = ray.remote(num_cpus=0)(ReplicaRegistry)
-            self._registry = registry.remote()
+            self._registry = self._start_registry()
             serve.start(proxy_location="Disabled")
         self._starts += 1  # another one replaces the replicas of the one before
         options = self._choose_options()
@@ -110,6 +118,12 @@ class RayCluster:
         target = deployment.bind(self.make, setup, patience, self.app, self._registry, self._starts)
         run = serve.RunTarget(target=target, name=self.app, route_prefix=None)
         (self._handle,) = serve.run_many([run], wait_for_applications_running=False)
+
+    def _start_registry(self) -> Any:
+        """On the server's own machine: replicas end when it is gone."""
+        here = ray.get_runtime_context().get_node_id()
+        place = NodeAffinitySchedulingStrategy(here, soft=False)
+        return ray.remote(num_cpus=0, scheduling_strategy=place)(ReplicaRegistry).remote()
 
     def _choose_options(self) -> dict[str, Any]:
         plan = self.plan
@@ -140,21 +154,28 @@ class RayCluster:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         try:
             if self.plan.address:
-                self._reach()
-                ray.init(self.plan.address, **quiet)
+                self._join(quiet)
                 return
             cores = self.plan.most * max(1, self.plan.cores)
             ray.init(
                 "local", num_cpus=cores, object_store_memory=STORE, include_dashboard=False,
-                **quiet,
+                **quiet, **protect_local_cluster(),
             )  # fmt: skip
         except ConfigError:
+            ray.shutdown()
             raise
         except Exception as error:  # of many kinds, `Exception` itself among them
             ray.shutdown()
             if self.plan.address:
                 raise self._refuse(_describe(error)) from None
             raise ConfigError(f"Ray could not be started: {_describe(error)}") from None
+
+    def _join(self, quiet: dict[str, Any]) -> None:
+        check_authentication(self.plan.address, "--ray-address", self.plan.address)
+        self._reach()
+        ray.init(self.plan.address, **quiet)
+        found = ray.get_runtime_context().gcs_address  # "auto" and loopback may lead off loopback
+        check_authentication(found, "--ray-address", self.plan.address)
 
     def _reach(self) -> None:
         """Whether anything listens at the address; Ray itself would try for a minute."""
