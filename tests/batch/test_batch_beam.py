@@ -3,6 +3,7 @@
 import importlib.util
 from typing import Any
 
+import msgspec
 import pytest
 
 from batch_texts import OPTIONS, PROMPTS, ROWS, generate_texts
@@ -39,6 +40,19 @@ def test_texts_are_those_of_generate_and_errors_are_results() -> None:
     with beam.Pipeline("DirectRunner") as pipeline:
         results = pipeline | beam.Create(elements) | RunInference(handler, inference_args=OPTIONS)
         assert_that(results, check)
+
+
+def test_elements_that_are_no_rows_are_errors_of_their_own() -> None:
+    import numpy
+
+    from flyweight.batch.beam import FlyweightModelHandler, encode_elements
+
+    elements: list[Any] = [{"prompt": "a", "seed": numpy.int64(3)}, "b", 7, {"prompt": "c"}]
+    rows, lines = encode_elements(elements, {"max_tokens": 2})
+    assert [row.number for row in rows] == [1, 3] and sorted(lines) == [0, 2]
+    error = msgspec.json.decode(lines[2])["error"]
+    assert error["message"] == "the element is no row: int is neither a text nor a mapping"
+    assert FlyweightModelHandler().get_num_bytes(elements) > 0
 
 
 def test_sizes_of_batches_are_checked() -> None:

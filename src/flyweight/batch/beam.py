@@ -12,9 +12,9 @@ import msgspec
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from flyweight.arguments.keywords import EngineOptions
-from flyweight.batch.answering import RowAnswerer
+from flyweight.batch.answering import RowAnswerer, make_failure
 from flyweight.batch.rows import Row
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, RequestError
 from flyweight.llm import LLM
 from flyweight.server.settings import ServerSettings
 
@@ -73,10 +73,8 @@ class FlyweightModelHandler(ModelHandler[Element, PredictionResult, BeamModel]):
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
         """The results in the order of the batch; `inference_args` are defaults of its rows."""
-        defaults = inference_args or {}
-        lines = model.answer(
-            Row(i, 0, encode_element(one, defaults)) for i, one in enumerate(batch)
-        )
+        rows, lines = encode_elements(batch, inference_args or {})
+        lines |= model.answer(rows)
         name = str(self._settings["model"] or "stories")
         for i, element in enumerate(batch):
             line = msgspec.json.decode(lines[i])
@@ -90,14 +88,32 @@ class FlyweightModelHandler(ModelHandler[Element, PredictionResult, BeamModel]):
         return self._sizes
 
     def get_num_bytes(self, batch: Sequence[Element]) -> int:
-        return sum(len(encode_element(one, {})) for one in batch)
+        rows, _ = encode_elements(batch, {})
+        return sum(len(row.data) for row in rows)
 
     def get_metrics_namespace(self) -> str:
         return "BeamML_Flyweight"
 
 
+def encode_elements(
+    batch: Sequence[Element], defaults: Mapping[str, Any]
+) -> tuple[list[Row], dict[int, bytes]]:
+    """The elements as rows, and by their numbers the output lines of those that cannot be."""
+    rows: list[Row] = []
+    lines: dict[int, bytes] = {}
+    for i, one in enumerate(batch):
+        try:
+            rows.append(Row(i, 0, encode_element(one, defaults)))
+        except Exception as error:  # of many kinds; a mapping of the user's may raise any
+            refused = RequestError(f"the element is no row: {error}", code="invalid_json")
+            lines[i] = make_failure(Row(i, 0, b""), f"row-{i}", refused).line
+    return rows, lines
+
+
 def encode_element(element: Element, defaults: Mapping[str, Any]) -> bytes:
-    """An element as a row."""
+    """An element as a row.  Raises where it is neither text nor a mapping that JSON can hold."""
+    if not isinstance(element, str | Mapping):
+        raise TypeError(f"{type(element).__name__} is neither a text nor a mapping")
     fields: dict[str, Any] = {"prompt": element} if isinstance(element, str) else dict(element)
     if isinstance(fields.get("body"), Mapping):
         fields["body"] = {**defaults, **fields["body"]}
