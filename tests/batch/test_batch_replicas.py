@@ -17,7 +17,7 @@ from flyweight.batch.job import run_batch
 from flyweight.batch.replicas import MAX_SHARE, RayRunner, RowShare, divide_machine, make_shares
 from flyweight.batch.rows import JsonLines, RowAnswer, RowIndex
 from flyweight.cli.main import main
-from flyweight.errors import ConfigError, EngineError
+from flyweight.errors import ConfigError
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
 
@@ -50,16 +50,20 @@ def test_replicas_share_a_machine() -> None:
     assert (whole["memory_limit"], part["memory_limit"]) == (6 << 30, 2 << 30)
     assert part["threads"] == max(1, whole["threads"] // 3)
     assert divide_machine({"threads": 2}, 8)["threads"] == 2
+    assert divide_machine({"kv_cache_memory_bytes": 3 << 30}, 3)["kv_cache_memory_bytes"] == 1 << 30
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, lose: int, twice: bool) -> list[int]:
-    """Ray's place is taken by a loop, which loses every `lose`-th row of its first round."""
+def stand_in(monkeypatch: pytest.MonkeyPatch, lose: int, twice: bool, fatal: int = 0) -> list[int]:
+    """Ray's place is taken by a loop, which loses every `lose`-th row of its first round, and in
+    all rounds the shares with the row `fatal`.
+    """
     rounds: list[int] = []
 
     def map_in_actors(items: Any, make: Any, pool: Any) -> Iterator[bytes]:
         rounds.append(len(items))
         for item in items:
-            for row in msgspec.msgpack.decode(item, type=RowShare).read():
+            share = msgspec.msgpack.decode(item, type=RowShare)
+            for row in () if fatal in share.numbers else share.read():
                 if lose and row.number % lose == 0 and len(rounds) == 1:
                     continue
                 line = json.dumps({"id": row.id, "error": None}).encode() + b"\n"
@@ -80,10 +84,21 @@ def test_rows_that_come_twice_or_never(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(rounds) == 2 and summary.answered == 30 and summary.completion_tokens == 120
     numbers = [int(json.loads(line)["id"].split("_")[2]) for line in out.read_text().splitlines()]
     assert sorted(numbers) == list(range(1, 31)) and numbers[-4:] == [7, 14, 21, 28]
-    stand_in(monkeypatch, lose=1, twice=False)
     out.unlink()
-    with pytest.raises(EngineError, match="30 rows were lost with their replicas"):
-        run_batch(given, out, RayRunner({}, 2))
+    assert len(stand_in(monkeypatch, lose=1, twice=False)) == 0
+    assert run_batch(given, out, RayRunner({}, 2)).errors == 0
+
+
+def test_a_row_that_ends_its_process_gets_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, out = make_index(tmp_path, 3000).file.path, tmp_path / "out.jsonl"
+    rounds = stand_in(monkeypatch, lose=0, twice=False, fatal=2500)
+    summary = run_batch(given, out, RayRunner({}, 2))
+    assert (summary.answered, summary.errors) == (3000, 1) and len(rounds) < 8
+    last = json.loads(out.read_text().splitlines()[-1])
+    assert last["custom_id"] == "row-2500"
+    assert last["error"]["message"] == "the replica ended each time that it computed this row"
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ the rows of its share from the input itself, so every machine must have it at th
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from flyweight.batch.answering import RowAnswerer
+from flyweight.batch.answering import RowAnswerer, make_failure
 from flyweight.batch.files import open_rows
+from flyweight.batch.requests import read_custom_id, read_fields
 from flyweight.batch.rows import Row, RowAnswer, RowIndex
 from flyweight.config import Settings, parse_bytes
-from flyweight.errors import ConfigError, EngineError
+from flyweight.errors import ConfigError, EngineError, RequestError
 from flyweight.llm import LLM
 from flyweight.plan.machine import read_machine
 from flyweight.server.settings import ServerSettings
@@ -24,6 +26,7 @@ from flyweight.server.settings import ServerSettings
 MAX_SHARE = 256  # rows that a replica gets at a time
 SHARES = 4  # that each gets at least, so that all end at about the same time
 MAX_REPLICAS = 4096
+LOST = "the replica ended each time that it computed this row"
 MISSING = "needs Ray; pip install 'flyweight[distributed]'"
 
 
@@ -74,21 +77,25 @@ class RayRunner:
             )  # fmt: skip
 
     def answer(self, index: RowIndex) -> Iterator[RowAnswer]:
-        """Rows that were lost with a replica are answered in another round."""
+        """Rows that were lost with a replica are answered in another round, and one by one once
+        a round has brought nothing.  What is lost then as well gets an error for its answer.
+        """
         try:
             from flyweight.parallel.ray_data import ActorPool, map_in_actors
         except ImportError:
             raise ConfigError(MISSING, "replicas", value=self.replicas) from None
         cpus = float(self.settings.get("threads") or 1)
-        pool = ActorPool(self.replicas, self.address, cpus)
         make = partial(partial, RayReplica, locate_model(self.settings), self.server)
-        done = -1
+        most = MAX_SHARE
         while index.done < index.rows:
-            if index.done == done:
-                raise EngineError(f"{index.rows - done} rows were lost with their replicas")
             done = index.done
-            for result in map_in_actors(make_shares(index, self.replicas), make, pool):
+            pool = ActorPool(self.replicas, self.address, cpus, 1 if most == 1 else 2)
+            for result in map_in_actors(make_shares(index, self.replicas, most), make, pool):
                 yield msgspec.msgpack.decode(result, type=RowAnswer)
+            if index.done == done and most == 1:
+                yield from map(make_lost, index.read_pending())
+            elif index.done == done:
+                most = 1
 
 
 def locate_model(settings: dict[str, Any]) -> dict[str, Any]:
@@ -103,13 +110,26 @@ def divide_machine(settings: dict[str, Any], sharing: int) -> dict[str, Any]:
     here, chosen = read_machine(), Settings.of(**settings)
     limit = parse_bytes(str(chosen.memory_limit), here.total)
     threads = chosen.threads or max(1, here.cores // sharing)
-    return {**settings, "threads": threads, "memory_limit": limit // sharing}
+    return {
+        **settings,
+        "threads": threads,
+        "memory_limit": limit // sharing,
+        "kv_cache_memory_bytes": chosen.kv_cache_memory_bytes // sharing,
+    }
 
 
-def make_shares(index: RowIndex, replicas: int) -> Sequence[bytes]:
-    """The rows that have no answer, in shares."""
+def make_lost(row: Row) -> RowAnswer:
+    """The answer of a row that no replica survived."""
+    custom_id = f"row-{row.number}"
+    with suppress(RequestError):
+        custom_id = read_custom_id(read_fields(row.data), row.number)
+    return make_failure(row, custom_id, EngineError(LOST))
+
+
+def make_shares(index: RowIndex, replicas: int, most: int = MAX_SHARE) -> Sequence[bytes]:
+    """The rows that have no answer, in shares of at most so many."""
     left = index.rows - index.done
-    size = max(1, min(MAX_SHARE, left // (SHARES * replicas)))
+    size = max(1, min(most, left // (SHARES * replicas)))
     shares: list[bytes] = []
     share = RowShare(str(index.file.path.absolute()), 0, [])
     for row in index.read_pending():
