@@ -61,6 +61,6 @@ def test_only_a_dead_registry_ends_the_application(monkeypatch: pytest.MonkeyPat
         deleted.append(app)
 
     monkeypatch.setattr(ray_actor, "BEAT", 0)
-    monkeypatch.setattr(ray_actor.serve, "delete", delete)
+    monkeypatch.setattr("ray.serve.delete", delete)
     asyncio.run(Replica()._report())
     assert deleted == ["app"] and len(errors) == 1
