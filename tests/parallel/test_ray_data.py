@@ -1,0 +1,70 @@
+"""Items mapped by actors on a Ray cluster of this machine: one that ends its process, and what
+listens.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="the extra [distributed] is not installed")
+
+from flyweight.parallel.ray_data import ActorPool, Work, connect, map_in_actors
+
+pytestmark = pytest.mark.long
+LISTENS = "0A"  # in /proc/net/tcp
+
+
+def make(sharing: int) -> Callable[[], Work]:
+    def start() -> Work:
+        def work(item: bytes) -> Iterator[bytes]:
+            if item == b"fatal":
+                os._exit(1)
+            yield item
+
+        return work
+
+    return start
+
+
+def test_an_item_that_ends_its_process_is_left_out() -> None:
+    items = [b"1", b"fatal", b"2", b"3"]
+    assert set(map_in_actors(items, make, ActorPool(1, items=1))) == {b"1", b"2", b"3"}
+
+
+def list_descendants() -> set[int]:
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # it has ended
+            pass
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def list_listeners() -> set[str]:
+    """Local addresses of sockets that listen, in hexadecimal, of this process and what it started."""
+    links = set()
+    for pid in list_descendants():
+        for file in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                links.add(os.readlink(file))
+            except OSError:
+                pass
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENS and f"socket:[{fields[9]}]" in links:
+                found.add(fields[1].split(":")[0])
+    return found
+
+
+def test_a_local_cluster_listens_on_loopback_alone() -> None:
+    with connect(ActorPool(1)):
+        found = list_listeners()
+    assert found and all(one.endswith("7F") and len(one) == 8 for one in found), found
