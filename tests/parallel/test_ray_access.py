@@ -1,16 +1,19 @@
 """Who can reach a Ray cluster, and when a replica gives up its server; no cluster is started."""
 
 import asyncio
-import importlib.util
 import os
 from typing import Any
 
 import pytest
 
-from flyweight.errors import ConfigError
-from flyweight.parallel.ray_access import check_authentication, protect_local_cluster
+pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from flyweight.errors import ConfigError
+from flyweight.parallel import ray_actor
+from flyweight.parallel.ray_access import check_authentication, on_loopback
+
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -32,19 +35,17 @@ def test_a_cluster_off_loopback_needs_a_token(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_local_cluster_has_a_token_of_its_own() -> None:
-    assert protect_local_cluster()["_node_ip_address"].startswith("127.")
-    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
-    before = os.environ["RAY_AUTH_TOKEN"]
-    protect_local_cluster()
-    assert os.environ["RAY_AUTH_TOKEN"] == before
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    with pytest.raises(ConfigError, match="this version of Ray"), on_loopback():
+        assert "RAY_AUTH_MODE" not in os.environ
+        first = os.environ["RAY_AUTH_TOKEN"]
+    assert len(first) == 64
+    with on_loopback():
+        os.environ["RAY_AUTH_MODE"] = "token"  # as Ray does
+        assert os.environ["RAY_AUTH_TOKEN"] == first
 
 
-@needs_ray
 def test_only_a_dead_registry_ends_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray.exceptions import ActorDiedError, ActorUnavailableError
-
-    from flyweight.parallel import ray_actor
-
     errors: list[Exception] = [
         ActorUnavailableError("cut", None), OSError("cut"), ActorDiedError(), OSError("unused")
     ]  # fmt: skip

@@ -6,24 +6,39 @@ Invariant: what reaches Ray without a token can run programs, so such a cluster 
 
 import os
 import secrets
-import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray._private import ray_constants
 
 from flyweight.errors import ConfigError
 from flyweight.validation.nodes import is_loopback
 
 MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-# Ray replaces 127.0.0.1 by the machine's outward address, and takes other loopback addresses
-LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 
 
-def protect_local_cluster() -> dict[str, Any]:
-    """The arguments of `ray.init` for a cluster of this machine alone.  It has a token of its own
-    where the user has set none.
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """A cluster that `ray.init` starts meanwhile listens on loopback, and has a token: the user's,
+    or one of its own.  Raises `ConfigError` where Ray is too old for that.
     """
-    if not {MODE, TOKEN, TOKEN_FILE} & os.environ.keys():
-        os.environ[TOKEN] = secrets.token_hex(32)  # Ray turns authentication on by itself
-    return {"_node_ip_address": LOOPBACK}
+    # Ray turns authentication on where this is unset; Ray Serve listens off loopback all the same
+    if os.environ.get(MODE, "").lower() != "token":
+        os.environ.pop(MODE, None)
+    if not {TOKEN, TOKEN_FILE} & os.environ.keys():
+        os.environ[TOKEN] = secrets.token_hex(32)
+    # Ray replaces a given 127.0.0.1 by the machine's outward address unless this is off
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+    if os.environ.get(MODE, "").lower() != "token":
+        ray.shutdown()
+        hint = "pip install --upgrade 'flyweight[distributed]'"
+        raise ConfigError("this version of Ray starts no cluster with authentication", hint=hint)
 
 
 def check_authentication(cluster: str, option: str, given: str) -> None:

@@ -8,7 +8,7 @@ well.  A cluster that was started here is ended here.  Knows no model and no row
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import RayError
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
-from flyweight.parallel.ray_access import check_authentication, protect_local_cluster
+from flyweight.parallel.ray_access import check_authentication, on_loopback
 
 Work = Callable[[bytes], Iterator[bytes]]
 LOCAL = "local"  # a cluster of this machine, for this process
@@ -103,14 +103,15 @@ def connect(pool: ActorPool) -> Iterator[None]:
     local: dict[str, Any] = {}
     if not pool.address:
         cpus = max(1, round(pool.replicas * pool.cpus))
-        local = {"num_cpus": cpus, **protect_local_cluster()}
+        local = {"num_cpus": cpus, "include_dashboard": False}
     check_authentication(pool.address, "ray_address", pool.address)
     check_reachable(pool.address)
     try:
-        ray.init(
-            address=pool.address or LOCAL, logging_level=logging.ERROR, log_to_driver=False,
-            include_dashboard=None if pool.address else False, **local,
-        )  # fmt: skip
+        with nullcontext() if pool.address else on_loopback():
+            ray.init(
+                address=pool.address or LOCAL, logging_level=logging.ERROR, log_to_driver=False,
+                **local,
+            )  # fmt: skip
         _check_joined(pool.address)
     except (ConnectionError, RuntimeError, ValueError) as error:
         problem = f": no Ray cluster can be reached: {first_line(error)}"

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from flyweight.config import set_unset_variables
 from flyweight.errors import ConfigError, EngineError
 from flyweight.parallel.cluster import END, GONE, ReplicaPlan
-from flyweight.parallel.ray_access import check_authentication, protect_local_cluster
 
 QUIET = {  # read by Ray when it is imported
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -32,6 +31,7 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig  # noqa: E40
 from ray.serve.exceptions import RayServeException  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
+from flyweight.parallel.ray_access import check_authentication, on_loopback  # noqa: E402
 from flyweight.parallel.ray_actor import (  # noqa: E402
     MakeProgram,
     NamedReplicaRouter,
@@ -157,10 +157,11 @@ class RayCluster:
                 self._join(quiet)
                 return
             cores = self.plan.most * max(1, self.plan.cores)
-            ray.init(
-                "local", num_cpus=cores, object_store_memory=STORE, include_dashboard=False,
-                **quiet, **protect_local_cluster(),
-            )  # fmt: skip
+            with on_loopback():
+                ray.init(
+                    "local", num_cpus=cores, object_store_memory=STORE, include_dashboard=False,
+                    **quiet,
+                )  # fmt: skip
         except ConfigError:
             ray.shutdown()
             raise
