@@ -51,11 +51,13 @@ class Outcome:
 
 def start_ray(host: Host, head: Host | None, token: str, folder: Path) -> None:
     """Lets a host join the cluster of `head`, or start one; returns once it has."""
-    where = ["--address", f"{head.address}:{PORT}"] if head else ["--head", "--port", str(PORT)]
+    where = ["--head", "--port", str(PORT), "--include-dashboard=false"]
+    if head:
+        where = ["--address", f"{head.address}:{PORT}"]
     words = [
         sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--node-ip-address",
         host.address, "--num-cpus", "1", "--object-store-memory", str(100 << 20),
-        "--disable-usage-stats", "--include-dashboard=false",
+        "--disable-usage-stats",
     ]  # fmt: skip
     own = folder / host.address
     own.mkdir(exist_ok=True)
@@ -105,7 +107,7 @@ def run(seconds: float, folder: Path) -> tuple[list[Outcome], list[str], dict[st
         start_ray(first, None, token, folder)
         start_ray(second, first, token, folder)
         words = ("--ray-address", f"{first.address}:{PORT}", "--replicas", "2", "--threads", "1")
-        limits = ("--max-model-len", "512", "--memory-limit", "2GiB")
+        limits = ("--max-model-len", "512", "--memory-limit", "2GiB", "--no-coalesce-requests")
         server = stack.enter_context(
             serving(first, "stories", *words, *limits, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
         )
