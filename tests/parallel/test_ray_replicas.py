@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 BODY = {"model": "stories", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 24}
 LONG = {**BODY, "max_tokens": 300, "ignore_eos": True}
-LIMITS = ("--memory-limit", "2GiB", "--max-model-len", "512")
+LIMITS = ("--memory-limit", "2GiB", "--max-model-len", "512", "--no-coalesce-requests")
 
 
 def list_processes(word: bytes) -> list[int]:
@@ -74,7 +74,8 @@ def test_answers_are_those_of_one_process(pair: Running) -> None:
         streamed = pair.post("/v1/completions", {**BODY, "stream": True}).events
         assert "".join(one["choices"][0]["text"] for one in streamed) == ask(alone)
     assert read_metric(pair, "flyweight:replica_up") == 2
-    assert not [line for line in pair.said if "ray" in line.lower()], "Ray's log is its own"
+    said = [line for line in pair.said if not line.startswith("--replicas")]  # a setting's words
+    assert not [line for line in said if "ray" in line.lower()], "Ray's log is its own"
 
 
 def test_a_conversation_stays_where_its_cache_is(pair: Running) -> None:
