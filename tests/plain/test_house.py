@@ -192,10 +192,11 @@ def test_the_hub_client_stays_in_its_module() -> None:
 
 def test_only_config_reads_the_environment() -> None:
     reads = re.compile(r"\bos\.(environ|getenv|putenv)|from os import .*(environ|getenv)")
+    allowed = ("config.py", "ray_access.py")  # Ray's authentication is set by variables alone
     strays = [
         name(p)
         for p in MODULES
-        if p.name != "config.py" and reads.search(p.read_text(encoding="utf-8"))
+        if p.name not in allowed and reads.search(p.read_text(encoding="utf-8"))
     ]
     assert strays == []
     assert [
