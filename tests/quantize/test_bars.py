@@ -1,7 +1,7 @@
 """What quantisation of both real models costs on held-out stories, against the bars.
 
-All are `long`; that GPTQ keeps outputs better than rounding is in test_job.py too, on a tiny model.
-Texts, calibration and arithmetic are fixed.
+The usual suite has those of methods on the model of the package, with a short calibration; `long`
+tests have all bars on both models.  Texts, calibration and arithmetic are fixed.
 """
 
 import os
@@ -14,10 +14,7 @@ import pytest
 from full_models import write_stories, write_stories3m
 from held_out import PriceTest, split_stories
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif("FLYWEIGHT_DATA" not in os.environ, reason="needs the data folder"),
-]
+pytestmark = pytest.mark.skipif("FLYWEIGHT_DATA" not in os.environ, reason="needs the data folder")
 SHORT: dict[str, Any] = {"samples": 12, "length": 256}
 INT8 = 0.003  # the most that eight bits may cost, in nats a token
 HALF = 0.5  # the most that GPTQ in four bits may cost, as a share of rounding
@@ -60,11 +57,13 @@ def test_calibrated_methods_beat_rounding(stories: PriceTest, bits: int) -> None
     assert price(stories, "awq", bits, **SHORT) < rounded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["int8-dynamic", "int8-static"])
 def test_eight_bits_of_both(either: PriceTest, method: str) -> None:
     assert price(either, method, 8, samples=64) <= INT8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("bits", "symmetric"), [*product([4, 3], [True, False])])
 def test_calibrated_methods_beat_rounding_of_both(
     either: PriceTest, bits: int, symmetric: bool
@@ -76,6 +75,7 @@ def test_calibrated_methods_beat_rounding_of_both(
     assert bits != 4 or gptq <= HALF * rounded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["Q4_0", "IQ4_NL", "Q5_0", "Q5_1"])
 def test_mixed_types_beat_one_type(either: PriceTest, kind: str) -> None:
     """That of one type is rounded without error feedback, with the same calibration's importance
@@ -96,6 +96,7 @@ def test_error_feedback_beats_rounding(stories: PriceTest, kind: str) -> None:
     assert stories.measure(swept) < FEEDBACK * stories.measure(rounded)
 
 
+@pytest.mark.long
 def test_mixed_types_beat_the_usual_recipe(either: PriceTest) -> None:
     recipe = either.quantize("recipe.gguf", type="Q4_K_M", samples=32)
     size = recipe.stat().st_size
