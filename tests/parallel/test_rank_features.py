@@ -16,7 +16,7 @@ from flyweight import LLM, BeamSearchParams, PoolingParams, SamplingParams, Stru
 from flyweight.outputs import RequestOutput
 
 SIZES: dict[str, Any] = {
-    "memory_limit": "2GiB", "max_model_len": 256, "activations": "f32",
+    "memory_limit": "4GiB", "max_model_len": 256, "activations": "f32",
     "kv_cache_dtype": "f32", "block_size": 16,
     "blocks": 16,
 }  # fmt: skip
