@@ -13,12 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import flyweight
+from deploy_files import (
+    DEPLOY,
+    DOCKERFILE,
+    ENTRY,
+    HEAD,
+    KEYS,
+    PAGE,
+    ROOT,
+    find_instruction,
+    list_host_words,
+    load_yaml,
+    parse,
+    seconds,
+)
 from flyweight.cli.main import app
-from flyweight.cli.serve.choices import ServeChoice, choose
-from flyweight.cli.serve.words import read
 from flyweight.errors import FlyweightError
 from flyweight.server.apis.routes import ROUTES
 from flyweight.server.engine_process import LEAVING
@@ -26,26 +37,10 @@ from flyweight.server.lifecycle.lifecycle import LAST_WORDS
 from flyweight.server.settings import ServerSettings
 from http_server import Running
 
-ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "deploy"
-PAGE = (ROOT / "docs" / "deployment.md").read_text("utf-8")
-KEYS = "/etc/flyweight/keys"
 INSTRUCTIONS = {
     "ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL",
     "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR",
 }  # fmt: skip
-
-
-def load_yaml(name: str) -> Any:
-    documents = list(yaml.safe_load_all((DEPLOY / name).read_text("utf-8")))
-    return documents[0] if len(documents) == 1 else documents
-
-
-def load_dockerfile() -> list[tuple[str, str]]:
-    """Instructions and their words."""
-    text = re.sub(r"^\s*#.*\n", "", (DEPLOY / "Dockerfile").read_text("utf-8"), flags=re.M)
-    lines = re.sub(r"\\\n\s*", "", text).splitlines()
-    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines if line)]
 
 
 def load_unit() -> configparser.ConfigParser:
@@ -55,26 +50,12 @@ def load_unit() -> configparser.ConfigParser:
     return unit
 
 
-DOCKERFILE, UNIT, COMPOSE = load_dockerfile(), load_unit(), load_yaml("compose.yaml")
+UNIT, COMPOSE = load_unit(), load_yaml("compose.yaml")
 SERVER: dict[str, Any] = COMPOSE["services"]["flyweight"]
 CLAIM, DEPLOYMENT, SERVICE = load_yaml("kubernetes.yaml")
 POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
-
-
-def find_instruction(name: str) -> str:
-    """The last one of this name, which is the one that counts."""
-    return [rest for word, rest in DOCKERFILE if word == name][-1]
-
-
-ENTRY: list[str] = json.loads(find_instruction("ENTRYPOINT"))
 UNIT_COMMAND = shlex.split(UNIT["Service"]["ExecStart"])
-
-
-def seconds(text: str) -> int:
-    """A time of a unit or of a Compose file."""
-    number, unit = re.fullmatch(r"(\d+)(s|min)", text).groups()  # type: ignore[union-attr]
-    return int(number) * {"s": 1, "min": 60}[unit]
 
 
 # --- command lines ---
@@ -85,6 +66,8 @@ def list_commands() -> Iterator[tuple[str, list[str]]]:
     yield "Dockerfile", ENTRY
     yield "compose.yaml", [*ENTRY, *SERVER["command"]]
     yield "kubernetes.yaml", [*ENTRY, *CONTAINER["args"]]
+    yield "kuberay.yaml", ["flyweight", "serve", *HEAD["args"]]
+    yield "compose.hosts.yaml", ["flyweight", "serve", *list_host_words("head", "command")]
     yield "flyweight.service", ["flyweight", *UNIT_COMMAND[1:]]
     text = re.sub(r" \\\n\s*", " ", "\n".join(re.findall(r"^```\n(.*?)^```", PAGE, re.M | re.S)))
     for line in text.splitlines():
@@ -92,12 +75,6 @@ def list_commands() -> Iterator[tuple[str, list[str]]]:
             yield "docker run", [*ENTRY, *shlex.split(line.partition("flyweight:0.1.0 ")[2])]
         elif line.startswith("ExecStart=/"):
             yield "drop-in", ["flyweight", *shlex.split(line)[1:]]
-
-
-def parse(words: list[str], keys: Path) -> ServeChoice:
-    """A command line as the command reads it; the key file is one of the test's."""
-    assert words[:2] == ["flyweight", "serve"]
-    return choose(read([word.replace(KEYS, str(keys)) for word in words[2:]]))
 
 
 @pytest.fixture
@@ -110,12 +87,11 @@ def keys(tmp_path: Path) -> Path:
 def test_every_command_line_is_accepted(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYWEIGHT_API_KEY", "secret")
     found = {where: parse(words, keys) for where, words in list_commands()}
-    assert len(found) == 6
-    image = {"Dockerfile", "compose.yaml", "kubernetes.yaml", "docker run"}
+    assert len(found) == 8
     for where, choice in found.items():
         assert choice.server.needs_key, where
         assert choice.server.port == 8000
-        assert choice.server.host == "0.0.0.0" or where not in image
+        assert choice.server.host == "0.0.0.0" or where in {"flyweight.service", "drop-in"}
 
 
 def test_without_a_key_the_image_does_not_start(
@@ -123,7 +99,8 @@ def test_without_a_key_the_image_does_not_start(
 ) -> None:
     for name in ("FLYWEIGHT_API_KEY", "VLLM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    for words in (ENTRY, [*ENTRY, *SERVER["command"]]):
+    hosts = ["flyweight", "serve", *list_host_words("head", "command")]
+    for words in (ENTRY, [*ENTRY, *SERVER["command"]], hosts):
         with pytest.raises(FlyweightError, match="without a key"):
             parse(words, keys)
     assert "FLYWEIGHT_API_KEY" in SERVER["environment"]
