@@ -151,8 +151,9 @@ def test_the_images_have_the_extra() -> None:
     for service in HOST_SERVICES.values():
         build = service["build"]
         assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
-        assert build["args"] == {"EXTRAS": "distributed"}
-    assert [rest for word, rest in DOCKERFILE if word == "ARG"] == ['EXTRAS=""'] * 2, "each stage"
+        assert build["args"] == {"EXTRAS": "distributed", "TORCH_INDEX": None}
+    arguments = [rest for word, rest in DOCKERFILE if word == "ARG"]
+    assert arguments == ['EXTRAS="" TORCH_INDEX=""', 'EXTRAS=""'], "each stage"
 
 
 def test_the_image_without_extras_is_the_package_alone(tmp_path: Path) -> None:
@@ -160,17 +161,18 @@ def test_the_image_without_extras_is_the_package_alone(tmp_path: Path) -> None:
     (wheel,) = [rest for word, rest in DOCKERFILE if rest.startswith("pip wheel")]
     (install,) = [rest for word, rest in DOCKERFILE if "pip install" in rest]
     found = {}
-    for extras in ("", "distributed"):
+    for extras, index in (("", ""), ("distributed", "INDEX")):
         for line in (wheel, install[install.index("pip install") :]):
             shown = subprocess.run(
-                ["sh", "-c", line.replace("pip", 'printf "%s "', 1)], env={"EXTRAS": extras},
+                ["sh", "-c", line.replace("pip", 'printf "%s "', 1)],
+                env={"EXTRAS": extras, "TORCH_INDEX": index},
                 cwd=tmp_path, capture_output=True, text=True, check=True,
             ).stdout  # fmt: skip
             found[extras, line is wheel] = shown.split()
     assert found["", True][-1] == "." and found["", False][-1] == "flyweight"
     assert "--extra-index-url" not in found["", True]
     assert found["distributed", True][-1] == ".[distributed]"
-    assert found["distributed", True][-3] == "--extra-index-url"
+    assert found["distributed", True][-3:-1] == ["--extra-index-url", "INDEX"]
     assert found["distributed", False][-1] == "flyweight[distributed]"
 
 
