@@ -13,13 +13,14 @@ from flyweight.errors import EngineError
 from flyweight.parallel.cluster import END, GONE, ReplicaPlan
 from flyweight.server import pipe
 from flyweight.server.replicas.clocks import ClockedSubmit
-from flyweight.server.replicas.engine_replica import ReplicaReport, decode
+from flyweight.server.replicas.engine_replica import decode
 from flyweight.server.replicas.host import ReplicaHost
+from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
 from flyweight.types import Request, SamplingParams
 
 FACTS = {
     "vocab": 100, "width": 8, "max_model_len": 512, "scored": 8, "adapters": [], "block_size": 4,
-    "blocks": 64,
+    "blocks": 64, "fingerprint": "0123456789abcdef f16",
 }  # fmt: skip
 
 
@@ -29,7 +30,7 @@ class FakeCluster:
     """
 
     def __init__(self, *names: str) -> None:
-        self.reports = {name: ReplicaReport(__version__, dict(FACTS)) for name in names}
+        self.reports = {name: ReplicaReport(__version__, facts=dict(FACTS)) for name in names}
         self.asked: list[tuple[str, str]] = []
         self.told: list[tuple[str, Any]] = []
         self.dropped: list[str] = []
@@ -38,9 +39,11 @@ class FakeCluster:
         self.garbage: dict[str, bytes] = {}  # reports as they are sent
         self.queues: dict[str, asyncio.Queue[bytes | Exception]] = {}
         self.starts = self.stops = 0
+        self.setup: ReplicaSetup | None = None  # the newest
 
     async def start(self, setup: bytes) -> None:
         self.starts += 1
+        self.setup = msgspec.msgpack.decode(setup, type=ReplicaSetup)
 
     async def list(self) -> dict[str, bytes]:
         return {

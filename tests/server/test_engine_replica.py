@@ -14,14 +14,15 @@ from flyweight.errors import ConfigError
 from flyweight.parallel.cluster import END
 from flyweight.server import pipe
 from flyweight.server.replicas.clocks import ClockedSubmit, measure_epoch
-from flyweight.server.replicas.engine_replica import EngineReplica, ReplicaReport, decode
+from flyweight.server.replicas.engine_replica import EngineReplica, decode
+from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
 from flyweight.types import Request, SamplingParams
 
 
 def make_setup(**more: Any) -> bytes:
     settings = Settings.of(**{"threads": 1, "memory_limit": "300MiB", **more})
     given = pipe.to_portable({slot: getattr(settings, slot) for slot in settings.__slots__})
-    return pipe.encode_frame(pipe.EngineSetup(given, 0.2))
+    return msgspec.msgpack.encode(ReplicaSetup(3, pipe.EngineSetup(given, 0.2)))
 
 
 def make_frame(id: str, max_tokens: int = 5, shift: float = 0.0, **more: Any) -> bytes:

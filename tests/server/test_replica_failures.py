@@ -15,8 +15,8 @@ from flyweight.parallel.cluster import END
 from flyweight.server import pipe
 from flyweight.server.replicas import host as host_module
 from flyweight.server.replicas import replica_set
-from flyweight.server.replicas.engine_replica import ReplicaReport
 from flyweight.server.replicas.host import ReplicaHost
+from flyweight.server.replicas.reports import ReplicaReport
 
 LOST = ConnectionError("the replica is gone")
 Begun = tuple[FakeCluster, ReplicaHost, Listener]
@@ -46,8 +46,8 @@ def names(host: ReplicaHost) -> list[str]:
 
 UNLIKE = [
     (ReplicaReport("0.0.1"), "runs flyweight 0.0.1"),
-    (ReplicaReport(__version__, {**FACTS, "vocab": 7}), "vocab = 7"),
-    (ReplicaReport(__version__, {}), "is not valid: KeyError"),
+    (ReplicaReport(__version__, facts={**FACTS, "vocab": 7}), "vocab = 7"),
+    (ReplicaReport(__version__, facts={}), "is not valid: KeyError"),
     (ReplicaReport(__version__, failed="no memory for it"), "no memory for it"),
 ]
 
@@ -200,7 +200,7 @@ def test_streams_of_a_replica_that_drains_survive_the_last_other_one() -> None:
         assert [t for r in reports for n in r.news if n.id == "x" for t in n.tokens] == [5, 6]
         await look(host, cluster)
         assert listener.losses == 1 and not host.set.runs, "nothing computes any more"
-        cluster.reports["c"] = ReplicaReport(__version__, dict(FACTS))
+        cluster.reports["c"] = ReplicaReport(__version__, facts=dict(FACTS))
         ready = len(listener.all(pipe.Ready))
         await look(host, cluster)
         assert len(listener.all(pipe.Ready)) == ready + 1
@@ -216,7 +216,7 @@ def test_one_replica_for_another_makes_the_server_ready() -> None:
         cluster, host, listener = await begin("a")
         host.send(0, submit("x"))
         await turn()
-        cluster.reports = {"b": ReplicaReport(__version__, dict(FACTS))}
+        cluster.reports = {"b": ReplicaReport(__version__, facts=dict(FACTS))}
         await look(host, cluster)
         assert listener.losses == 1 and names(host) == ["b"]
         last = [m for m in listener.taken if isinstance(m, pipe.Ready)]
@@ -258,7 +258,7 @@ def test_an_error_of_the_client_does_not_end_the_look(monkeypatch: pytest.Monkey
             raise ValueError("the client")
 
         listener.take = fail  # type: ignore[method-assign]
-        cluster.reports["b"] = ReplicaReport(__version__, dict(FACTS))
+        cluster.reports["b"] = ReplicaReport(__version__, facts=dict(FACTS))
         watch = host.set.start(host._watch())
         await turn()
         assert said[:2] == ["replica_ready", "replicas_failed"] and not watch.done()

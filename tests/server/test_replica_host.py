@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from fake_cluster import FACTS, FakeCluster, Listener, look, make_host, step, submit, turn
 
+from flyweight import __version__
 from flyweight.errors import EngineError
 from flyweight.parallel.cluster import END
 from flyweight.server import pipe
-from flyweight.server.replicas.engine_replica import ReplicaReport
 from flyweight.server.replicas.host import ReplicaHost
+from flyweight.server.replicas.reports import ReplicaReport
 
 LOST = ConnectionError("the replica is gone")
 
@@ -199,7 +200,7 @@ def test_without_a_replica_the_engine_is_down_until_there_is_one() -> None:
         await cluster.answer("x", LOST)
         assert listener.losses == 1 and host.restarting
         assert not host.set.runs and host.set.counts.failed == 1
-        cluster.reports["b"] = ReplicaReport(*new_report())
+        cluster.reports["b"] = ReplicaReport(__version__, facts=dict(FACTS))
         await look(host, cluster)
         assert not host.restarting and listener.all(pipe.Ready)[-1].facts["replicas"] == 1
         await host.close()
@@ -216,7 +217,7 @@ def test_a_request_waits_for_the_replica_that_follows() -> None:
         host.send(0, submit("x"))
         await turn()
         assert not host.set.open and "x" in host.set.runs
-        cluster.reports["b"] = ReplicaReport(*new_report())
+        cluster.reports["b"] = ReplicaReport(__version__, facts=dict(FACTS))
         await look(host, cluster)
         await cluster.answer("x", step("x", 5), END)
         assert tokens_of(listener, "x") == [5] and not listener.all(pipe.RequestRefused)
@@ -242,17 +243,11 @@ def test_a_request_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
     run(work)
 
 
-def new_report() -> tuple[str, dict[str, Any]]:
-    from flyweight import __version__
-
-    return __version__, dict(FACTS)
-
-
 def test_a_server_is_ready_once_all_replicas_are() -> None:
     async def work() -> None:
         cluster, host, listener = await begin("a", least=2)
         assert not listener.all(pipe.Ready)
-        cluster.reports["b"] = ReplicaReport(new_report()[0])
+        cluster.reports["b"] = ReplicaReport(__version__)
         await look(host, cluster)
         assert not listener.all(pipe.Ready), "it is still loading"
         cluster.reports["b"].facts = dict(FACTS)
@@ -268,8 +263,12 @@ def test_a_server_is_ready_once_all_replicas_are() -> None:
     ("report", "words"),
     [
         (ReplicaReport("0.0.1"), "runs flyweight 0.0.1"),
-        (ReplicaReport(new_report()[0], {**FACTS, "vocab": 7}), "vocab = 7"),
-        (ReplicaReport(new_report()[0], failed="no memory for it"), "no memory for it"),
+        (ReplicaReport(__version__, facts={**FACTS, "vocab": 7}), "vocab = 7"),
+        (
+            ReplicaReport(__version__, facts={**FACTS, "fingerprint": "fedcba"}),
+            "fingerprint fedcba",
+        ),
+        (ReplicaReport(__version__, failed="no memory for it"), "no memory for it"),
     ],
 )
 def test_a_replica_that_differs_gets_no_request(report: ReplicaReport, words: str) -> None:
@@ -287,10 +286,29 @@ def test_a_replica_that_differs_gets_no_request(report: ReplicaReport, words: st
     run(work)
 
 
+def test_replicas_that_follow_may_have_other_weights() -> None:
+    """Files are read again on a reload; a replica of before that is ready late does not decide."""
+
+    async def work() -> None:
+        cluster, host, _ = await begin("a")
+        await host.replace()
+        assert cluster.setup is not None and cluster.setup.generation == 1
+        other = {**FACTS, "fingerprint": "fedcba"}
+        cluster.reports["late"] = ReplicaReport(__version__, facts=dict(FACTS))
+        for name in "bc":
+            cluster.reports[name] = ReplicaReport(__version__, 1, other)
+        cluster.reports["unlike"] = ReplicaReport(__version__, 1, dict(FACTS))
+        await look(host, cluster)
+        assert [one.name for one in host.set.open] == ["a", "late", "b", "c"]
+        await host.close()
+
+    run(work)
+
+
 def test_a_server_whose_replica_cannot_load_does_not_start() -> None:
     async def work() -> None:
         cluster = FakeCluster("a")
-        cluster.reports["a"] = ReplicaReport(new_report()[0], failed="no such file")
+        cluster.reports["a"] = ReplicaReport(__version__, failed="no such file")
         _, listener = await make_host(cluster, least=2)
         assert [one.message for one in listener.all(pipe.Failed)] == ["no such file"]
 

@@ -57,10 +57,9 @@ class ReplicaActor:
     """
 
     async def __init__(  # type: ignore[misc]
-        self, make: MakeProgram, setup: bytes, patience: float, app: str, registry: Any,
-        start: int,
-    ) -> None:  # fmt: skip
-        """`start` tells replicas that are to be replaced from those that replace them."""
+        self, make: MakeProgram, setup: bytes, patience: float, app: str, registry: Any
+    ) -> None:
+        """Ray Serve replaces replicas whose `setup` was another one."""
         self.app, self.registry = app, registry
         self.name = serve.get_replica_context().replica_id.unique_id
         self.actor = ray.get_runtime_context().get_actor_name() or ""

@@ -54,7 +54,6 @@ class RayCluster:
         self.app = f"flyweight-{secrets.token_hex(4)}"
         self._registry: Any = None
         self._handle: Any = None
-        self._starts = 0
 
     async def start(self, setup: bytes) -> None:
         await self._call(lambda: self._start(setup))
@@ -111,11 +110,10 @@ class RayCluster:
             self._connect()
             self._registry = self._start_registry()
             serve.start(proxy_location="Disabled")
-        self._starts += 1  # another one replaces the replicas of the one before
         options = self._choose_options()
         deployment = serve.deployment(ReplicaActor, name="replica", **options)
         patience = 2 * self.plan.patience
-        target = deployment.bind(self.make, setup, patience, self.app, self._registry, self._starts)
+        target = deployment.bind(self.make, setup, patience, self.app, self._registry)
         run = serve.RunTarget(target=target, name=self.app, route_prefix=None)
         (self._handle,) = serve.run_many([run], wait_for_applications_running=False)
 

@@ -20,18 +20,7 @@ from flyweight.server import pipe
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.engine_process import EngineProcess
 from flyweight.server.replicas.clocks import ClockedSubmit, shift_events
-
-
-class ReplicaReport(msgspec.Struct, array_like=True):
-    """A replica's state: `facts` once its engine is loaded, or why it `failed`; messages of its
-    `loading` in their order, without shares done, and the `gauges` of its newest step.
-    """
-
-    version: str
-    facts: dict[str, Any] | None = None
-    failed: str = ""
-    loading: list[pipe.LoadingProgress] = []
-    gauges: pipe.Gauges | None = None
+from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
 
 
 @dataclass(slots=True)
@@ -53,19 +42,20 @@ class OpenStream:
 
 
 class EngineReplica:
-    """The engine that the frame `setup` describes.  It is killed where it answers nothing for
-    `patience` seconds.
+    """The engine that an encoded `ReplicaSetup` describes.  It is killed where it answers nothing
+    for `patience` seconds.
     """
 
     wanted = True  # of a client of `EngineHost`, which this is
     sent, lost = True, 0
 
     def __init__(self, setup: bytes, patience: float = 120.0) -> None:
-        self.setup: pipe.EngineSetup = decode(setup, pipe.ToEngine)
+        found = msgspec.msgpack.decode(setup, type=ReplicaSetup)
+        self.setup = found.engine
         self.patience = patience
         self.host = EngineHost(lambda reason: None)  # which never starts another process
         self.number = self.host.add(self)
-        self.state = ReplicaReport(__version__)
+        self.state = ReplicaReport(__version__, found.generation)
         self._streams: dict[str, OpenStream] = {}
         self._built: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[bytes]] = {}

@@ -1,33 +1,34 @@
 """Several engine processes as the API server sees them: in the place of one `EngineHost`.
 
 Invariant: its client sees one engine, which is ready while a replica is, and whose counters never
-fall.  A replica of another version, or whose engine differs, gets no request.  Serves one model.
+fall.  A replica of another version, or whose engine or weights differ, gets no request.  Serves one
+model.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-import msgspec
-
-from flyweight import __version__
 from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.parallel.cluster import Cluster, ReplicaPlan
 from flyweight.server import pipe
 from flyweight.server.engine_host import EngineListener
-from flyweight.server.replicas.engine_replica import ReplicaReport
 from flyweight.server.replicas.gauges import ReplicaGauges
 from flyweight.server.replicas.members import Member
 from flyweight.server.replicas.replica_set import ReplicaSet
+from flyweight.server.replicas.reports import (
+    ReplicaReport,
+    decode_report,
+    encode_setup,
+    find_difference,
+)
 
 EVERY = 0.5  # seconds between two looks at the replicas
 PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
 LONGEST = 300.0  # seconds that a start waits for replicas which do not report
-ALIKE = ("vocab", "width", "max_model_len", "scored", "adapters", "block_size")  # facts of engines
 
 
 class ReplicaHost:
@@ -45,6 +46,8 @@ class ReplicaHost:
         self.set.on_error = self._note_error
         self.gauges = ReplicaGauges()
         self.facts: Mapping[str, Any] = {}  # of the first replica that was ready
+        self.generation = 0  # starts of the replicas; in each they may have other weights
+        self._fingerprint = ""  # of the model of the first replica of this generation
         self.connected = False
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
@@ -89,8 +92,7 @@ class ReplicaHost:
 
     async def open(self) -> None:
         """Starts the replicas.  Raises `ConfigError`."""
-        setup = self.client.begin_loading()
-        await self.cluster.start(encode_setup(setup))
+        await self._start_replicas(self.client.begin_loading())
         self.connected = True
         self._watching = self.set.start(self._watch())
 
@@ -126,7 +128,13 @@ class ReplicaHost:
         """Starts the replicas again, a few at a time, so that they read their files again; those
         that end finish their requests first.
         """
-        await self.cluster.start(encode_setup(self.client.begin_loading()))
+        await self._start_replicas(self.client.begin_loading())
+
+    async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
+        """Those of the generation before are replaced.  Raises `ConfigError`."""
+        self.generation += 1
+        self._fingerprint = ""
+        await self.cluster.start(encode_setup(self.generation, setup))
 
     # --- replicas that come and go ---
 
@@ -188,12 +196,16 @@ class ReplicaHost:
 
     def _consider(self, name: str, report: ReplicaReport) -> None:
         """A replica that is no member yet."""
-        problem = report.failed or find_difference(report, self.facts)
+        newest = report.generation == self.generation
+        model = self._fingerprint if newest else ""
+        problem = report.failed or find_difference(report, self.facts, model)
         if problem:
             self._exclude(name, problem)
         elif report.facts is not None:
             member = self.set.add(name, report.facts)
             self.facts = self.facts or report.facts
+            if newest:
+                self._fingerprint = report.facts["fingerprint"]
             self.on_event("replica_ready", replica=member.slot, replicas=len(self.set.open))
 
     def _exclude(self, name: str, problem: str) -> None:
@@ -293,7 +305,7 @@ class ReplicaHost:
     async def _load(self, setup: pipe.EngineSetup) -> None:
         self.facts, self._told, self._enough = {}, set(), time.monotonic()
         try:
-            await self.cluster.start(encode_setup(setup))
+            await self._start_replicas(setup)
         except (ConfigError, EngineError) as error:
             self.client.take(pipe.Failed(str(error)))
 
@@ -304,32 +316,3 @@ class ReplicaHost:
             self.gauges.remove(name)
         await self.cluster.stop()
         self.client.take(pipe.Unloaded())
-
-
-def encode_setup(setup: pipe.EngineSetup) -> bytes:
-    """The frame that builds an engine; replicas have another working directory."""
-    model = setup.settings.get("model")
-    if model and os.path.exists(model):
-        settings = {**setup.settings, "model": os.path.abspath(model)}
-        setup = msgspec.structs.replace(setup, settings=settings)
-    return pipe.encode_frame(setup)
-
-
-def decode_report(data: bytes) -> ReplicaReport:
-    """One that cannot be decoded is that of another version, which has failed here."""
-    try:
-        return msgspec.msgpack.decode(data, type=ReplicaReport)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        words = f"a replica's report cannot be decoded: {error}"
-        return ReplicaReport("", failed=f"{words}; every machine needs flyweight {__version__}")
-
-
-def find_difference(report: ReplicaReport, facts: Mapping[str, Any]) -> str:
-    """Why a replica cannot serve with the others; empty where it can."""
-    if report.version != __version__:
-        return f"a replica runs flyweight {report.version}, this server {__version__}"
-    for name in ALIKE if facts and report.facts is not None else ():
-        theirs, ours = report.facts[name], facts[name]  # type: ignore[index]
-        if theirs != ours:
-            return f"a replica's engine has {name} = {theirs}, another one's {ours}"
-    return ""

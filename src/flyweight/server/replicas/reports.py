@@ -1,0 +1,75 @@
+"""What replicas are started with, what they report, and which of them cannot serve with the others.
+
+Invariant: a replica of another version of flyweight is refused, whatever its report is encoded as.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from flyweight import __version__
+from flyweight.server import pipe
+
+ALIKE = ("vocab", "width", "max_model_len", "scored", "adapters", "block_size")  # facts of engines
+SHOWN = 12  # digits of a fingerprint
+
+
+class ReplicaSetup(msgspec.Struct, array_like=True):
+    """What replicas are started with; those that replace others have the next `generation`."""
+
+    generation: int
+    engine: pipe.EngineSetup
+
+
+class ReplicaReport(msgspec.Struct, array_like=True):
+    """A replica's state: `facts` once its engine is loaded, or why it `failed`; messages of its
+    `loading` in their order, without shares done, and the `gauges` of its newest step.
+    """
+
+    version: str
+    generation: int = 0
+    facts: dict[str, Any] | None = None
+    failed: str = ""
+    loading: list[pipe.LoadingProgress] = []
+    gauges: pipe.Gauges | None = None
+
+
+def encode_setup(generation: int, setup: pipe.EngineSetup) -> bytes:
+    """A `ReplicaSetup`; replicas have another working directory."""
+    model = setup.settings.get("model")
+    if model and os.path.exists(model):
+        settings = {**setup.settings, "model": os.path.abspath(model)}
+        setup = msgspec.structs.replace(setup, settings=settings)
+    return msgspec.msgpack.encode(ReplicaSetup(generation, setup))
+
+
+def decode_report(data: bytes) -> ReplicaReport:
+    """One that cannot be decoded is that of another version, which has failed here."""
+    try:
+        return msgspec.msgpack.decode(data, type=ReplicaReport)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        words = f"a replica's report cannot be decoded: {error}"
+        return ReplicaReport("", failed=f"{words}; every machine needs flyweight {__version__}")
+
+
+def find_difference(report: ReplicaReport, facts: Mapping[str, Any], fingerprint: str) -> str:
+    """Why a replica cannot serve with others, whose engines have these `facts`; empty where it can.
+    `fingerprint` is of their model, "" where it may have another one.
+    """
+    if report.version != __version__:
+        return f"a replica runs flyweight {report.version}, this server {__version__}"
+    if report.facts is None:
+        return ""
+    for name in ALIKE if facts else ():
+        theirs, ours = report.facts[name], facts[name]
+        if theirs != ours:
+            return f"a replica's engine has {name} = {theirs}, another one's {ours}"
+    model = report.facts["fingerprint"]
+    if not fingerprint or model == fingerprint:
+        return ""
+    return (
+        f"a replica's model has the fingerprint {model[:SHOWN]}, another one's "
+        f"{fingerprint[:SHOWN]}; copy the same files to every machine"
+    )
