@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
 from flyweight.types import Request, SamplingParams
 
+LOST = ConnectionError("the replica is gone")
 FACTS = {
     "vocab": 100, "width": 8, "max_model_len": 512, "scored": 8, "adapters": [], "block_size": 4,
     "blocks": 64, "fingerprint": "0123456789abcdef f16",
@@ -128,6 +129,9 @@ class Listener:
         return [one for one in self.taken if isinstance(one, kind)]
 
 
+Begun = tuple[FakeCluster, ReplicaHost, Listener]
+
+
 async def make_host(
     cluster: FakeCluster, routing: str = "prefix", least: int = 1
 ) -> tuple[ReplicaHost, Listener]:
@@ -137,6 +141,21 @@ async def make_host(
     host.add(listener)
     await look(host, cluster)
     return host, listener
+
+
+async def begin(*names: str, started: bool = False, **more: Any) -> Begun:
+    """Replicas with these names, of a server that is `started` already."""
+    cluster = FakeCluster(*names)
+    host, listener = await make_host(cluster, **more)
+    host.restarts_lost = started
+    return cluster, host, listener
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(work(), 60)
+
+    asyncio.run(main())
 
 
 async def look(host: ReplicaHost, cluster: FakeCluster) -> None:

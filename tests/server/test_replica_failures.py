@@ -1,13 +1,24 @@
 """Replicas that fail, differ, are silent for a while or refuse requests, and what follows."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from fake_cluster import FACTS, FakeCluster, Listener, look, make_host, step, submit, turn
+from fake_cluster import (
+    FACTS,
+    LOST,
+    FakeCluster,
+    Listener,
+    begin,
+    look,
+    make_host,
+    run,
+    step,
+    submit,
+    turn,
+)
 
 from flyweight import __version__
 from flyweight.errors import EngineError
@@ -17,23 +28,6 @@ from flyweight.server.replicas import host as host_module
 from flyweight.server.replicas import replica_set
 from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.replicas.reports import ReplicaReport
-
-LOST = ConnectionError("the replica is gone")
-Begun = tuple[FakeCluster, ReplicaHost, Listener]
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await asyncio.wait_for(work(), 60)
-
-    asyncio.run(main())
-
-
-async def begin(*names: str, started: bool = True, **more: Any) -> Begun:
-    cluster = FakeCluster(*names)
-    host, listener = await make_host(cluster, **more)
-    host.restarts_lost = started
-    return cluster, host, listener
 
 
 def failures(listener: Listener) -> list[str]:
@@ -55,7 +49,7 @@ UNLIKE = [
 @pytest.mark.parametrize(("report", "words"), UNLIKE)
 def test_a_start_ends_where_a_later_replica_cannot_serve(report: ReplicaReport, words: str) -> None:
     async def work() -> None:
-        cluster, host, listener = await begin("a", least=2, started=False)
+        cluster, host, listener = await begin("a", least=2)
         assert not failures(listener)
         cluster.reports["b"] = report
         await look(host, cluster)
@@ -68,7 +62,7 @@ def test_a_start_ends_where_a_later_replica_cannot_serve(report: ReplicaReport, 
 
 def test_a_start_ends_where_an_engine_does() -> None:
     async def work() -> None:
-        cluster, host, listener = await begin("a", "b", least=3, started=False)
+        cluster, host, listener = await begin("a", "b", least=3)
         cluster.reports["b"].failed = "the engine process ended"
         await look(host, cluster)
         assert failures(listener) == ["the engine process ended"]
@@ -81,7 +75,7 @@ def test_a_start_does_not_wait_for_machines_for_ever(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(host_module, "LONGEST", 0.0)
 
     async def work() -> None:
-        cluster, host, listener = await begin("a", "b", least=3, started=False)
+        cluster, host, listener = await begin("a", "b", least=3)
         assert not failures(listener), "the wait has not begun"
         host._enough = 0.0
         cluster.reports["c"] = ReplicaReport(__version__)
@@ -102,7 +96,7 @@ def test_a_server_that_is_ready_waits_for_no_machine(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(host_module, "LONGEST", 0.0)
 
     async def work() -> None:
-        cluster, host, listener = await begin("a")
+        cluster, host, listener = await begin("a", started=True)
         host._enough = 0.0
         del cluster.reports["a"]
         await look(host, cluster)
@@ -114,7 +108,7 @@ def test_a_server_that_is_ready_waits_for_no_machine(monkeypatch: pytest.MonkeyP
 
 def test_a_replica_that_was_silent_is_taken_again() -> None:
     async def work() -> None:
-        cluster, host, listener = await begin("a", "b")
+        cluster, host, listener = await begin("a", "b", started=True)
         report = cluster.reports.pop("a")
         await look(host, cluster)
         assert names(host) == ["b"] and listener.all(pipe.Ready)[-1].facts["replicas"] == 1
@@ -132,7 +126,7 @@ def test_one_that_computed_is_replaced_or_taken_again(deaf: bool) -> None:
     """Where it was silent, and the cluster cannot end it, it is still there."""
 
     async def work() -> None:
-        cluster, host, _ = await begin("a", "b")
+        cluster, host, _ = await begin("a", "b", started=True)
         host.send(0, submit("x"))
         await turn()
         name = cluster.where("x")
@@ -154,7 +148,7 @@ def test_a_replica_that_refused_gets_requests_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(replica_set, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def work() -> None:
-        cluster, host, _ = await begin("a", "b", routing="round-robin")
+        cluster, host, _ = await begin("a", "b", routing="round-robin", started=True)
         cluster.leaving.add("a")
         for id in ("u", "v"):
             host.send(0, submit(id))
@@ -185,7 +179,7 @@ def test_a_replica_that_refused_gets_requests_again(monkeypatch: pytest.MonkeyPa
 
 def test_streams_of_a_replica_that_drains_survive_the_last_other_one() -> None:
     async def work() -> None:
-        cluster, host, listener = await begin("a", "b", routing="round-robin")
+        cluster, host, listener = await begin("a", "b", routing="round-robin", started=True)
         host.send(0, submit("x"))
         await turn()
         drained = cluster.where("x")
@@ -213,7 +207,7 @@ def test_one_replica_for_another_makes_the_server_ready() -> None:
     """In the time between two looks, so that their number stays."""
 
     async def work() -> None:
-        cluster, host, listener = await begin("a")
+        cluster, host, listener = await begin("a", started=True)
         host.send(0, submit("x"))
         await turn()
         cluster.reports = {"b": ReplicaReport(__version__, facts=dict(FACTS))}
@@ -250,7 +244,7 @@ def test_an_error_of_the_client_does_not_end_the_look(monkeypatch: pytest.Monkey
     monkeypatch.setattr(host_module, "EVERY", 0.0)
 
     async def work() -> None:
-        cluster, host, listener = await begin("a")
+        cluster, host, listener = await begin("a", started=True)
         said: list[str] = []
         host.on_event = lambda name, **facts: said.append(name)
 
@@ -274,7 +268,7 @@ def test_a_cluster_that_raises_anything_is_given_up_later(monkeypatch: pytest.Mo
     monkeypatch.setattr(host_module, "EVERY", 0.0)
 
     async def work() -> None:
-        cluster, host, listener = await begin("a")
+        cluster, host, listener = await begin("a", started=True)
         said: list[str] = []
         host.on_failure = said.append
 
@@ -298,7 +292,7 @@ def test_a_cluster_that_raises_anything_is_given_up_later(monkeypatch: pytest.Mo
 
 def test_a_question_is_answered_without_a_replica_that_is_not() -> None:
     async def work() -> None:
-        cluster, host, listener = await begin("a", "b")
+        cluster, host, listener = await begin("a", "b", started=True)
         cluster.deaf.add("a")
         host.send(0, pipe.EngineQuestion(1, "kv"))
         host.send(0, pipe.EngineQuestion(2, "reset"))
@@ -312,7 +306,7 @@ def test_a_question_is_answered_without_a_replica_that_is_not() -> None:
 
 def test_an_error_of_our_own_is_no_loss_of_a_replica() -> None:
     async def work() -> None:
-        cluster, host, listener = await begin("a", "b")
+        cluster, host, listener = await begin("a", "b", started=True)
         said: list[str] = []
         host.on_event = lambda name, **facts: said.append(f"{name} {facts}")
         take = listener.take

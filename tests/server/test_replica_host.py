@@ -1,33 +1,28 @@
 """Requests of several replicas: where they go, and what becomes of them when a replica ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from fake_cluster import FACTS, FakeCluster, Listener, look, make_host, step, submit, turn
+from fake_cluster import (
+    FACTS,
+    LOST,
+    FakeCluster,
+    Listener,
+    begin,
+    look,
+    make_host,
+    run,
+    step,
+    submit,
+    turn,
+)
 
 from flyweight import __version__
 from flyweight.errors import EngineError
 from flyweight.parallel.cluster import END
 from flyweight.server import pipe
-from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.replicas.reports import ReplicaReport
-
-LOST = ConnectionError("the replica is gone")
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await asyncio.wait_for(work(), 60)
-
-    asyncio.run(main())
-
-
-async def begin(*names: str, **more: Any) -> tuple[FakeCluster, ReplicaHost, Listener]:
-    cluster = FakeCluster(*names)
-    host, listener = await make_host(cluster, **more)
-    return cluster, host, listener
 
 
 def tokens_of(listener: Listener, id: str) -> list[int]:
