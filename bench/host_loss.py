@@ -1,11 +1,12 @@
 """A server with replicas on two hosts, one of which is lost under load and comes back.
 
-    python bench/host_loss.py [--seconds 60] [--json FILE] [--svg FILE]
+    python bench/host_loss.py [--event kill|cut] [--seconds 60] [--json FILE] [--svg FILE]
 
 The hosts are network namespaces of this machine (tests/hosts.py), joined to one Ray cluster; each
 has one replica.  Clients stream greedy answers all the time.  After a third of the time all
-processes of the second host are killed; after two thirds it joins the cluster again.  Printed are
-the server's log, how answers ended, and how many ended in each second.
+processes of the second host are killed, or its link is cut; after two thirds it joins the cluster
+again, or the link is restored.  Printed are the server's log, how answers ended, and how many ended
+in each second.
 
 Needs the extra `distributed`, iproute2, and the right to make namespaces.
 """
@@ -99,13 +100,19 @@ def load(server: HostServer, began: float, seconds: float, found: list[Outcome])
             time.sleep(0.2)
 
 
-def run(seconds: float, folder: Path) -> tuple[list[Outcome], list[str], dict[str, str]]:
+def run(
+    event: str, seconds: float, folder: Path
+) -> tuple[list[Outcome], list[str], dict[str, str]]:
     """Outcomes, the server's log, and its counters at the end."""
     token = secrets.token_hex(32)
     with ExitStack() as stack:
         first, second = stack.enter_context(make_hosts(2))
         start_ray(first, None, token, folder)
         start_ray(second, first, token, folder)
+        lose, recover = {
+            "kill": (second.kill_all, lambda: start_ray(second, first, token, folder)),
+            "cut": (second.cut, second.restore),
+        }[event]
         words = ("--ray-address", f"{first.address}:{PORT}", "--replicas", "2", "--threads", "1")
         limits = ("--max-model-len", "512", "--memory-limit", "2GiB", "--no-coalesce-requests")
         server = stack.enter_context(
@@ -122,9 +129,9 @@ def run(seconds: float, folder: Path) -> tuple[list[Outcome], list[str], dict[st
         for one in clients:
             one.start()
         time.sleep(seconds / 3)
-        second.kill_all()
+        lose()
         time.sleep(max(0.0, began + 2 * seconds / 3 - time.monotonic()))
-        start_ray(second, first, token, folder)
+        recover()
         for one in clients:
             one.join()
         lines = server.get("/metrics").body.decode().splitlines()
@@ -158,13 +165,14 @@ def draw(found: list[Outcome], seconds: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--event", choices=("kill", "cut"), default="kill")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("build/host_loss"))
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    found, said, counters = run(given.seconds, given.folder)
+    found, said, counters = run(given.event, given.seconds, given.folder)
     print("".join(line for line in said if "method=POST" not in line))
     for (kind, code), count in sorted(Counter((one.kind, one.code) for one in found).items()):
         print(f"{kind} {code}".strip() + f": {count}")
