@@ -1,4 +1,5 @@
-"""Collectives between the ranks of a model, over torch.distributed's gloo.
+"""Collectives between the ranks of a model, over torch.distributed's gloo, or through shared memory
+where all are on one host.
 
 Invariant: a sum adds the ranks' arrays in the order of ranks, whatever their shape, so that a row's
 bits do not depend on what else is in the batch.  Every rank makes the same calls in the same order.
@@ -24,6 +25,7 @@ from torch.distributed import (
 
 from flyweight.errors import ConfigError, RankLost
 from flyweight.models.shards import split_evenly
+from flyweight.parallel.host_exchange import HostExchange, open_exchange
 from flyweight.parallel.rendezvous import SharedKeys
 from flyweight.wire import F32, I32, Tensor
 
@@ -88,9 +90,24 @@ class RankGroup:
             why = _first_line(broken)
             raise ConfigError(f"a rank ended before it was connected: {why}") from None
         self._group._set_default_timeout(FOREVER)
+        self._here: HostExchange | None = None
+        try:
+            self._here = open_exchange(self, address)
+        except OSError as broken:
+            raise ConfigError(f"a rank ended before it was connected: {broken}") from None
+
+    @property
+    def waited(self) -> float | None:
+        """Those of `seconds` before the slowest rank came; None where ranks are on several hosts,
+        whose clocks differ.
+        """
+        return None if self._here is None else self._here.waited
 
     def all_reduce(self, x: Tensor) -> F32:
         """The sum of all ranks' float32 arrays of one shape."""
+        if self._here is not None:
+            with self._timed():
+                return self._here.all_reduce(x)
         total, *others = self._gather(np.ascontiguousarray(x))
         for other in others:
             np.add(total, other, out=total)
@@ -108,6 +125,9 @@ class RankGroup:
 
     def broadcast(self, numbers: I32 | None) -> I32:
         """Rank 0's numbers, on every rank; the others give None."""
+        if self._here is not None:
+            with self._timed():
+                return self._here.broadcast(numbers)
         count = torch.tensor([0 if numbers is None else len(numbers)])
         self._broadcast(count)
         held = np.empty(int(count), np.int32) if numbers is None else numbers
@@ -142,6 +162,9 @@ class RankGroup:
 
     def _gather(self, x: F32) -> list[F32]:
         """Every rank's x, all of one shape."""
+        if self._here is not None:
+            with self._timed():
+                return self._here.gather(x)
         found = [np.empty_like(x) for _ in range(self.size)]
         targets = [torch.from_numpy(one) for one in found]
         self.wait(self._group.allgather([targets], [torch.from_numpy(x)]))
@@ -152,7 +175,7 @@ class RankGroup:
         began = time.perf_counter()
         try:
             yield
-        except RuntimeError as broken:
+        except (RuntimeError, OSError) as broken:
             self.lost = True
             raise RankLost(f"a rank of the model has ended: {_first_line(broken)}") from broken
         finally:

@@ -1,5 +1,5 @@
 """What ranks of this machine share, measured now: its bandwidth by NUMA nodes, its operations a
-second, and exchanges over gloo.
+second, and exchanges between two ranks.
 
 Invariant: where several nodes have memory of their own, each rank is taken to stay on one of them,
 as `parallel.numa` binds it.

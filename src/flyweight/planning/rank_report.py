@@ -85,6 +85,6 @@ def describe(plan: RankPlan) -> str:
     return (
         f"Limits, measured now: {whole.read / 1e9:.3g} GB/s and int8 {write_count(whole.int8)}OP/s "
         f"with all threads, {alone.read / 1e9:.3g} GB/s and {write_count(alone.int8)}OP/s with "
-        f"those of a rank. Exchange over gloo, {plan.source}: {write_seconds(link.latency)} and "
+        f"those of a rank. Exchange of two ranks, {plan.source}: {write_seconds(link.latency)} and "
         f"{link.rate / 1e9:.3g} GB/s."
     )
