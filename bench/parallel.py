@@ -4,18 +4,21 @@ collectives in tensor-parallel steps, and the bubble of pipeline stages beside i
     python bench/parallel.py MODEL ... [--ways 2x1,1x2] [--rounds 5] [--prompt 512] [--tokens 32]
 
 All have the same threads in all.  Ratios are medians of the rounds' own ratios to one process.
-Collectives are timed by rank 0, waits for the other ranks included; of decoding they are those of
-the decode steps alone.  The overhead on the 1B shape, in memory for two models at a time:
+Rank 0 times its collectives; those of decoding are of the decode steps alone.  A collective lasts
+from when the last rank comes until rank 0 has the result; before, rank 0 waits for a rank that has
+computed longer, or was woken later.  Between hosts, both are in one figure, under `collectives`.
+The overhead on the 1B shape, in memory for two models at a time:
 
     python bench/make_shapes.py OUT --shapes llama-3.2-1b --types bf16,q4_0
     python bench/parallel.py OUT/llama-3.2-1b/{bf16,q4_0}.gguf --ways 2x1
 """
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +27,22 @@ from flyweight.parallel.pipeline import PipelineStage
 from flyweight.parallel.processes import LeadingRunner
 
 ALONE = (1, 1)  # tensor, pipeline
+
+
+class TimedCall(NamedTuple):
+    """Seconds of a call: all, those in collectives, and those of waiting for other ranks."""
+
+    whole: float
+    exchange: float
+    waiting: float
+
+    def subtract(self, other: "TimedCall") -> "TimedCall":
+        return TimedCall(*(a - b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Of the seconds, in percent: those in collectives, and those of waiting."""
+        return 100 * self.exchange / self.whole, 100 * self.waiting / self.whole
 
 
 @dataclass
@@ -36,7 +55,7 @@ class Variant:
     prompt: list[float] = field(default_factory=list)  # tokens a second
     decode: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)  # seconds of a decode step
-    waits: list[tuple[float, float]] = field(default_factory=list)  # shares of prompts and decoding
+    shares: list[tuple[float, ...]] = field(default_factory=list)  # of prompts, then of decoding
     bubbles: list[tuple[float, float]] = field(default_factory=list)  # measured, by the formula
 
     @property
@@ -47,37 +66,38 @@ class Variant:
         """One round: a prompt, then decoding."""
         first = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
         more = SamplingParams(temperature=0, max_tokens=tokens + 1, ignore_eos=True)
-        seconds, waited = self._time(ids, first)
-        self.prompt.append(len(ids) / seconds)
-        share = waited / seconds
+        prompt = self._time(ids, first)
+        self.prompt.append(len(ids) / prompt.whole)
         self._note_bubble()
         before, after = self._time(ids[:8], first), self._time(ids[:8], more)
-        seconds, waited = (b - a for a, b in zip(before, after, strict=True))
-        self.decode.append(tokens / seconds)
-        self.steps.append(seconds / tokens)
-        self.waits.append((share, waited / seconds))
+        decode = after.subtract(before)
+        self.decode.append(tokens / decode.whole)
+        self.steps.append(decode.whole / tokens)
+        self.shares.append((*prompt.shares, *decode.shares))
 
-    def _time(self, ids: list[int], params: SamplingParams) -> tuple[float, float]:
-        """Seconds of a call, and those of rank 0's collectives, waits included."""
+    def _time(self, ids: list[int], params: SamplingParams) -> TimedCall:
+        """A call, and what rank 0 spends in collectives."""
         self.llm.reset_prefix_cache()
-        before, began = self._sum_waits(), time.perf_counter()
+        before = self._read_clocks()
         self.llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
-        return time.perf_counter() - began, self._sum_waits() - before
+        return self._read_clocks().subtract(before)
 
-    def _sum_waits(self) -> float:
-        """Of rank 0, in all groups that it is in, so far."""
+    def _read_clocks(self) -> TimedCall:
+        """The time, and what rank 0 has spent so far in all groups that it is in."""
         runner: Any = self.llm.loaded.engine.runner
         if not isinstance(runner, LeadingRunner):
-            return 0.0
+            return TimedCall(time.perf_counter(), 0.0, 0.0)
         model: Any = runner.runner.model
         groups = [runner.group]
         if isinstance(model, PipelineStage) and self.tensor > 1:
             groups.append(model.stage.parts.comm)
-        return sum(group.seconds for group in groups)
+        seconds = sum(group.seconds for group in groups)
+        waited = sum(group.waited or 0.0 for group in groups)
+        return TimedCall(time.perf_counter(), seconds - waited, waited)
 
     def clear(self) -> None:
         """Forgets the rounds so far."""
-        for found in (self.prompt, self.decode, self.steps, self.waits, self.bubbles):
+        for found in (self.prompt, self.decode, self.steps, self.shares, self.bubbles):
             found.clear()
 
     def _note_bubble(self) -> None:
@@ -107,13 +127,16 @@ def read_ways(text: str) -> list[tuple[int, int]]:
 
 def measure(model: str, options: argparse.Namespace) -> None:
     """Prints the table of one model."""
-    size = {"max_model_len": options.prompt + options.tokens + 16, "max_num_seqs": 1}
+    # Nothing is written to disk while steps are timed.
+    size: dict[str, Any] = {"packed_cache": False, "max_num_seqs": 1}
+    size["max_model_len"] = options.prompt + options.tokens + 16
     variants = [
         Variant(tensor, pipeline, LLM(
             model, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, **size
         ))
         for tensor, pipeline in (ALONE, *options.ways)
     ]  # fmt: skip
+    print(f"{model}: loaded", file=sys.stderr, flush=True)
     vocab = variants[0].llm.loaded.spec.vocab
     rng = np.random.default_rng(0)
     for i in range(options.rounds + 1):
@@ -123,6 +146,8 @@ def measure(model: str, options: argparse.Namespace) -> None:
         if i == 0:  # a round to warm up
             for one in variants:
                 one.clear()
+        else:
+            print(f"round {i} of {options.rounds}", file=sys.stderr, flush=True)
     print(f"\n{model}\n")
     show(variants)
     for one in variants:
@@ -132,18 +157,17 @@ def measure(model: str, options: argparse.Namespace) -> None:
 def show(variants: list[Variant]) -> None:
     alone = variants[0]
     print("| ranks | prompt t/s | ÷ one | decode t/s | ÷ one | ms a step "
-          "| collectives: prompt | decode |")  # fmt: skip
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+          "| prompt: collectives | waiting | decode: collectives | waiting |")  # fmt: skip
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for one in variants:
         ratios = [
             median(a / b for a, b in zip(own, base, strict=True))
             for own, base in ((one.prompt, alone.prompt), (one.decode, alone.decode))
         ]
-        waits = [100 * median(pair[i] for pair in one.waits) for i in (0, 1)]
+        shares = [f"{median(found):.1f} %" for found in zip(*one.shares, strict=True)]
         print(f"| {one.name} | {median(one.prompt):.1f} | {ratios[0]:.2f} "
               f"| {median(one.decode):.2f} | {ratios[1]:.2f} "
-              f"| {1000 * median(one.steps):.2f} | {waits[0]:.1f} % "
-              f"| {waits[1]:.1f} % |")  # fmt: skip
+              f"| {1000 * median(one.steps):.2f} | {' | '.join(shares)} |")  # fmt: skip
     for one in variants:
         if one.bubbles:
             measured, expected = (100 * median(pair[i] for pair in one.bubbles) for i in (0, 1))
