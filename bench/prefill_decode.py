@@ -1,19 +1,28 @@
 """Prefill and decode on different servers: gaps between tokens of streams, while long prompts come.
 
     python bench/prefill_decode.py [MODEL] [--rounds 3] [--seconds 20] [--streams 4] [--storm 2]
-                                   [--prompt-tokens 384] [--cores 0,1] [--json]
+                                   [--prompt-tokens 384] [--cores 0,1]
+                                   [--arrangements one,mixed,split] [--json]
 
-Two arrangements of two servers, each server on one core with one thread:
+Arrangements of servers on the same cores:
 
-- `mixed`: equal servers; streams and long prompts are sent to them in turn;
-- `split`: a prefill server, and a decode server that fetches its blocks, behind
-  examples/prefill_decode_proxy.py on the prefill server's core.
+- `one`: a server with a thread on each core;
+- `mixed`: equal servers, each on one core with one thread; streams and long prompts are sent to
+  them in turn;
+- `split`: a prefill server, and a decode server that fetches its blocks, each on one core with one
+  thread, behind examples/prefill_decode_proxy.py on the prefill server's core.
 
 `--streams` clients each have short prompts answered with `ANSWER` tokens, one after another;
 `--storm` clients each send long prompts of random ids and read `LONG_ANSWER` tokens.  ITL is the
 time between two events of the streams only, TTFT that of the long prompts, tokens/s all tokens of
-answers.  Arrangements run in turn, the second first in every other round, each time on new servers;
-figures are medians of the rounds.  The clients run on the same cores as the servers.
+answers.  Arrangements run in turn, the last first in every other round, each time on new servers;
+figures are medians of the rounds.  The clients run on the same cores as the servers.  `cached` is
+the share of long prompts that was in a cache, or was fetched from the prefill server.
+
+Fetching pays where a prompt takes longer to compute than to send: not with the model inside, but
+with the 1B shape of bench/make_shapes.py:
+
+    python bench/prefill_decode.py OUT/llama-3.2-1b/q4_0.gguf --rounds 1 --seconds 40
 """
 
 import argparse
@@ -32,10 +41,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serving import free_port, rested, running
+from serving import REST, answering, free_port, running
 
 PROXY = Path(__file__).parents[1] / "examples" / "prefill_decode_proxy.py"
-ARRANGEMENTS = ("mixed", "split")
+ARRANGEMENTS = ("one", "mixed", "split")
 ANSWER, LONG_ANSWER = 128, 8  # tokens
 SHORT = 16  # tokens of a stream's prompt
 WAIT = 600  # seconds for an event
@@ -125,26 +134,44 @@ class Client:
 @contextmanager
 def serving(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[int]]:
     """The ports that clients use of an arrangement's servers."""
-    ports = [free_port(), free_port()]
-    options: list[list[str]] = [[], []]
-    commands: list[list[str]] = []
+    cores = [args.cores] if name == "one" else [[core] for core in args.cores]
+    ports = [free_port() for _ in cores]
+    options: list[list[str]] = [[] for _ in cores]
     if name == "split":
         blocks = f"127.0.0.1:{free_port()}"
         shared = ["--prefix-cache-secret-file", str(write_secret(folder)), "--prefix-cache-dir"]
         options[0] = [*shared, str(folder / "prefill"), "--prefix-cache-listen", blocks]
         options[1] = [*shared, str(folder / "decode"), "--prefix-cache-peers", blocks]
-    model = [] if args.model is None else [str(args.model)]
-    for core, port, own in zip(args.cores, ports, options, strict=True):
-        words = [sys.executable, "-m", "flyweight.cli.main", "serve", *model, "--threads", "1"]
-        words += ["--max-model-len", str(args.prompt_tokens + ANSWER), "--port", str(port), *own]
-        commands.append(["taskset", "-c", str(core), *words])
     with ExitStack() as stack:
         log = stack.enter_context(open(folder / "log", "wb"))
-        for port, command in zip(ports, commands, strict=True):
-            rested(port, stack.enter_context(running(command, log)))
+        servers = [
+            stack.enter_context(running([*make_command(own, port, args), *more], log))
+            for own, port, more in zip(cores, ports, options, strict=True)
+        ]
+        for port, server in zip(ports, servers, strict=True):
+            answering(port, server)
         if name == "split":
             ports = [stack.enter_context(proxying(ports, args, log))]
-        yield ports
+        time.sleep(REST)
+        try:
+            yield ports
+        finally:
+            show_failures(folder / "log")
+
+
+def make_command(cores: Sequence[int], port: int, args: argparse.Namespace) -> list[str]:
+    """A server with a thread on each of these cores."""
+    model = [] if args.model is None else [str(args.model), "--no-packed-cache"]
+    words = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", "flyweight.cli.main"]
+    words += ["serve", *model, "--threads", str(len(cores)), "--port", str(port)]
+    return [*words, "--max-model-len", str(args.prompt_tokens + ANSWER)]
+
+
+def show_failures(log: Path) -> None:
+    """The last that servers and proxy said of errors, and of hand-offs that were given up."""
+    lines = log.read_text("utf-8", "replace").splitlines()
+    said = [line for line in lines if "error" in line or "given up" in line]
+    print(*said[-10:], sep="\n", end="\n" if said else "", file=sys.stderr)
 
 
 @contextmanager
@@ -155,7 +182,7 @@ def proxying(ports: Sequence[int], args: argparse.Namespace, log: Any) -> Iterat
     words += ["--prefill", f"127.0.0.1:{ports[0]}", "--decode", f"127.0.0.1:{ports[1]}"]
     words += ["--port", str(port), "--threshold", str(max(1, args.prompt_tokens // 2))]
     with running(words, log) as process:
-        rested(port, process)
+        answering(port, process)
         yield port
 
 
@@ -199,23 +226,27 @@ def main() -> None:
     parser.add_argument("--storm", type=int, default=2)
     parser.add_argument("--prompt-tokens", type=int, default=384)
     parser.add_argument("--cores", default="0,1", help="of the two servers")
+    parser.add_argument("--arrangements", default=",".join(ARRANGEMENTS))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     args.cores = [int(core) for core in args.cores.split(",")]
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ARRANGEMENTS}
+    names = args.arrangements.split(",")
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(args.rounds):
-        for name in ARRANGEMENTS[:: -1 if number % 2 else 1]:
-            rounds[name].append(measure(name, number, args))
-    found = {
+        for name in names[:: -1 if number % 2 else 1]:
+            rounds[name].append(found := measure(name, number, args))
+            seen = ", ".join(f"{figure} {value:.2f}" for figure, value in found.items())
+            print(f"round {number + 1}, {name}: {seen}", file=sys.stderr, flush=True)
+    medians = {
         name: {figure: statistics.median(one[figure] for one in own) for figure in FIGURES}
         for name, own in rounds.items()
     }
     if args.json:
-        print(json.dumps({"rounds": rounds, "medians": found}))
+        print(json.dumps({"rounds": rounds, "medians": medians}))
         return
-    print(f"{'':14}", *(f"{name:>10}" for name in ARRANGEMENTS))
+    print(f"{'':14}", *(f"{name:>10}" for name in names))
     for figure in FIGURES:
-        print(f"{figure:14}", *(f"{found[name][figure]:10.2f}" for name in ARRANGEMENTS))
+        print(f"{figure:14}", *(f"{medians[name][figure]:10.2f}" for name in names))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,12 @@ def running(words: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes
 
 def rested(port: int, server: subprocess.Popen[bytes]) -> None:
     """Waits until a server answers, and a while longer; the client reports one that does not."""
+    answering(port, server)
+    time.sleep(REST)
+
+
+def answering(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Waits until a server answers."""
     late = time.monotonic() + READY
     while server.poll() is None and time.monotonic() < late:
         try:
@@ -120,7 +126,6 @@ def rested(port: int, server: subprocess.Popen[bytes]) -> None:
                 break
         except OSError:
             time.sleep(0.2)
-    time.sleep(REST)
 
 
 def measured(engine: str, name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
