@@ -1,7 +1,7 @@
 """Prefill and decode on different servers: gaps between tokens of streams, while long prompts come.
 
     python bench/prefill_decode.py [MODEL] [--rounds 3] [--seconds 20] [--streams 4] [--storm 2]
-                                   [--prompt-tokens 384] [--cores 0,1]
+                                   [--prompt-tokens 384] [--block-size 32] [--cores 0,1]
                                    [--arrangements one,mixed,split] [--json]
 
 Arrangements of servers on the same cores:
@@ -13,16 +13,18 @@ Arrangements of servers on the same cores:
   thread, behind examples/prefill_decode_proxy.py on the prefill server's core.
 
 `--streams` clients each have short prompts answered with `ANSWER` tokens, one after another;
-`--storm` clients each send long prompts of random ids and read `LONG_ANSWER` tokens.  ITL is the
-time between two events of the streams only, TTFT that of the long prompts, tokens/s all tokens of
-answers.  Arrangements run in turn, the last first in every other round, each time on new servers;
-figures are medians of the rounds.  The clients run on the same cores as the servers.  `cached` is
-the share of long prompts that was in a cache, or was fetched from the prefill server.
+`--storm` clients each send long prompts of random ids and read `LONG_ANSWER` tokens.  Prompts are
+up to a block longer than `--prompt-tokens`, at random: a decode server computes what is beyond the
+last whole block, and smaller blocks leave it less.  ITL is the time between two events of the
+streams only, TTFT that of the long prompts, tokens/s all tokens of answers.
+
+Arrangements run in turn, the last first in every other round, each time on new servers; figures are
+medians of the rounds.  The clients run on the same cores as the servers.  `cached` is the share of
+long prompts that was in a cache, or was fetched from the prefill server.
 
 Fetching pays where a prompt takes longer to compute than to send: not with the model inside, but
-with the 1B shape of bench/make_shapes.py:
-
-    python bench/prefill_decode.py OUT/llama-3.2-1b/q4_0.gguf --rounds 1 --seconds 40
+with the 1B shape of bench/make_shapes.py and `--rounds 1 --seconds 40 --prompt-tokens 768
+--block-size 16`.
 """
 
 import argparse
@@ -49,8 +51,9 @@ ANSWER, LONG_ANSWER = 128, 8  # tokens
 SHORT = 16  # tokens of a stream's prompt
 WAIT = 600  # seconds for an event
 IDS = range(300, 1000)  # of random prompts: ordinary tokens of every vocabulary measured here
-FIGURES = ("ITL p50, ms", "ITL p99, ms", "TTFT p50, ms", "TTFT p99, ms", "tokens/s",
-           "long prompts", "cached")  # fmt: skip
+QUANTILES = 0.5, 0.9, 0.99
+FIGURES = ("ITL p50, ms", "ITL p90, ms", "ITL p99, ms", "TTFT p50, ms", "TTFT p90, ms",
+           "TTFT p99, ms", "tokens/s", "long prompts", "cached")  # fmt: skip
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Record:
 
     def summarize(self, seconds: float) -> dict[str, float]:
         figures = [1e3 * find_quantile(times, q) for times in (self.gaps, self.first)
-                   for q in (0.5, 0.99)]  # fmt: skip
+                   for q in QUANTILES]  # fmt: skip
         rest = [self.tokens / seconds, len(self.first), self.cached / max(1, self.prompts)]
         return dict(zip(FIGURES, [*figures, *rest], strict=True))
 
@@ -93,11 +96,12 @@ class Client:
                     self.record.gaps.append(at - last)
                 last = at
 
-    def storm(self, prompt_tokens: int) -> None:
+    def storm(self, prompt_tokens: int, block: int) -> None:
         """Long prompts with short answers."""
         while (began := time.monotonic()) < self.end:
             usage: dict[str, Any] = {}
-            for count, (at, event) in enumerate(self.request(prompt_tokens, LONG_ANSWER)):
+            length = prompt_tokens + self.draw.randrange(block)
+            for count, (at, event) in enumerate(self.request(length, LONG_ANSWER)):
                 if not count:
                     self.record.first.append(at - began)
                 usage = event.get("usage") or usage
@@ -164,7 +168,8 @@ def make_command(cores: Sequence[int], port: int, args: argparse.Namespace) -> l
     model = [] if args.model is None else [str(args.model), "--no-packed-cache"]
     words = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", "flyweight.cli.main"]
     words += ["serve", *model, "--threads", str(len(cores)), "--port", str(port)]
-    return [*words, "--max-model-len", str(args.prompt_tokens + ANSWER)]
+    words += ["--block-size", str(args.block_size)]
+    return [*words, "--max-model-len", str(args.prompt_tokens + args.block_size + ANSWER)]
 
 
 def show_failures(log: Path) -> None:
@@ -181,6 +186,7 @@ def proxying(ports: Sequence[int], args: argparse.Namespace, log: Any) -> Iterat
     words = ["taskset", "-c", str(args.cores[0]), sys.executable, str(PROXY)]
     words += ["--prefill", f"127.0.0.1:{ports[0]}", "--decode", f"127.0.0.1:{ports[1]}"]
     words += ["--port", str(port), "--threshold", str(max(1, args.prompt_tokens // 2))]
+    words += ["--block-size", str(args.block_size)]
     with running(words, log) as process:
         answering(port, process)
         yield port
@@ -202,7 +208,7 @@ def measure(name: str, number: int, args: argparse.Namespace) -> dict[str, float
         with ThreadPoolExecutor(len(clients)) as pool:
             work = [pool.submit(one.stream) for one in clients[: args.streams]]
             storm = clients[args.streams :]
-            work += [pool.submit(one.storm, args.prompt_tokens) for one in storm]
+            work += [pool.submit(one.storm, args.prompt_tokens, args.block_size) for one in storm]
             for one in work:
                 one.result()
         record = Record()
@@ -225,6 +231,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--storm", type=int, default=2)
     parser.add_argument("--prompt-tokens", type=int, default=384)
+    parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--cores", default="0,1", help="of the two servers")
     parser.add_argument("--arrangements", default=",".join(ARRANGEMENTS))
     parser.add_argument("--json", action="store_true")
