@@ -1,7 +1,7 @@
 """Prefill and decode on different servers: gaps between tokens of streams, while long prompts come.
 
     python bench/prefill_decode.py [MODEL] [--rounds 3] [--seconds 20] [--streams 4] [--storm 2]
-                                   [--prompt-tokens 384] [--block-size 32] [--cores 0,1]
+                                   [--prompt-tokens 352] [--block-size 32] [--cores 0,1]
                                    [--arrangements one,mixed,split] [--json]
 
 Arrangements of servers on the same cores:
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--storm", type=int, default=2)
-    parser.add_argument("--prompt-tokens", type=int, default=384)
+    parser.add_argument("--prompt-tokens", type=int, default=352)
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--cores", default="0,1", help="of the two servers")
     parser.add_argument("--arrangements", default=",".join(ARRANGEMENTS))
