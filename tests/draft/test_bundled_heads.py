@@ -1,4 +1,6 @@
-"""The heads inside: tokens a step on stories that nothing was trained on, and the same text."""
+"""The heads inside: their size and card, tokens a step on stories that nothing was trained on, and
+the same text.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +9,8 @@ from typing import Any
 import pytest
 
 from flyweight import LLM, SamplingParams
+from flyweight.describe import ASSETS
+from flyweight.speculation_methods import BUNDLED_HEADS
 
 SHAPE = "[(0,), (1,), (2,), (3,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (0, 0, 0), "
 TREE = SHAPE + "(0, 0, 1), (0, 1, 0), (0, 0, 0, 0)]"
@@ -17,6 +21,20 @@ BARS: dict[str, tuple[dict[str, Any], float]] = {
     "eagle3": ({"num_speculative_tokens": 5}, 2.0),
     "eagle tree": ({"num_speculative_tokens": 16, "tree_width": 4}, 4.0),
 }
+
+
+def test_all_heads_together_are_below_a_megabyte() -> None:
+    files = [file for name in BUNDLED_HEADS for file in (ASSETS / name).iterdir()]
+    assert len(files) == 2 * len(BUNDLED_HEADS)
+    assert sum(file.stat().st_size for file in files) <= 1_000_000
+
+
+def test_the_card_has_the_size_and_the_tokens_a_step_of_all_heads() -> None:
+    card = (ASSETS / "MODEL_CARD.md").read_text("utf-8")
+    lengths = card.partition("**Tokens a step**")[2].partition("\n- ")[0]
+    for name in BUNDLED_HEADS:
+        assert f"`{name}`" in lengths
+        assert f"{(ASSETS / name / 'model.safetensors').stat().st_size:,}" in card
 
 
 @pytest.fixture(scope="module")
