@@ -1,6 +1,7 @@
 """EAGLE: its drafts are what the layer's arithmetic says of the text, and change no token."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from checked_drafts import CheckedDrafter
 from fitted_heads import states_of
 from small_engine import ROOMY, TIGHT, drain, make_engine, make_model, make_prompts, make_requests
+from test_rejecting_engine import LEAST, compare_samples
 
 from filewriters import encode, write_safetensors
 from flyweight.draft.drafter import Draft, DraftRequest
@@ -267,3 +269,19 @@ def test_with_probs_drafts_have_random_numbers_of_their_own(model: Decoder, fold
         assert draft.probs is not None and draft.probs.shape == (len(draft.tokens), 40)
         assert np.allclose(draft.probs.sum(axis=1), 1, atol=1e-5)
         assert all(row[token] > 0 for row, token in zip(draft.probs, draft.tokens, strict=True))
+
+
+def test_by_rejection_texts_have_the_same_distribution(folder: Path) -> None:
+    model, limits = make_model(CpuOps(1, None, "f32")), replace(ROOMY, vocab=40)
+    params = SamplingParams(temperature=1.0, allowed_token_ids=(3, 4, 5, 6, 7), max_tokens=4)
+    prompt = tuple(PROMPTS[0])
+    asked = [Request(f"r{i}", prompt, params, max_tokens=4, seed=i) for i in range(400)]
+    engine = make_engine(model, limits, make_drafter(folder, model, limits, probs=True))
+    engine.drafts.reject()
+    plain, found = (
+        Counter(tuple(tokens[:3]) for tokens in drain(one, asked).values())
+        for one in (make_engine(model, limits), engine)
+    )
+    assert 50 < engine.metrics.accepted < engine.metrics.proposed
+    assert not engine.drafts.calls.ended
+    assert plain != found and compare_samples(plain, found) > LEAST
