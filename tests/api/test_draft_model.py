@@ -11,14 +11,16 @@ from huggingface_hub import constants
 from flyweight import LLM, ConfigError, LoRARequest, SamplingParams, pairing
 from flyweight import build as building
 from flyweight.config import Settings
-from flyweight.describe import SilentListener, describe, find
+from flyweight.describe import ModelDescription, SilentListener, describe, find
 from flyweight.draft.textmodel import DraftText, TextDrafter
+from flyweight.draft.vocabulary import Token
 from flyweight.engine.draft_limits import FullDrafts
 from flyweight.errors import CheckpointError
 from flyweight.params.structured import StructuredOutputs
 from flyweight.plan import machine
 from flyweight.types import SamplingParams as Params
-from tiny_model import tiny_adapter, tiny_folder
+from opt_pair import POSITIONS, opt_config, opt_tensors
+from tiny_model import VOCAB, tiny_adapter, tiny_folder
 
 CHARACTERS = ("Tom", "Lily", "a dog", "the cat", "Mia", "a red bird", "Ben", "an old man")
 OPENINGS = ("Once upon a time, {} went", "{} was sad because", "One day {} found a", "Why did {}")
@@ -290,6 +292,31 @@ def test_rejection_through_text_is_refused_before_anything_is_loaded(
     said = refuse(speculative_config={**DRAFT, "verifier": "rejection"})
     assert "speculative_config.verifier = 'rejection' is not supported" in said
     assert "coupled" in said
+
+
+def test_a_draft_model_without_a_vocabulary_is_refused_before_anything_is_loaded(
+    other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pairing.list_tokens
+
+    def list_tokens(found: ModelDescription) -> list[Token]:
+        return [("", b"")] * VOCAB if found.spec.vocab == VOCAB else own(found)
+
+    monkeypatch.setattr(pairing, "list_tokens", list_tokens)
+    monkeypatch.setattr(building, "load_weights", None)  # calling it would raise
+    said = refuse(speculative_config={**DRAFT, "model": str(other)})
+    assert "has no vocabulary" in said and "nearest valid: a draft model with a tokenizer" in said
+
+
+def test_a_context_above_the_draft_models_positions_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dict.fromkeys(("num_key_value_heads", "rms_norm_eps", "rope_theta"))
+    folder = tiny_folder(tmp_path / "opt", {**config, **opt_config(1)}, opt_tensors(1))
+    monkeypatch.setattr(building, "load_weights", None)  # calling it would raise
+    said = refuse(speculative_config={**DRAFT, "model": str(folder)}, max_model_len=POSITIONS + 1)
+    assert f"is above the {POSITIONS} positions that the draft model has learned" in said
+    assert f"nearest valid: {POSITIONS}" in said
 
 
 def test_a_draft_model_has_a_format_of_its_own(tmp_path: Path) -> None:
