@@ -1,6 +1,6 @@
 """Every drafter of the model inside, and a draft model of another vocabulary, on more than 200
-prompts with every option that decides on a token: none changes.  `eagle3` and `mtp` have no heads
-inside: tests/draft/test_many_answers.py has them on a tiny model.
+prompts with every option that decides on a token: none changes.  `mtp` has no layer inside:
+tests/draft/test_many_answers.py has it on a tiny model.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,6 +49,8 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "eagle": heads("eagle", 5),
     "eagle tree": heads("eagle", 7, speculative_token_tree=TREE),
     "eagle own tree": heads("eagle", 8, tree_width=4),
+    "eagle3": heads("eagle3", 5),
+    "eagle3 own tree": heads("eagle3", 8, tree_width=4),
 }
 
 
@@ -69,6 +71,8 @@ def check(wanted: Answers, config: dict[str, Any], mix: dict[str, Any]) -> None:
     assert answer(llm) == wanted
     stats = llm.stats()
     assert 300 < stats["accepted"] < stats["proposed"]
+    if "blocks" in mix:
+        assert stats["preempted"] > 0
     assert not llm.loaded.engine.drafts.calls.ended
 
 

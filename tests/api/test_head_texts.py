@@ -23,6 +23,7 @@ HEADS: dict[str, dict[str, Any]] = {
     },
     "eagle": {"method": "eagle", "num_speculative_tokens": 5},
     "eagle tree": {"method": "eagle", "num_speculative_tokens": 8, "tree_width": 3},
+    "eagle3": {"method": "eagle3", "num_speculative_tokens": 5},
 }
 MIXES: list[dict[str, Any]] = [
     {"max_num_seqs": 6},

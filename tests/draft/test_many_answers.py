@@ -1,5 +1,6 @@
-"""The layers that no model inside has, EAGLE-3 and multi-token prediction, on more than 200 prompts
-with every option that decides on a token: none changes, with chains and with trees.
+"""Layers of tiny models, EAGLE-3 over a part of the vocabulary and multi-token prediction, on more
+than 200 prompts with every option that decides on a token: none changes, with chains and with
+trees.
 """
 
 from collections.abc import Callable, Iterator
