@@ -4,7 +4,8 @@ What was tapped of a step waits: states are made and stored when they are read, 
 once.
 
 Invariant: `held` has every step so far; a slot's state is of the token computed last in that slot,
-or there is none.  What waits takes `WAITING` bytes at most.  Knows no drafts.  T tokens, H hidden.
+or there is none, as after a step whose states were not made.  What waits takes `WAITING` bytes at
+most.  Knows no drafts.  T tokens, H hidden.
 """
 
 from collections.abc import Mapping
@@ -50,6 +51,11 @@ class SlotStates:
         none = np.full(slots, -1, np.int32)
         return cls(np.zeros((slots, hidden), np.float32), none, none.copy())
 
+    def clear(self, slot: int, position: int) -> None:
+        """Zeros in place of a state that was not seen."""
+        self.states[slot] = 0.0
+        self.positions[slot], self.nexts[slot] = position, -1
+
     def copy(self, source: I32, target: I32) -> None:
         """Makes the state of each target slot that of the source's."""
         for column in (self.states, self.positions, self.nexts):
@@ -92,6 +98,10 @@ class StateStore:
             held = self.held
             held.copy(*batch.ancestors)
             held.nexts[batch.ancestors[1]] = -1
+
+    def skip(self, batch: Batch) -> None:
+        """A step computed these, and its states were not made."""
+        self.held.positions[batch.slots] = -1
 
     def _store_waiting(self) -> None:
         count, self._count = self._count, 0

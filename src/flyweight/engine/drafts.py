@@ -73,6 +73,14 @@ class Drafts:
             self._produced = self.metrics.produced
             self.limits.begin(self.calls.timer.begin())
 
+    def sees(self, batch: Batch) -> bool:
+        """Whether the drafter is to see the states of a step: not those of one that is passed."""
+        return not self._idle or not self._is_alike(batch)
+
+    def _is_alike(self, batch: Batch) -> bool:
+        """Whether a step is of the shape of those that are not looked at."""
+        return len(batch.tokens) == len(batch.contexts) == self._seqs
+
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
         proposed = len(drawn) - 1
@@ -127,7 +135,7 @@ class Drafts:
         """
         self._idle -= 1
         self._passed += 1
-        if not len(batch.tokens) == len(batch.contexts) == self._seqs:
+        if not self._is_alike(batch):
             self._idle = self._passed = 0
         self._observe(batch, sampled)
 
