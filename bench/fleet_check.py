@@ -234,6 +234,7 @@ def draw_requests(
     wanted: the simulation is run until they are.
     """
     drawn = load.draw(min(1.0, count * replicas / len(load.requests)), load.span)
+    assert len(drawn) > 1, "the trace has too few conversations"
     spread = stretch([*drawn], 1.0)
     for _ in range(8):
         busy = simulate(spread, replicas, SleepCost(options.slow))[-1]

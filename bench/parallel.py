@@ -6,7 +6,7 @@ collectives in tensor-parallel steps, and the bubble of pipeline stages beside i
 All have the same threads in all.  Ratios are medians of the rounds' own ratios to one process.
 Rank 0 times its collectives; those of decoding are of the decode steps alone.  A collective lasts
 from when the last rank comes until rank 0 has the result; before, rank 0 waits for a rank that has
-computed longer, or was woken later.  Of pipeline stages both are in one figure, `collectives`.
+computed longer, or was woken later.  What stages receive is all in `collectives`, with the wait.
 The overhead on the 1B shape, in memory for two models at a time:
 
     python bench/make_shapes.py OUT --shapes llama-3.2-1b --types bf16,q4_0

@@ -238,6 +238,8 @@ def main() -> None:
     args = parser.parse_args()
     args.cores = [int(core) for core in args.cores.split(",")]
     names = args.arrangements.split(",")
+    if unknown := set(names) - set(ARRANGEMENTS):
+        parser.error(f"--arrangements: {', '.join(sorted(unknown))}: not of {ARRANGEMENTS}")
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(args.rounds):
         for name in names[:: -1 if number % 2 else 1]:

@@ -85,8 +85,8 @@ if TYPE_CHECKING:
 class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
-    computed with, `quality` what the model's passport says.  `quantisation` and `opened` are as
-    `Checkpoint` has them; `ranks` are the processes of the other ranks.
+    computed with, `quality` what the model's passport says.  `fingerprint`, `quantisation` and
+    `opened` are as `Checkpoint` has them; `ranks` are the processes of the other ranks.
     """
 
     engine: Engine
@@ -100,6 +100,7 @@ class LoadedModel:
     generation: dict[str, Any]
     isa: str
     quality: Quality
+    fingerprint: str
     quantisation: str
     opened: int
     ranks: RankProcesses
@@ -144,7 +145,8 @@ def build(
         low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
         model, group = _make_model(ranks, ops, found, weights, low, limits)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
-    keys = kept.make_keys(f"{found.checkpoint.fingerprint} {kv_dtype}", adapters)
+    fingerprint = found.checkpoint.fingerprint
+    keys = kept.make_keys(f"{fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
     target = model if isinstance(model, Decoder) else None
     drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, target, drafts, pair))
@@ -168,6 +170,7 @@ def build(
         generation=found.checkpoint.generation,
         isa=getattr(ops, "isa", "numpy"),
         quality=found.quality,
+        fingerprint=fingerprint,
         quantisation=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
         ranks=ranks,

@@ -1,9 +1,10 @@
 """Ranks of one host exchange arrays through shared memory; they are threads here."""
 
-import time
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ def test_ranks_gather_the_arrays_of_all() -> None:
 
 def test_numbers_of_rank_0_reach_all() -> None:
     told = [np.arange(n, dtype=np.int32) - (1 << 30) for n in (5, 0, 70_000)]
+    told.append(np.array([0x7FA00001, -1], np.int32))  # not numbers, as float32
 
     def work(exchange: HostExchange, rank: int) -> list[I32]:
         return [exchange.broadcast(None if rank else numbers) for numbers in told]
@@ -87,16 +89,16 @@ def test_numbers_of_rank_0_reach_all() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(own, told, strict=True))
 
 
-def test_a_rank_that_is_early_counts_what_it_waits() -> None:
-    def work(exchange: HostExchange, rank: int) -> float:
-        exchange.all_reduce(np.zeros(1, np.float32))
-        before = exchange.waited
-        time.sleep(0.3 * rank)
-        exchange.all_reduce(np.zeros(1, np.float32))
-        return exchange.waited - before
+def test_a_rank_that_is_early_counts_what_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = threading.local()
+    monkeypatch.setattr(host_exchange, "time", SimpleNamespace(perf_counter=lambda: now.at))
 
-    early, late = run_exchanges(2, work)
-    assert early > 0.2 > late >= 0
+    def work(exchange: HostExchange, rank: int) -> float:
+        now.at = 1.0 + 2.5 * rank
+        exchange.all_reduce(np.zeros(1, np.float32))
+        return exchange.waited
+
+    assert list(run_exchanges(2, work)) == [2.5, 0.0]
 
 
 def test_a_rank_that_has_ended_is_noticed() -> None:
@@ -124,6 +126,20 @@ def test_ranks_without_memory_to_share_are_none(
 
     monkeypatch.setattr("os.posix_fallocate", refuse)
     assert list(run_ranks(2, open_rank)) == [None, None]
+    assert not [*folders.iterdir()]
+
+
+def test_where_one_rank_cannot_open_the_memory_none_does(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(HostExchange):
+        def __init__(self, folder: Path, rank: int, size: int) -> None:
+            if rank == 1:
+                raise OSError("no such file")
+            super().__init__(folder, rank, size)
+
+    monkeypatch.setattr(host_exchange, "HostExchange", Refusing)
+    assert list(run_ranks(3, open_rank)) == [None] * 3
     assert not [*folders.iterdir()]
 
 

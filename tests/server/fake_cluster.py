@@ -21,7 +21,7 @@ from flyweight.types import Request, SamplingParams
 LOST = ConnectionError("the replica is gone")
 FACTS = {
     "vocab": 100, "width": 8, "max_model_len": 512, "scored": 8, "adapters": [], "block_size": 4,
-    "blocks": 64, "fingerprint": "0123456789abcdef f16",
+    "blocks": 64, "fingerprint": "0123456789abcdef",
 }  # fmt: skip
 
 

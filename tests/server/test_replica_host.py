@@ -293,6 +293,7 @@ def test_replicas_that_follow_may_have_other_weights() -> None:
         for name in "bc":
             cluster.reports[name] = ReplicaReport(__version__, 1, other)
         cluster.reports["unlike"] = ReplicaReport(__version__, 1, dict(FACTS))
+        cluster.reports["unlike before"] = ReplicaReport(__version__, 0, other)
         await look(host, cluster)
         assert [one.name for one in host.set.open] == ["a", "late", "b", "c"]
         await host.close()

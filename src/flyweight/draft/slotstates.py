@@ -76,8 +76,7 @@ class StateStore:
     @property
     def held(self) -> SlotStates:
         """All states; those that wait are stored."""
-        if self._count:
-            self._store_waiting()
+        self._store_waiting()
         return self._held
 
     def add(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
@@ -101,9 +100,14 @@ class StateStore:
 
     def skip(self, batch: Batch) -> None:
         """A step computed these, and its states were not made."""
-        self.held.positions[batch.slots] = -1
+        try:
+            self._store_waiting()
+        finally:
+            self._held.positions[batch.slots] = -1
 
     def _store_waiting(self) -> None:
+        if not self._count:
+            return
         count, self._count = self._count, 0
         upload = self.model.ops.upload
         taps = {tap: upload(rows[:count]) for tap, rows in self._waiting.items()}

@@ -29,6 +29,7 @@ from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
+SEEN = 8  # steps before a look whose states the drafter sees
 Cut = Callable[[Sequence, list[int]], list[int]]
 
 
@@ -74,8 +75,8 @@ class Drafts:
             self.limits.begin(self.calls.timer.begin())
 
     def sees(self, batch: Batch) -> bool:
-        """Whether the drafter is to see the states of a step: not those of one that is passed."""
-        return not self._idle or not self._is_alike(batch)
+        """Whether the drafter is to see the states of a step: not long before the next look."""
+        return self._idle < SEEN or not self._is_alike(batch)
 
     def _is_alike(self, batch: Batch) -> bool:
         """Whether a step is of the shape of those that are not looked at."""

@@ -58,8 +58,8 @@ class Cluster(Protocol):
     """
 
     async def start(self, setup: bytes) -> None:
-        """Starts the replicas that `setup` describes, or replaces those with another `setup`, a few
-        at a time.  Does not wait for them.  Raises `ConfigError`.
+        """Starts the replicas that `setup` describes, in place of those that run, a few at a time.
+        Does not wait for them.  Raises `ConfigError`.
         """
 
     async def list(self) -> Mapping[str, bytes]:

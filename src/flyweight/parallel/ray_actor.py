@@ -59,7 +59,7 @@ class ReplicaActor:
     async def __init__(  # type: ignore[misc]
         self, make: MakeProgram, setup: bytes, patience: float, app: str, registry: Any
     ) -> None:
-        """Ray Serve replaces replicas whose `setup` was another one."""
+        """Each start replaces the replicas of the one before."""
         self.app, self.registry = app, registry
         self.name = serve.get_replica_context().replica_id.unique_id
         self.actor = ray.get_runtime_context().get_actor_name() or ""

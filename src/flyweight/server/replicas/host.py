@@ -47,7 +47,7 @@ class ReplicaHost:
         self.gauges = ReplicaGauges()
         self.facts: Mapping[str, Any] = {}  # of the first replica that was ready
         self.generation = 0  # starts of the replicas; in each they may have other weights
-        self._fingerprint = ""  # of the model of the first replica of this generation
+        self._fingerprints: dict[int, str] = {}  # of the model of each generation's first replica
         self.connected = False
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
@@ -133,7 +133,6 @@ class ReplicaHost:
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
         """Those of the generation before are replaced.  Raises `ConfigError`."""
         self.generation += 1
-        self._fingerprint = ""
         await self.cluster.start(encode_setup(self.generation, setup))
 
     # --- replicas that come and go ---
@@ -196,16 +195,14 @@ class ReplicaHost:
 
     def _consider(self, name: str, report: ReplicaReport) -> None:
         """A replica that is no member yet."""
-        newest = report.generation == self.generation
-        model = self._fingerprint if newest else ""
+        model = self._fingerprints.get(report.generation, "")
         problem = report.failed or find_difference(report, self.facts, model)
         if problem:
             self._exclude(name, problem)
         elif report.facts is not None:
             member = self.set.add(name, report.facts)
             self.facts = self.facts or report.facts
-            if newest:
-                self._fingerprint = report.facts["fingerprint"]
+            self._fingerprints.setdefault(report.generation, report.facts["fingerprint"])
             self.on_event("replica_ready", replica=member.slot, replicas=len(self.set.open))
 
     def _exclude(self, name: str, problem: str) -> None:

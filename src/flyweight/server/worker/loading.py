@@ -97,7 +97,7 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
     """The facts of a built engine that the API server needs."""
     limits, plan = loaded.limits, loaded.memory
     return {
-        "fingerprint": loaded.engine.scheduler.prefix.keys.fingerprint,
+        "fingerprint": loaded.fingerprint,
         "vocab": loaded.spec.vocab,
         "width": loaded.spec.hidden,
         "max_model_len": limits.max_model_len,
