@@ -54,8 +54,10 @@ def pair() -> Iterator[LLM]:
 
 
 def test_greedy_tokens_are_those_of_one_process(alone: LLM, pair: LLM) -> None:
-    assert isinstance(pair.loaded.engine.runner, LeadingRunner)
+    runner = pair.loaded.engine.runner
+    assert isinstance(runner, LeadingRunner)
     assert generate(pair, PROMPTS) == generate(alone, PROMPTS)
+    assert runner.group.waited is not None, "ranks of one host share memory"
 
 
 def test_a_request_has_the_same_tokens_and_log_probabilities_in_any_batch(pair: LLM) -> None:

@@ -78,7 +78,9 @@ class RankGroup:
         patience: timedelta = FOREVER,
         address: str = LOOPBACK,
     ) -> None:
-        """Raises `ConfigError` where the others have not connected within `patience`."""
+        """Raises `ConfigError` where the others have not connected within `patience`, `RankLost`
+        where one ends while memory is shared.
+        """
         self.rank, self.size, self.seconds, self.lost = rank, size, 0.0, False
         options = ProcessGroupGloo._Options()
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]

@@ -28,7 +28,9 @@ class RankConnections:
     """
 
     def __init__(self, keys: SharedKeys, place: RankPlace, address: str) -> None:
-        """Raises `ConfigError` where a rank has ended meanwhile.  Rank 0 is the last to connect."""
+        """Raises `ConfigError` or `RankLost` where a rank has ended meanwhile.  Rank 0 is the last
+        to connect.
+        """
         patience = SOON if place.rank == 0 else FOREVER
         self.place = place
         store = KeyStore(keys, "ranks", patience)
