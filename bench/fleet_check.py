@@ -233,9 +233,9 @@ def draw_requests(
     """About `count` requests for each replica, at distances with which replicas are as busy as
     wanted: the simulation is run until they are.
     """
-    drawn = load.draw(min(1.0, count * replicas / len(load.requests)), load.span)
+    drawn = [*load.draw(min(1.0, count * replicas / len(load.requests)), load.span)]
     assert len(drawn) > 1, "the trace has too few conversations"
-    spread = stretch([*drawn], 1.0)
+    spread = stretch(drawn, 1.0)
     for _ in range(8):
         busy = simulate(spread, replicas, SleepCost(options.slow))[-1]
         if abs(busy / options.busy - 1) < 0.02:

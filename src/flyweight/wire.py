@@ -154,7 +154,6 @@ class Batch:
     hidden: I32 | None = None  # [E] tokens whose final hidden states are wanted
     ancestors: tuple[I32, I32] | None = None  # [A] slots each: from, to
     branches: int = 0  # how many of the S sequences are branches
-    tapped: bool = True  # whether a drafter sees the states that it taps
 
 
 @dataclass(slots=True)

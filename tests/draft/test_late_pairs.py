@@ -19,7 +19,6 @@ from flyweight.draft.latepairs import LatePairs
 from flyweight.draft.slotstates import StateStore
 from flyweight.draft.statedrafter import StateDrafter
 from flyweight.engine.draft_limits import CountedStep, FullDrafts
-from flyweight.engine.drafts import SEEN
 from flyweight.models.decoder import Decoder
 from flyweight.ops.reference import ReferenceOps
 from flyweight.types import Request, SamplingParams
@@ -48,16 +47,6 @@ class Seldom(FullDrafts):
     def end(self, shape: CountedStep, ended: float, now: float) -> bool:
         self.step += 1
         return bool(self.every) and self.step % self.every == 0
-
-
-class Passing(Seldom):
-    """Wants drafts after every second step that is looked at; after the others, passes `every`."""
-
-    def end(self, shape: CountedStep, ended: float, now: float) -> bool:
-        self.step += 1
-        wanted = self.step % 2 == 0
-        self.idle = 0 if wanted else self.every
-        return wanted
 
 
 class CountingDrafter(CheckedDrafter):
@@ -167,44 +156,6 @@ def test_where_nothing_is_known_there_are_no_drafts(
     monkeypatch.setattr(StateStore, "add", lambda self, batch, taps: None)
     metrics = run(model, drafter, ROOMY, 3)
     assert drafter.sizes == [] and metrics.proposed == 0 < drafter.empty
-
-
-@pytest.mark.parametrize("limits", [ROOMY, replace(ROOMY, blocks=40)])
-def test_states_of_steps_that_are_passed_are_not_made(
-    model: Decoder, folder: Path, limits: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Drafts after them are worse, and tokens are the same."""
-    drafter = make_counting(folder, model, limits)
-    seen: list[tuple[int, bool]] = []
-    observe = drafter.observe
-
-    def note(batch: Batch, taps: Any) -> None:
-        seen.append((len(batch.tokens) - len(batch.contexts), bool(taps)))
-        observe(batch, taps)
-
-    drafter.observe = note  # type: ignore[method-assign]
-    settings = SamplingParams(temperature=0.0, max_tokens=40)
-    requests = [Request(f"r{i}", tuple(p), settings, max_tokens=40) for i, p in enumerate(PROMPTS)]
-    engine = make_engine(model, limits, drafter)
-    engine.drafts.limits = Passing(SEEN + 6)
-    assert drain(engine, requests) == drain(make_engine(model, limits), requests)
-    assert not engine.metrics.drafting_ended and not engine.drafts.calls.ended
-    assert all(taps for more, taps in seen if more), "steps with prompts or drafts are seen"
-    passed = sum(not taps for _, taps in seen)
-    assert passed > 5 and engine.metrics.proposed > 0
-
-
-def test_a_pair_without_a_state_is_made_of_zeros(model: Decoder, folder: Path) -> None:
-    """Nothing of the text that had the slot before is left."""
-    drafter = make_drafter(folder, model)
-    drafter.observe(make_step(range(6), 0.0)[0], {-1: np.ones((6, 32), np.float32)})
-    drafter.observe(make_step([2, 3], 0.0, 2)[0], {})
-    request = DraftRequest("r", (0,) * 7, (0, 1), 2)
-    rows = [drafter._begin(request)]
-    (one,) = drafter.late.claim(rows[0], drafter.held, 6)
-    assert len(one.pending) == 6
-    assert drafter.held.states[:6, 0].tolist() == [1, 1, 0, 0, 1, 1]
-    assert drafter.held.positions[:6].tolist() == list(range(6))
 
 
 def test_choices_of_one_prompt_have_its_pairs_computed_once(model: Decoder, folder: Path) -> None:

@@ -82,8 +82,7 @@ class Drafter(Protocol):
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         """Sees a finished step, and for each of its taps the states [T,H] of the step's tokens,
         arrays of the backend that are good until the next step: position p of a sequence is at the
-        token whose slot is blocks[p // B] * B + p % B.  `taps` are empty for a step after which no
-        draft is wanted: its states were not made.
+        token whose slot is blocks[p // B] * B + p % B.
         """
         ...
 

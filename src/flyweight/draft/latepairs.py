@@ -3,7 +3,7 @@
 Invariant: a pair counts as computed by what its slot says, position, state and the token after it;
 up to where a request is `done`, all that can be computed were, and nothing there changes: a step
 writes from the newest token on, and copies of blocks take along what slots say.  A position
-without a state gets zeros, so that nothing of another text is left there.  Computes nothing.
+without a state is passed over.  Computes nothing.
 """
 
 from collections.abc import Hashable, Sequence
@@ -77,9 +77,7 @@ class LatePairs:
         left = stop if most is None else most
         while at < stop:  # mostly a few: a loop is quicker than arrays
             slot, after = blocks[at // size] * size + at % size, tokens[at + 1]
-            if held.positions[slot] != at:
-                held.clear(slot, at)
-            if held.nexts[slot] != after:
+            if held.positions[slot] == at and held.nexts[slot] != after:
                 if not left:
                     break
                 held.nexts[slot] = after

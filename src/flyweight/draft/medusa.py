@@ -220,7 +220,7 @@ class MedusaDrafter:
         self._held: dict[Hashable, tuple[int, Draft]] = {}  # the newest draft, and its position
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
-        self._step = StepStates(batch, taps, self._block_size) if taps else None
+        self._step = StepStates(batch, taps, self._block_size)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         places = self._step.find_all(requests) if self._step else [None] * len(requests)

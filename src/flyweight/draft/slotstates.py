@@ -4,8 +4,7 @@ What was tapped of a step waits: states are made and stored when they are read, 
 once.
 
 Invariant: `held` has every step so far; a slot's state is of the token computed last in that slot,
-or there is none, as after a step whose states were not made.  What waits takes `WAITING` bytes at
-most.  Knows no drafts.  T tokens, H hidden.
+or there is none.  What waits takes `WAITING` bytes at most.  Knows no drafts.  T tokens, H hidden.
 """
 
 from collections.abc import Mapping
@@ -51,11 +50,6 @@ class SlotStates:
         none = np.full(slots, -1, np.int32)
         return cls(np.zeros((slots, hidden), np.float32), none, none.copy())
 
-    def clear(self, slot: int, position: int) -> None:
-        """Zeros in place of a state that was not seen."""
-        self.states[slot] = 0.0
-        self.positions[slot], self.nexts[slot] = position, -1
-
     def copy(self, source: I32, target: I32) -> None:
         """Makes the state of each target slot that of the source's."""
         for column in (self.states, self.positions, self.nexts):
@@ -76,7 +70,8 @@ class StateStore:
     @property
     def held(self) -> SlotStates:
         """All states; those that wait are stored."""
-        self._store_waiting()
+        if self._count:
+            self._store_waiting()
         return self._held
 
     def add(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
@@ -98,16 +93,7 @@ class StateStore:
             held.copy(*batch.ancestors)
             held.nexts[batch.ancestors[1]] = -1
 
-    def skip(self, batch: Batch) -> None:
-        """A step computed these, and its states were not made."""
-        try:
-            self._store_waiting()
-        finally:
-            self._held.positions[batch.slots] = -1
-
     def _store_waiting(self) -> None:
-        if not self._count:
-            return
         count, self._count = self._count, 0
         upload = self.model.ops.upload
         taps = {tap: upload(rows[:count]) for tap, rows in self._waiting.items()}

@@ -9,10 +9,9 @@ A step only leaves its states.  Pairs are computed once a draft is wanted: a pai
 on that pair alone, so they may be late.
 
 Invariant: the pair of position p is in the slot of p, and K and V of computed positions are of
-states of the model, or late; of zeros where the model's state was not made.  The pair of a block's
-last position belongs to the sequence that wrote it last: its token may be another in a sequence
-that shares the block, which costs drafts, never text.  Knows no checkpoint and no layer's
-arithmetic.
+states of the model, or late.  The pair of a block's last position belongs to the sequence that
+wrote it last: its token may be another in a sequence that shares the block, which costs drafts,
+never text.  Knows no checkpoint and no layer's arithmetic.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -80,18 +79,14 @@ class StateDrafter:
 
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         """Takes the step's states; what is made of them waits for a draft."""
-        if taps:
-            self.store.add(batch, taps)
-        else:
-            self.store.skip(batch)
+        self.store.add(batch, taps)
 
     def catch_up(self, requests: Sequence[DraftRequest]) -> None:
         """Computes the late pairs of requests that lack more than a draft adds, as far as the
         budget allows.
         """
         rows = [self._begin(request) for request in requests if self.late.is_behind(request)]
-        known = self._list_known(rows) if rows else ()
-        runs = self.late.claim_some(known, self.held) if known else ()
+        runs = self.late.claim_some(rows, self.held) if rows else ()
         if runs:
             self._compute(runs)
 

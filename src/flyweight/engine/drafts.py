@@ -29,7 +29,6 @@ from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
-SEEN = 8  # steps before a look whose states the drafter sees
 Cut = Callable[[Sequence, list[int]], list[int]]
 
 
@@ -73,14 +72,6 @@ class Drafts:
         if not self._idle and self.calls.drafter is not None:
             self._produced = self.metrics.produced
             self.limits.begin(self.calls.timer.begin())
-
-    def sees(self, batch: Batch) -> bool:
-        """Whether the drafter is to see the states of a step: not long before the next look."""
-        return self._idle < SEEN or not self._is_alike(batch)
-
-    def _is_alike(self, batch: Batch) -> bool:
-        """Whether a step is of the shape of those that are not looked at."""
-        return len(batch.tokens) == len(batch.contexts) == self._seqs
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
@@ -136,7 +127,7 @@ class Drafts:
         """
         self._idle -= 1
         self._passed += 1
-        if not self._is_alike(batch):
+        if not len(batch.tokens) == len(batch.contexts) == self._seqs:
             self._idle = self._passed = 0
         self._observe(batch, sampled)
 

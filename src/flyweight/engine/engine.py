@@ -184,7 +184,6 @@ class Engine:
             hook.mark([plan.chunks[i] for i in places], marks)
         block = self.scheduler.limits.block_size
         batch = build(plan, block, self.adapters, self._columns, marks.masks)
-        batch.tapped = self.drafts.sees(batch)
         if self.drafts.probs is not None:
             proposals = self.drafts.probs.list_proposals(plan)
             batch.sampling = replace(batch.sampling, proposals=proposals)

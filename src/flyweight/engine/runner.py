@@ -132,7 +132,7 @@ class Runner:
         if batch.hidden is not None:
             rows = np.concatenate((rows, batch.hidden))
         taps: Mapping[int, Tensor] = {}
-        if self.taps and batch.tapped:
+        if self.taps:
             x, taps = self.model.compute_tapped(batch, self.kv, rows, self.taps)
         else:
             x = self.model.compute_hidden(batch, self.kv, rows)
