@@ -148,12 +148,10 @@ def build(
     fingerprint = found.checkpoint.fingerprint
     keys = kept.make_keys(f"{fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
-    target = model if isinstance(model, Decoder) else None
-    drafter = _make_drafter(settings, DrafterParts(limits, found.spec.vocab, target, drafts, pair))
+    drafter = _make_drafter(settings, limits, model, drafts, pair)
     draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
-    engine.drafts.calls.on_end = runner.stop_taps
     if group is not None:
         engine.runner = LeadingRunner(runner, group, ranks.cores)
         engine.on_close = partial(ranks.end, group)
@@ -308,8 +306,16 @@ def _load_draft(
     return SecondModel(model, layers, draft.ids, draft.spellers)
 
 
-def _make_drafter(settings: Settings, parts: DrafterParts) -> Drafter | None:
-    return None if settings.speculation is None else make_drafter(settings.speculation, parts)
+def _make_drafter(
+    settings: Settings, limits: Limits, model: Model, drafts: DraftSource | None,
+    pair: SecondModel | None,
+) -> Drafter | None:  # fmt: skip
+    """Its states are those of a whole model."""
+    if settings.speculation is None:
+        return None
+    target = model if isinstance(model, Decoder) else None
+    parts = DrafterParts(limits, limits.vocab, target, drafts, pair)
+    return make_drafter(settings.speculation, parts)
 
 
 def _make_engine(
@@ -325,6 +331,7 @@ def _make_engine(
     adapters, metrics = tuple(settings.adapters), EngineMetrics()
     external = kept.make(pool, BlockBytes(runner.ops, runner.kv), metrics)
     engine = Engine(scheduler, runner, drafter, metrics, adapters, grammars, external)
+    engine.drafts.calls.on_end = runner.stop_taps
     if settings.speculation is not None:
         engine.drafts.configure(settings.speculation)
     if not settings.kv_cache:
