@@ -78,7 +78,8 @@ WITH_PEERS = {
     "fixture_models", "tasks_by_lm_eval", "families", "tiny_llama", "read_by_libraries",
     "read_by_llama_cpp",
     "test_head_training",  # run by `make test-cuda`
-    "test_batch_beam", "test_batch_parquet", "test_ray_access",  # run by the step `distributed`
+    # run by the step `distributed`
+    "test_batch_beam", "test_batch_parquet", "test_deployed_ray", "test_ray_access",
 }  # fmt: skip
 OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")}
 OURS |= {"flyweight", "soak_parts"}
