@@ -331,7 +331,7 @@ def _make_engine(
     adapters, metrics = tuple(settings.adapters), EngineMetrics()
     external = kept.make(pool, BlockBytes(runner.ops, runner.kv), metrics)
     engine = Engine(scheduler, runner, drafter, metrics, adapters, grammars, external)
-    engine.drafts.calls.on_end = runner.stop_taps
+    engine.drafts.calls.tap = runner.tap
     if settings.speculation is not None:
         engine.drafts.configure(settings.speculation)
     if not settings.kv_cache:

@@ -31,7 +31,7 @@ def test_the_measured_speedup_is_in_results_and_metrics() -> None:
 def test_that_drafting_has_ended_is_reported() -> None:
     with LLM(threads=1, max_model_len=128, speculative_config=NGRAM) as llm:
         drafts = llm.loaded.engine.drafts
-        assert drafts.calls.on_end == llm.loaded.engine.runner.stop_taps  # type: ignore[attr-defined]
+        assert drafts.calls.tap == llm.loaded.engine.runner.tap  # type: ignore[attr-defined]
         rows = {row["feature"]: row["effective"] for row in llm.effective}
         assert rows["speculative_config"] == "ngram, 4 tokens a step"
         drafts.calls.drafter.forget = None  # type: ignore[method-assign, union-attr, assignment]

@@ -52,6 +52,7 @@ class SimulatedDecoding:
     drafting: float = 30e-6
     late: float = 0.0
     observing: float = 0.0  # seconds in which the drafter sees a step
+    length: int = 1 << 30  # tokens after which a text ends and another begins
     noise: float = 0.0
     most: int = 10
     now: float = 0.0
@@ -64,18 +65,27 @@ class SimulatedDecoding:
         self.rng = random.Random(5)
         self.depths: dict[int, int] = {}
         self.begun: set[int] = set()  # texts that were drafted for
+        self.unseen: set[int] = set()  # texts of which the drafter did not see all steps
         self.idle = self.passed = self.seqs = 0
+        self.ended = 0  # tokens of texts that ended
+        self.seen = 0  # steps that the drafter saw
 
     def run(self, batches: Sequence[int]) -> float:
         """Steps, each with so many sequences; returns the tokens a second."""
-        began, before = self.now, sum(map(len, self.texts.values()))
+        began, before = self.now, self.count_tokens()
         for batch in batches:
             self.step(batch)
-        return (sum(map(len, self.texts.values())) - before) / (self.now - began)
+        return (self.count_tokens() - before) / (self.now - began)
+
+    def count_tokens(self) -> int:
+        return self.ended + sum(map(len, self.texts.values()))
 
     def step(self, batch: int) -> None:
+        limits = self.limits
+        if limits.resting and any(i not in self.texts for i in range(batch)) and limits.wake():
+            self.unseen |= set(self.texts)
         if not self.idle:
-            self.limits.begin(self.now)
+            limits.begin(self.now)
         rows = produced = 0
         self.drafted.append([self.depths.get(i, 0) for i in range(batch)])
         for i in range(batch):
@@ -87,40 +97,46 @@ class SimulatedDecoding:
         self.verified.append(rows - batch)
         spread = 1 + self.rng.uniform(-self.noise, self.noise)
         self.now += self.cost(batch, rows) * spread
-        for i in [i for i in self.texts if i >= batch]:  # these have ended
+        for i in [i for i, text in self.texts.items() if i >= batch or len(text) >= self.length]:
             self.limits.forget(i)
-            del self.texts[i]
+            self.ended += len(self.texts.pop(i))
+            self.depths.pop(i, None)
             self.begun.discard(i)
+            self.unseen.discard(i)
         self.end(CountedStep(batch, rows, rows, produced))
 
     def end(self, shape: CountedStep) -> None:
         """As `Drafts` does: steps that nothing is wanted for are not looked at."""
-        ended = self.now
-        self.now += self.observing
+        ended, resting = self.now, self.limits.resting
+        if not resting:
+            self.now += self.observing
+            self.seen += 1
         if self.idle:
             same = shape.rows == self.seqs
             self.idle, self.passed = (self.idle - 1, self.passed + 1) if same else (0, 0)
             return
         times, self.passed = 1 + self.passed * (shape.rows == self.seqs), 0
-        if self.limits.end(shape._replace(times=times), ended, self.now):
+        kept = 0.0 if resting else self.observing * times
+        if self.limits.end(shape._replace(times=times, kept=kept), ended, self.now):
             self.draft(shape.seqs)
         self.idle, self.seqs = self.limits.idle, shape.seqs
 
     def draft(self, batch: int) -> None:
-        seqs = [DraftCandidate(i, self.texts[i], self.most) for i in range(batch)]
+        known = [i for i in range(batch) if i in self.texts and i not in self.unseen]
+        seqs = [DraftCandidate(i, self.texts[i], self.most) for i in known]
         depths = self.limits.choose(seqs, batch)
-        drafts: list[OfferedDraft | None] = [None] * batch
-        for i, depth in enumerate(depths):
+        drafts: list[OfferedDraft | None] = [None] * len(seqs)
+        for place, (i, depth) in enumerate(zip(known, depths, strict=True)):
             if depth.tokens:
                 at = len(self.texts[i])
                 right = self.foresee(i, at, depth.tokens)
                 tokens = [at + j if j < right else WRONG for j in range(depth.tokens)]
-                drafts[i] = OfferedDraft(tokens)
+                drafts[place] = OfferedDraft(tokens)
                 self.depths[i] = depth.tokens if depth.verified else 0
         late = 0.0
         if any(draft is not None for draft in drafts):
             self.calls += 1
-            new = {i for i, draft in enumerate(drafts) if draft is not None} - self.begun
+            new = {i for i, draft in zip(known, drafts, strict=True) if draft} - self.begun
             self.begun |= new
             late = self.late * len(new)
             self.now += self.drafting + late

@@ -124,6 +124,15 @@ class StatefulDrafter(Drafter, Protocol):
 
 
 @runtime_checkable
+class PausableDrafter(Drafter, Protocol):
+    """A drafter of states that need not see all steps."""
+
+    def pause(self) -> None:
+        """It will not see the next steps: what it knows of earlier ones no longer holds."""
+        ...
+
+
+@runtime_checkable
 class ReadingDrafter(Drafter, Protocol):
     """A drafter that reads the texts of requests by itself, not with the target."""
 

@@ -222,6 +222,9 @@ class MedusaDrafter:
     def observe(self, batch: Batch, taps: Mapping[int, Tensor]) -> None:
         self._step = StepStates(batch, taps, self._block_size)
 
+    def pause(self) -> None:
+        self._step = None
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         places = self._step.find_all(requests) if self._step else [None] * len(requests)
         rows = [place for place in places if place is not None]

@@ -93,6 +93,11 @@ class StateStore:
             held.copy(*batch.ancestors)
             held.nexts[batch.ancestors[1]] = -1
 
+    def clear(self) -> None:
+        """No slot has a state."""
+        self._count = 0
+        self._held.positions.fill(-1)
+
     def _store_waiting(self) -> None:
         count, self._count = self._count, 0
         upload = self.model.ops.upload

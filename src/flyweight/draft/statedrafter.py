@@ -81,6 +81,10 @@ class StateDrafter:
         """Takes the step's states; what is made of them waits for a draft."""
         self.store.add(batch, taps)
 
+    def pause(self) -> None:
+        self.store.clear()
+        self.late.forget_all()
+
     def catch_up(self, requests: Sequence[DraftRequest]) -> None:
         """Computes the late pairs of requests that lack more than a draft adds, as far as the
         budget allows.

@@ -55,11 +55,12 @@ class KeptDepths:
 
 class DraftController:
     """Of one engine; drafts have at most `most` tokens.  With `probes`, short drafts are verified
-    to learn whether they are right, since acceptance is more than equality with the text.
+    to learn whether they are right, since acceptance is more than equality with the text.  If it
+    `rests`, the drafter sees no steps for a while where seeing them costs more than it may.
     """
 
-    def __init__(self, most: int, probes: bool = False) -> None:
-        self.probes, self.idle = probes, 0
+    def __init__(self, most: int, probes: bool = False, rests: bool = False) -> None:
+        self.probes, self.rests, self.idle, self.resting = probes, rests, 0, False
         self.costs, self.totals = DecodeCosts(), DraftTotals()
         self.depths: list[DraftDepth] = []  # of the newest decision
         self.budget, self._evidence = DraftBudget(), DraftEvidence(most)
@@ -79,16 +80,25 @@ class DraftController:
         seconds, self._observed = ended - self._began, now
         self.totals.seconds += (now - ended) * shape.times
         self.budget.earn_looks(seconds * shape.times, self._look)
+        self.budget.keep(seconds * shape.times, 0.0 if self._verifying else shape.kept)
         if shape.drawn == shape.rows:  # no tokens of prompts
             self._count(shape, seconds)
         if 0 < self._settled_at <= self.costs.step:
             self._settle()
-        wanted = self._verifying or self._due or self.budget.looks >= 0
+        wanted = self._verifying or self._due
+        if self.rests and self.budget.kept_too_much and not (wanted or self._settled_at):
+            self.resting = True
+        wanted = not self.resting and (wanted or self.budget.looks >= 0)
         plain = shape.drawn == shape.rows == shape.seqs
-        self.idle = 0 if wanted or not plain else min(IDLE, self.budget.count_wait(seconds))
+        wait = IDLE if self.resting else self.budget.count_wait(seconds)
+        self.idle = 0 if wanted or not plain else min(IDLE, wait)
         if self._settled_at:
             self.idle = min(self.idle, max(0, self._settled_at - self.costs.step - 1))
         return wanted
+
+    def wake(self) -> bool:
+        self.resting = not self.budget.rested
+        return not self.resting
 
     @property
     def may_read(self) -> bool:

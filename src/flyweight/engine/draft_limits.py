@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 class CountedStep(NamedTuple):
     """What a step computed: `seqs` sequences, `rows` tokens, `drawn` of which were drawn from;
     and the tokens of answers that came of it.  There were `times` such steps, the last of which
-    was timed.
+    was timed.  The drafter saw them for `kept` seconds in all.
     """
 
     seqs: int
@@ -21,6 +21,7 @@ class CountedStep(NamedTuple):
     drawn: int
     produced: int
     times: int = 1
+    kept: float = 0.0
 
 
 class DraftCandidate(NamedTuple):
@@ -66,10 +67,18 @@ class DraftTotals:
 class DraftLimits(Protocol):
     """How many tokens drafts may have.  Called by `Drafts` around each step, with the time.  After
     a step nothing is wanted for the next `idle` ones, if they are like it: these are left out.
+    While it is `resting` no drafts are wanted, and the drafter need not see steps.
     """
 
     totals: DraftTotals
     idle: int
+    resting: bool
+
+    def wake(self) -> bool:
+        """Called while resting, before a step in which a sequence may begin: ends the rest if it
+        was long enough, and returns whether it did.
+        """
+        ...
 
     @property
     def may_read(self) -> bool:
@@ -109,7 +118,10 @@ class FullDrafts:
 
     def __init__(self) -> None:
         self.totals = DraftTotals()
-        self.idle, self.may_read = 0, True
+        self.idle, self.may_read, self.resting = 0, True, False
+
+    def wake(self) -> bool:
+        return True
 
     def begin(self, now: float) -> None: ...
     def end(self, shape: CountedStep, ended: float, now: float) -> bool:

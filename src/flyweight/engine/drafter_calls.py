@@ -14,6 +14,7 @@ from flyweight.draft.drafter import (
     Drafter,
     DraftRequest,
     LateDrafter,
+    PausableDrafter,
     ReadingDrafter,
     StatefulDrafter,
     StoringDrafter,
@@ -31,14 +32,18 @@ TakeDraft = Callable[[Hashable, Draft], None]
 
 class DrafterCalls:
     """The drafter of one engine, None once drafting has ended for all.  `ended` are the sequences
-    that it failed for; `on_end` is called where drafting ends for all, `take` with each draft.
+    that it failed for, `unseen` those of which it did not see all steps.  `tap` is called with
+    whether the drafter wants states of steps, where that changes, `take` with each draft.  It has
+    seen steps for `kept` seconds since that was last set to 0.
     """
 
     def __init__(self, drafter: Drafter | None, vocab: int, metrics: EngineMetrics) -> None:
         self.vocab, self.metrics = vocab, metrics
         self.timer = DrafterTimer()
         self.ended: set[Hashable] = set()
-        self.on_end: Callable[[], None] = lambda: None
+        self.unseen: set[Hashable] = set()
+        self.kept = 0.0
+        self.tap: Callable[[bool], None] = lambda wanted: None
         self.take: TakeDraft = lambda id, draft: None
         self.use(drafter)
 
@@ -49,7 +54,9 @@ class DrafterCalls:
         # looked up once: such a check takes 10 us
         self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
         self._late = drafter if isinstance(drafter, LateDrafter) else None
+        self._pausable = drafter if isinstance(drafter, PausableDrafter) else None
         self.reads, self.catches_up = self._reader is not None, self._late is not None
+        self.rests = self._pausable is not None
         # a call that does nothing costs a small model's step 1 % of its time
         self.observes = drafter is not None and not learns_nothing(drafter)
 
@@ -72,7 +79,9 @@ class DrafterCalls:
         began = self.timer.clock()
         try:
             self.drafter.observe(batch, taps)
-            if self.timer.clock() - began <= LEAST:  # no stall, whatever the step took
+            taken = self.timer.clock() - began
+            self.kept += taken
+            if taken <= LEAST:  # no stall, whatever the step took
                 return
             why = self.timer.judge(began)
         except Exception as error:
@@ -82,6 +91,23 @@ class DrafterCalls:
             self._end(running, why)
             for id in running:
                 self.forget(id)
+
+    def rest(self) -> None:
+        """From now on the drafter sees no steps."""
+        assert self._pausable is not None, "a drafter that has to see all steps"
+        self.observes = False
+        self.tap(False)
+        try:
+            self._pausable.pause()
+        except Exception as error:
+            self.end_all(error)
+
+    def wake(self, running: Iterable[Hashable]) -> None:
+        """From now on it sees them again; it missed steps of the sequences that run."""
+        if self.drafter is not None:
+            self.unseen.update(running)
+            self.observes = True
+            self.tap(True)
 
     def read(self, requests: Seq[DraftRequest]) -> float:
         """Lets a drafter read parts of prompts; how many seconds it took.  Where that fails,
@@ -134,6 +160,7 @@ class DrafterCalls:
 
     def forget(self, id: Hashable) -> None:
         """A sequence ended, or lost its blocks."""
+        self.unseen.discard(id)
         if self.drafter is not None:
             try:
                 self.drafter.forget(id)
@@ -144,7 +171,7 @@ class DrafterCalls:
         """No more drafts."""
         self.use(None)
         self.metrics.drafting_ended = 1
-        self.on_end()
+        self.tap(False)
         LOG.warning("drafting ends for all requests: %s", describe_failure(error))
 
     def _read(self, draft: Draft, request: DraftRequest) -> OfferedDraft:

@@ -60,7 +60,8 @@ class Drafts:
 
     def adapt(self, *, probes: bool = False) -> None:
         """From now on drafts are limited to what pays."""
-        self.limits = DraftController(self.scheduler.limits.draft_tokens, probes)
+        most = self.scheduler.limits.draft_tokens
+        self.limits = DraftController(most, probes, rests=self.calls.rests)
 
     def reject(self) -> None:
         """From now on drafts are verified by rejection sampling."""
@@ -69,6 +70,8 @@ class Drafts:
 
     def begin(self) -> None:
         """A step begins."""
+        if self.limits.resting and self.scheduler.waiting and self.limits.wake():
+            self.calls.wake(self._list_running())
         if not self._idle and self.calls.drafter is not None:
             self._produced = self.metrics.produced
             self.limits.begin(self.calls.timer.begin())
@@ -113,6 +116,8 @@ class Drafts:
             shape = self._describe(batch)
             if self.limits.end(shape, ended, self.calls.timer.clock()):
                 self._fill(cut, self._read_prompts())
+            if self.limits.resting and self.calls.observes:
+                self.calls.rest()
             self._idle, self._seqs = self.limits.idle, shape.seqs
         except Exception as error:
             self.calls.end_all(error)
@@ -149,7 +154,8 @@ class Drafts:
         for seq in decoding:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             id = (seq.request.id, seq.index)
-            if limit > 0 and seq.options.drafts and id not in self.calls.ended:
+            known = id not in self.calls.ended and id not in self.calls.unseen
+            if limit > 0 and seq.options.drafts and known:
                 seqs.append(seq)
                 candidates.append(DraftCandidate(id, seq.tokens, limit))
         depths = self.limits.choose(candidates, len(decoding))
@@ -217,8 +223,10 @@ class Drafts:
         seqs = len(batch.contexts) - batch.branches
         produced = self.metrics.produced - self._produced
         rows, drawn = len(batch.tokens), len(batch.rows)
-        passed, self._passed = self._passed if rows == self._seqs else 0, 0
-        return CountedStep(seqs, rows, drawn, produced, 1 + passed)
+        times = 1 + self._passed * (rows == self._seqs)
+        kept = self.calls.kept * times / (1 + self._passed)
+        self.calls.kept, self._passed = 0.0, 0
+        return CountedStep(seqs, rows, drawn, produced, times, kept)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """The draft tokens that the sequence has slots for, from its newest token's on, with free

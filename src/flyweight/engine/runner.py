@@ -84,6 +84,7 @@ class Runner:
     ) -> None:
         self.model, self.ops, self.kv, self.taps = model, ops, kv, tuple(taps)
         self.draft_kv = draft_kv
+        self._tapping = True
 
     def submit(
         self,
@@ -132,15 +133,15 @@ class Runner:
         if batch.hidden is not None:
             rows = np.concatenate((rows, batch.hidden))
         taps: Mapping[int, Tensor] = {}
-        if self.taps:
+        if self.taps and self._tapping:
             x, taps = self.model.compute_tapped(batch, self.kv, rows, self.taps)
         else:
             x = self.model.compute_hidden(batch, self.kv, rows)
         return ComputedStep(x, self.model.compute_logits(x[:wanted]) if wanted else None, taps)
 
-    def stop_taps(self) -> None:
-        """No drafter wants states any more."""
-        self.taps = ()
+    def tap(self, wanted: bool) -> None:
+        """Whether the drafter wants states of the next steps."""
+        self._tapping = wanted
 
     def wait(self, ticket: Ticket) -> Sampled:
         """The step's result, [R] rows."""

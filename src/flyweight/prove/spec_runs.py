@@ -101,6 +101,8 @@ class SpecSide:
     def __init__(self, label: str, drafter: Drafter | None, engine: Engine, adaptive: bool) -> None:
         self.label = label
         self.drafts = Drafts(drafter, engine.scheduler, engine.metrics)
+        assert isinstance(engine.runner, Runner), "a runner with taps"
+        self.drafts.calls.tap = engine.runner.tap
         if drafter is not None and adaptive:
             self.drafts.adapt()
         self.taps = () if drafter is None else tuple(drafter.taps)
@@ -141,6 +143,7 @@ class SpecBench:
         engine.drafts = side.drafts
         assert isinstance(engine.runner, Runner), "a runner with taps"
         engine.runner.taps = side.taps  # what no drafter reads costs time
+        engine.runner.tap(not side.drafts.limits.resting)
         metrics, before = engine.metrics, replace(engine.metrics)
         places = [*side.drafts.places]
         answers: dict[str, list[int]] = {}
