@@ -72,7 +72,7 @@ bool shared(const LinearJob& job) {
 
 void multiply(const LinearJob& job, Range tiles, Range panels) {
   if (shared(job)) return FW_BASE::gemm_kernels.multiply(job, tiles, panels);
-  return job.mode == Mode::i8 ? multiply_grouped(job, tiles, panels) : multiply_pairs(job, tiles, panels);
+  return grouped(job.kind) ? multiply_grouped(job, tiles, panels) : multiply_pairs(job, tiles, panels);
 }
 
 void unpack(const LinearJob& job, int64_t row, float* out) { FW_BASE::gemm_kernels.unpack(job, row, out); }

@@ -134,7 +134,17 @@ void fill_f32(const LinearJob& job, int64_t token, int64_t size, Range k) {
     }
 }
 
+// The second and third of every four, exchanged: as gemm_pairs.h opens codes.
+FW_INLINE F32x16 exchange(F32x16 x) {
+#if defined(FW_ISA_AMX)
+  return {_mm512_shuffle_ps(x.v, x.v, _MM_SHUFFLE(3, 1, 2, 0))};
+#else
+  return x;
+#endif
+}
+
 void fill_bf16(const LinearJob& job, int64_t token, int64_t size, Range k) {
+  const bool exchanged = grouped(job.kind) && !of_floats(job.kind);
   const Columns columns(job);
   uint8_t* panel = job.panels + token * token_bytes(Mode::bf16, job.k);
   for (int64_t t = 0; t < size; ++t) {
@@ -144,7 +154,8 @@ void fill_bf16(const LinearJob& job, int64_t token, int64_t size, Range k) {
       auto* to = reinterpret_cast<uint16_t*>(panel + (at / kGroup * size + t) * 64 + at % kGroup * 2);
       float some[16];
       const float* from = columns.take(x, at, some);
-      store_bf16(to, left == 16 ? load(from) : load_tail(from, left));
+      const F32x16 all = left == 16 ? load(from) : load_tail(from, left);
+      store_bf16(to, exchanged ? exchange(all) : all);
     }
     if (k.end == job.k && (job.k + 15) / 16 % 2)  // the second half of the last 32
       store_bf16(reinterpret_cast<uint16_t*>(panel + (job.k / kGroup * size + t) * 64 + 32), zero());

@@ -10,6 +10,9 @@
 #include "gemm_floats.h"
 #include "gemm_opened.h"
 #include "gemm_tile.h"
+#if defined(FW_ISA_AMX)
+#include "gemm_open_pairs.h"
+#endif
 
 namespace flyweight::FW_ISA {
 namespace {
@@ -42,6 +45,7 @@ class Grouped {
   static constexpr int kGroups = kS.k() / kGroup;  // of a block
   static constexpr int kSub = kS.sub, kStep = 4;
   static constexpr bool kMins = kS.mins, kSmall = kS.bits <= 4;
+  static constexpr int kBits = kS.bits;
   // Signed values reach the multiplication + 128.  vpdpbusd wants unsigned x signed, and the offset comes off through the
   // sum of x; elsewhere signed x signed is cheaper than full-range unsigned.
   static constexpr bool kSigned = kS.is_signed() || kS.table != Table::none;
@@ -52,11 +56,22 @@ class Grouped {
   static constexpr int kZero = kSigned ? 0 : kOffset;
 #endif
 
+#if defined(FW_ISA_AMX)
+  static constexpr int value_of(int code) {
+    return kS.table == Table::none ? code - kS.zero : (kS.table == Table::e2m1 ? kE2M1 : kNonLinear)[code % 16] - 128;
+  }
+  static constexpr HalfTable kHalves = half_table([](int code) { return value_of(code); });
+  static constexpr float kMostCode = kS.bits == 8 ? 128 : kS.table != Table::none ? 127 : (1 << kS.bits) - 1;
+#endif
+
   FW_INLINE explicit Grouped(Kind) {}
   FW_INLINE static constexpr int64_t group_bytes() { return kS.bytes() / kGroups; }
 
+  FW_INLINE static const uint8_t* words(const uint8_t* tile, int64_t g) {
+    return block(tile, g) + kS.codes() + g % kGroups * 64 * kS.bits;
+  }
   FW_INLINE static B8x64 quad(const uint8_t* tile, int64_t g, int q) {
-    const B8x64 codes = quad_of<kS.bits>(block(tile, g) + kS.codes() + g % kGroups * 64 * kS.bits, q);
+    const B8x64 codes = quad_of<kS.bits>(words(tile, g), q);
     if constexpr (kS.table == Table::none) return codes;
     return lookup(kS.table == Table::e2m1 ? kE2M1 : kNonLinear, codes);
   }
@@ -111,6 +126,7 @@ class Formed : FormedBlocks {
  public:
   static constexpr int kSub = kGroup, kStep = 4;
   static constexpr bool kMins = Mins, kSmall = Bits <= 4, kSigned = Bits == 8;
+  static constexpr int kBits = Bits;
   static constexpr int kOffset = kSigned ? 128 : Mins ? 0 : 1 << (Bits - 1);
 #if defined(FW_VNNI)
   static constexpr int kZero = Mins ? 0 : kOffset;  // with minima their terms need the sums of x
@@ -118,9 +134,15 @@ class Formed : FormedBlocks {
   static constexpr int kZero = kSigned ? 0 : kOffset;
 #endif
 
+#if defined(FW_ISA_AMX)
+  static constexpr HalfTable kHalves = half_table([](int code) { return code % 16 - kOffset; });
+  static constexpr float kMostCode = kSigned ? 128 : (1 << Bits) - 1;
+#endif
+
   using FormedBlocks::FormedBlocks, FormedBlocks::group_bytes;
 
-  FW_INLINE B8x64 quad(const uint8_t* tile, int64_t g, int q) const { return quad_of<Bits>(codes<Bits>(tile, g), q); }
+  FW_INLINE const uint8_t* words(const uint8_t* tile, int64_t g) const { return codes<Bits>(tile, g); }
+  FW_INLINE B8x64 quad(const uint8_t* tile, int64_t g, int q) const { return quad_of<Bits>(words(tile, g), q); }
 
   // X: B8x64, or a place of four bytes for all lanes.
   template <class X>
@@ -224,6 +246,9 @@ void open_floats(Kind kind, const uint8_t* tile, int64_t k, int64_t count, float
 
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
+#if defined(FW_ISA_AMX)
+  if (job.mode == Mode::bf16) return multiply_opened_pairs(job, tiles, panels, kOpenPairs<W>);
+#endif
   if (by_blocks(job))
     return multiply_opened(job, tiles, panels, {W::kSub, W::kMins, W::kSigned, W::kSmall && !W::kSigned}, open_tile<W>);
 #if !defined(FW_ISA_AMX)  // there, the base's

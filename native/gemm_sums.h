@@ -17,7 +17,7 @@ inline bool by_blocks(const LinearJob& job) {
   if (job.mode == Mode::bf16 && of_floats(job.kind)) return job.tokens > kRowTokens;
 #if defined(FW_ISA_AMX)
   if (job.mode == Mode::i8) return job.tokens > kRowTokensAmx;
-  return job.mode == Mode::bf16 && job.tokens > kRowTokens;
+  return job.mode == Mode::bf16 && job.tokens > (grouped(job.kind) ? 32 : kRowTokens);
 #else
   return job.mode == Mode::i8 && job.tokens > kRowTokensI8;
 #endif

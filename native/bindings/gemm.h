@@ -40,13 +40,15 @@ struct Panels {
 // Whether products in bf16 read the weight's tiles themselves.
 inline bool opens_to_bf16(Kind kind) { return base_of(kind) == Kind::bf16 || of_floats(kind); }
 
-// What a product multiplies with: `mode` as Python gives it, 0 f32, 1 bf16, 2 int8.
+// What a product multiplies with: `mode` as Python gives it, 0 f32, 1 bf16, 2 int8, 3 bf16 with weights opened to bf16.
 template <class Product>
 void set_mode(Product& product, Kind kind, int mode) {
-  require(mode >= 0 && mode <= 2 && (mode != static_cast<int>(Mode::i8) || grouped(kind)), "mode does not fit");
+  constexpr int kOpened = 3;
+  require(mode >= 0 && mode <= kOpened && (mode < static_cast<int>(Mode::i8) || grouped(kind)), "mode does not fit");
   product.kind = kind;
-  product.round_bf16 = mode == static_cast<int>(Mode::bf16);
-  product.mode = product.round_bf16 && !opens_to_bf16(kind) ? Mode::f32 : static_cast<Mode>(mode);
+  product.round_bf16 = mode == static_cast<int>(Mode::bf16) || mode == kOpened;
+  const bool opened = mode == kOpened || opens_to_bf16(kind);
+  product.mode = !product.round_bf16 ? static_cast<Mode>(mode) : opened ? Mode::bf16 : Mode::f32;
 }
 
 }  // namespace flyweight

@@ -27,6 +27,8 @@ from flyweight.wire import F32, I32, U8
 LARGE = 1 << 18  # bytes of a result whose memory is kept: one row of a large vocabulary has more
 OURS = 2  # references to an array that only its owner holds: the attribute, and the question
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
+OPENED = 3  # bf16, with weights opened to bf16
+OPENING_ISAS = frozenset({"amx"})  # whose matrix registers multiply those
 
 Chosen = tuple[I32, F32]  # ids and weights, [T,k]
 Matrices = tuple[Sequence[Weights], Sequence[Weights]]  # up and down, one an expert
@@ -46,6 +48,13 @@ class PackedWeight:
         return int(self.tiles.nbytes) + (0 if self.bias is None else self.bias.nbytes)
 
 
+def choose_mode(activations: str, base: str, opens: bool) -> int:
+    """How the kernels multiply with weights of a kind; `opens`: its codes may be opened to bf16."""
+    rounding = choose_rounding(activations, base)
+    whole_codes = choose_rounding("int8", base) == "int8"
+    return OPENED if opens and rounding == "bf16" and whole_codes else MODES[rounding]
+
+
 class Gemm:
     """Products on one pool.  Holds memory: of the weights, of rounded rows, of experts at work."""
 
@@ -54,7 +63,8 @@ class Gemm:
         self.panels = _native.Panels()
         self._last = np.empty(0, np.float32)
         self._arena = _native.Arena()
-        self._modes = {base: MODES[choose_rounding(activations, base)] for base in _native.kinds()}
+        opens = pool.isa in OPENING_ISAS
+        self._modes = {base: choose_mode(activations, base, opens) for base in _native.kinds()}
         self.by_kind = list(self._modes.values())
 
     def count_packed_bytes(self, shape: tuple[int, int], kind: str) -> int:

@@ -1,0 +1,26 @@
+// Products of grouped weights with bf16 activations on AMX: codes are opened to pairs of bf16 and multiplied by matrix
+// registers.
+//
+// Invariant: a weight is rounded to bf16 by its codes, scale and minimum alone (gemm_open_pairs.h), and each output is one
+// accumulator that takes 32 of K an instruction, upward.  So its bits depend on its row of x and its weight row alone.
+// In an opened group of 32 K, and in its panels, the second and third K of every four are exchanged.
+#pragma once
+
+#include "gemm_sums.h"
+
+namespace flyweight::FW_ISA {
+
+constexpr int kOpenedBytes = kGroup * kLanes * 2;  // of a group of a tile: a register
+
+// How tiles of a kind, of `bytes` each, are opened.
+struct OpenPairs {
+  // Groups [group, group + groups) of a tile.
+  void (*some)(Kind kind, const uint8_t* tile, int64_t group, int64_t groups, uint8_t* to);
+  // A group of one tile, or of two; prefetches what such calls will open later.
+  void (*one)(Kind kind, const uint8_t* tile, int64_t bytes, int64_t group, uint8_t* to);
+  void (*two)(Kind kind, const uint8_t* tile, int64_t bytes, int64_t group, uint8_t* to);
+};
+
+void multiply_opened_pairs(const LinearJob& job, Range tiles, Range panels, const OpenPairs& open);
+
+}  // namespace flyweight::FW_ISA
