@@ -97,6 +97,7 @@ void linear(Pool& pool, const GemmKernels& kernels, const LinearJob* jobs, int64
   for (int64_t i = 0; i < count; ++i) {
     Cut& cut = cuts[i] = cut_of(jobs[i], kernels, share, ceil_div(pool.threads() * kChunksPerThread, count), pool.threads());
     cut.first_slice = slices, cut.first_chunk = chunks;
+    if (jobs[i].filled) cut.slices = 0;
     slices += cut.panels * cut.slices, chunks += cut.runs * ceil_div(cut.panels, cut.depth);
   }
   Filling filling(kernels, jobs, cuts, count, slices);

@@ -99,16 +99,29 @@ class StackRun {
     if (after.factor != 1) kernels_.elementwise->scale(pool_, args_.out, args_.tokens * args_.hidden, after.factor);
   }
 
-  // The outputs of a weight's parts, side by side.
+  // The outputs of a weight's parts, side by side.  Parts that read x in the same way are computed together.
   void product(const Parts& parts, const float* x, float* out) {
     LinearJob job;
     job.x = x, job.tokens = args_.tokens, job.stride = rows_of(parts), job.panels = memory_.panels, job.out = out;
-    for (const Matrix& part : parts) {
-      job.weight = part.tiles, job.bias = part.bias, job.n = part.n, job.k = part.k;
-      job.kind = part.kind, job.mode = part.mode, job.round_bf16 = part.round_bf16;
-      linear(pool_, *kernels_.gemm, job);
-      job.out += part.n;
+    for (size_t i = 0; i < parts.size();) {
+      const size_t first = i;
+      jobs_.clear();
+      do {
+        const Matrix& part = parts[i];
+        job.weight = part.tiles, job.bias = part.bias, job.n = part.n, job.k = part.k;
+        job.kind = part.kind, job.mode = part.mode, job.round_bf16 = part.round_bf16, job.filled = i > first;
+        jobs_.push_back(job);
+        job.out += part.n;
+      } while (++i < parts.size() && read_alike(parts[first], parts[i]));
+      cuts_.resize(jobs_.size());
+      linear(pool_, *kernels_.gemm, jobs_.data(), static_cast<int64_t>(jobs_.size()), cuts_.data());
     }
+  }
+
+  // Whether two weights read a row from the same panels.
+  static bool read_alike(const Matrix& a, const Matrix& b) {
+    const Form form = form_of(a.kind);
+    return a.kind == b.kind && a.mode == b.mode && a.round_bf16 == b.round_bf16 && a.k == b.k && !form.order && !form.input;
   }
 
   Pool& pool_;
@@ -116,6 +129,8 @@ class StackRun {
   const StackArgs& args_;
   const StackMemory& memory_;
   float *normed_, *wide_, *narrow_;
+  std::vector<LinearJob> jobs_;
+  std::vector<Cut> cuts_;
 };
 
 }  // namespace
