@@ -49,10 +49,10 @@ bool has_avxvnni() {
 }
 // The kernel keeps tile registers from a process until it requests them; what it grants holds for all threads.
 bool has_amx() {
-  constexpr uint32_t kTile = 1u << 24, kInt8 = 1u << 25, kBf16 = 1u << 22;  // of leaf 7, edx
+  constexpr uint32_t kAll = 1u << 24 | 1u << 25 | 1u << 22 | 1u << 23;  // of leaf 7, edx: tiles, int8, bf16; AVX512-FP16
   uint32_t a = 0, b = 0, c = 0, d = 0;
   if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  if ((d & (kTile | kInt8 | kBf16)) != (kTile | kInt8 | kBf16)) return false;
+  if ((d & kAll) != kAll) return false;
 #if defined(__linux__)
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
