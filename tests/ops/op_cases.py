@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 import grouped_weights
 from flyweight.ops.base import Array, Ops, to_bf16_bits
+from flyweight.ops.cpu.gemm import OPENING_ISAS
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.sampling.arrays import columns
@@ -16,9 +17,14 @@ from flyweight.spec import KVGroup
 from flyweight.wire import F32, I32, Batch
 
 EPS = 2.0**-24
+OPENED = 1.4 * 2.0**-8  # the error of a weight that is opened to bf16, at most
 Make = Callable[..., Ops]  # (activations, threads) -> a backend
 DENSE = ("f32", "f16", "bf16")
 GROUPED = grouped_weights.GROUPED
+
+
+def opens_to_bf16(ops: Ops) -> bool:
+    return getattr(ops, "isa", "") in OPENING_ISAS
 
 
 def ids(*values: int) -> I32:

@@ -13,10 +13,12 @@ from op_cases import (
     DENSE,
     EPS,
     GROUPED,
+    OPENED,
     Make,
     Paged,
     ids,
     normal,
+    opens_to_bf16,
     paged,
     part,
     pieces,
@@ -28,7 +30,6 @@ from op_cases import (
 
 from flyweight.errors import CheckpointError
 from flyweight.ops.base import ACTIVATIONS, Array, Ops, choose_rounding
-from flyweight.ops.cpu.gemm import OPENING_ISAS
 from flyweight.ops.grouped import GroupedWeight, count_block
 from flyweight.ops.operands import HeadNorm, Weight
 from flyweight.ops.reference import ReferenceOps, ReferenceWeight
@@ -37,7 +38,6 @@ from flyweight.spec import KVGroup
 from flyweight.wire import F32, Batch
 
 ROWS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
-OPENED = 1.4 * 2.0**-8  # the error of a weight that is opened to bf16, at most
 FEW_ROWS = (1, 5, 17, 33)  # of `scalar`, which takes most of the time; all in .ci/full
 SHAPES = {  # (N, K): tile edges at 16 rows, group edges at 32 and 256
     "f32": [(1, 1), (15, 33), (16, 32), (172, 64), (37, 300)],
@@ -110,10 +110,6 @@ def test_linear(native: Make, kind: str, n: int, k: int, mode: str, at_length: b
         within(got, want, bound)
         assert (x == kept).all()
         within(ops.linear(x, bare) + bias, got, 2 * EPS * (np.abs(got) + np.abs(bias)))
-
-
-def opens_to_bf16(ops: Ops) -> bool:
-    return getattr(ops, "isa", "") in OPENING_ISAS
 
 
 def is_slow(ops: Ops) -> bool:
