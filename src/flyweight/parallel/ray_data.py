@@ -7,6 +7,7 @@ well.  A cluster that was started here is ended here.  Knows no model and no row
 
 import logging
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any
 
 import pyarrow
 import ray
-from ray.data import ActorPoolStrategy, DataContext
+from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.exceptions import RayError
+from ray.util.annotations import RayDeprecationWarning
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
 from flyweight.parallel.ray_access import check_authentication, on_loopback
@@ -76,16 +78,7 @@ def map_in_actors(
     """
     with connect(pool):
         machines = sum(bool(node["Alive"]) for node in ray.nodes())
-        data = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
-            _Actor,
-            fn_constructor_args=(make(-(-pool.replicas // max(1, machines))),),
-            batch_size=1,
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=pool.items),
-            num_cpus=pool.cpus,
-            max_restarts=-1,  # the retries of items bound them
-            max_task_retries=RETRIES,
-        )
+        data = _map(items, make(-(-pool.replicas // max(1, machines))), pool)
         # its errors are raised as well, and have a traceback in the log
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with _explain_errors():
@@ -95,6 +88,21 @@ def map_in_actors(
                     if row["kind"]:
                         raise ERRORS[row["kind"]](row["text"])
                     yield row["result"]
+
+
+def _map(items: Sequence[bytes], make: Callable[[], Work], pool: ActorPool) -> Dataset:
+    with warnings.catch_warnings():  # Ray 2.60 to 2.63 warn of the last two options
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        return ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
+            _Actor,
+            fn_constructor_args=(make,),
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=pool.items),
+            num_cpus=pool.cpus,
+            max_restarts=-1,  # the retries of items bound them
+            max_task_retries=RETRIES,
+        )
 
 
 @contextmanager
