@@ -67,7 +67,7 @@ def test_texts_are_the_same_with_rests(name: str, monkeypatch: pytest.MonkeyPatc
         drafts.limits = limits = ScriptedRests(awake=12)
         assert [answer(llm, params) for params in PARAMS] == expected
         assert limits.rests > 5 and drafts.metrics.accepted > 0
-        assert not drafts.calls.unseen  # those that ended are forgotten
+        assert not drafts.calls.missed  # those that ended are forgotten
         # while it rests, the states of no layer are taken, and nothing is drafted
         limits.awake = limits.left = 1
         llm.generate(PROMPTS[0], SamplingParams(max_tokens=2), use_tqdm=False)
@@ -100,9 +100,9 @@ def test_a_sequence_that_went_on_during_a_rest_gets_no_drafts() -> None:
         limits.awake = 1000
         engine.add(requests[1])
         engine.step()
-        assert not limits.resting and drafts.calls.unseen == {("0", 0)}
+        assert not limits.resting and drafts.calls.missed == {("0", 0)}
         while engine.busy:
             drafted = {seq.request.id for seq in engine.scheduler.running if seq.draft}
             assert drafted <= {"1"}
             engine.step()
-        assert drafts.metrics.proposed > 0 and not drafts.calls.unseen
+        assert drafts.metrics.proposed > 0 and not drafts.calls.missed

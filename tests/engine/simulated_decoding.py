@@ -69,6 +69,7 @@ class SimulatedDecoding:
         self.idle = self.passed = self.seqs = 0
         self.ended = 0  # tokens of texts that ended
         self.seen = 0  # steps that the drafter saw
+        self.since, self.taken = 0, 0.0  # steps since the limits were given one; seconds to see them
 
     def run(self, batches: Sequence[int]) -> float:
         """Steps, each with so many sequences; returns the tokens a second."""
@@ -84,6 +85,7 @@ class SimulatedDecoding:
         limits = self.limits
         if limits.resting and any(i not in self.texts for i in range(batch)) and limits.wake():
             self.unseen |= set(self.texts)
+            self.idle = self.passed = 0
         if not self.idle:
             limits.begin(self.now)
         rows = produced = 0
@@ -110,14 +112,17 @@ class SimulatedDecoding:
         ended, resting = self.now, self.limits.resting
         if not resting:
             self.now += self.observing
+            self.taken += self.observing
             self.seen += 1
         if self.idle:
             same = shape.rows == self.seqs
+            self.since += 1
             self.idle, self.passed = (self.idle - 1, self.passed + 1) if same else (0, 0)
             return
         times, self.passed = 1 + self.passed * (shape.rows == self.seqs), 0
-        kept = 0.0 if resting else self.observing * times
-        if self.limits.end(shape._replace(times=times, kept=kept), ended, self.now):
+        counted = shape._replace(times=times, passed=1 + self.since, observing=self.taken)
+        self.since, self.taken = 0, 0.0
+        if self.limits.end(counted, ended, self.now):
             self.draft(shape.seqs)
         self.idle, self.seqs = self.limits.idle, shape.seqs
 

@@ -76,3 +76,31 @@ def test_a_rest_does_not_end_before_a_sequence_begins() -> None:
     assert sim.limits.resting
     sim.run(STEPS)
     assert sim.seen == seen and sim.limits.resting
+
+
+def test_batches_that_change_are_no_reason_to_rest() -> None:
+    """Steps that pass while looks wait are counted, also where the batch changes after them."""
+    cost = 0.0015 * memory_bound(4, 4)
+    sim = simulate(likely(0), True, cost=memory_bound, observing=cost)
+    changing = [4 - i // 20 % 2 for i in range(6000)]
+    sim.run(changing)
+    assert sim.seen == len(changing) and not sim.limits.resting
+
+
+def test_a_rest_begins_though_drafts_paid_for_a_sequence_that_ended() -> None:
+    right = likely(0.95)
+    sim = simulate(lambda seq, at, n: right(seq, at, n) if seq else 0, True, length=1 << 30)
+    sim.run([1] * 3000)
+    seen = sim.seen
+    assert sim.limits.resting
+    sim.run([2] * 200)  # the second begins, and is drafted for
+    assert sim.seen == seen + 200 and sum(sim.verified[-100:]) > 100
+    sim.run([1] * 3000)
+    assert sim.limits.resting and sim.seen < seen + 500
+
+
+def test_times_of_steps_that_differ_do_not_keep_it_from_waking() -> None:
+    changing = [(1, 1, 8, 8)[i % 4] for i in range(12000)]
+    sim = simulate(likely(0), True, length=100)
+    sim.run(changing)
+    assert 0.02 < sim.seen / len(changing) < 0.5

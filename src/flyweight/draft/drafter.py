@@ -125,8 +125,12 @@ class StatefulDrafter(Drafter, Protocol):
 
 @runtime_checkable
 class PausableDrafter(Drafter, Protocol):
-    """A drafter of states that need not see all steps."""
+    """A drafter of states that can do without some steps.  Where it `needs_all_steps` of a
+    sequence, it drafts for those that begin later only.
+    """
 
+    @property
+    def needs_all_steps(self) -> bool: ...
     def pause(self) -> None:
         """It will not see the next steps: what it knows of earlier ones no longer holds."""
         ...

@@ -202,6 +202,7 @@ class MedusaDrafter:
     """
 
     taps = (-1,)
+    needs_all_steps = False
 
     def __init__(
         self,

@@ -44,6 +44,8 @@ class StateDrafter:
     pairs are computed at once.
     """
 
+    needs_all_steps = True
+
     def __init__(
         self, model: StateModel, layers: Sequence[KVLayer], blocks: int,
         rule: TreeRule | None = None, *, probs: bool = False, budget: int = BUDGET,

@@ -16,8 +16,8 @@ RAREST = 2  # looks in vain, each of which halves the share of the next
 READING = 0.003  # of the time, for reading texts that are looked at for the first time
 FIRST_READING, MOST_READING = 2.0, 4.0  # plain steps that it may take at the start, and later
 LONGEST_UNREAD = 1024  # steps until the next text is read, if one took longer than that pays
-KEEPING = 0.004  # of the time, for states of steps that are kept while no draft is verified
-FIRST_KEEPING, MOST_KEEPING = 6.0, 8.0  # plain steps that it may take at the start, and later
+OBSERVING = 0.004  # of the time, for a drafter that sees steps while no draft is verified
+FIRST_OBSERVING, MOST_OBSERVING = 6.0, 8.0  # plain steps that it may take at the start, and later
 POSTPONED = 16  # steps until the next look, where no text may be looked at
 
 
@@ -25,15 +25,15 @@ POSTPONED = 16  # steps until the next look, where no text may be looked at
 class DraftBudget:
     """`loss`: what verified drafts may still lose; `looks`: what may be spent on looking for drafts
     that would be right, `reading` on what a drafter has put off until the first look at a text,
-    `keeping` on states of steps for later drafts.
+    `observing` on steps that it sees.
     `vain` counts looks in succession that found none.
     """
 
     loss: float = 0.0
     looks: float = 0.0
     reading: float = 0.0
-    keeping: float = 0.0
-    rested: bool = False  # `keeping` is as large as it gets
+    observing: float = 0.0
+    full: bool = False  # since the last rest began, `observing` was as large as it gets
     vain: int = 0
     opened: bool = False
 
@@ -43,9 +43,9 @@ class DraftBudget:
         return self.opened and self.loss <= 0
 
     @property
-    def kept_too_much(self) -> bool:
-        """Whether no states may be kept."""
-        return self.opened and self.keeping < 0
+    def overdrawn(self) -> bool:
+        """Whether the drafter may see no more steps."""
+        return self.opened and self.observing < 0
 
     @property
     def share(self) -> float:
@@ -64,18 +64,18 @@ class DraftBudget:
             self.loss, self.opened = CREDIT * plain, True
             self.looks += FIRST_LOOKS * plain
             self.reading += FIRST_READING * plain
-            self.keeping += FIRST_KEEPING * plain
+            self.observing += FIRST_OBSERVING * plain
         loss = self.loss + gained + LOSS * seconds
         self.loss = min(max(loss, -CREDIT * plain), MOST_CREDIT * plain)
         self.looks = max(self.looks, -LOOKS * LONGEST_WAIT * plain)
         read = min(self.reading + READING / self._rarity * seconds, MOST_READING * plain)
         self.reading = max(read, -READING * LONGEST_UNREAD * plain)
-        self.rested = self.keeping >= MOST_KEEPING * plain
-        self.keeping = max(-plain, min(self.keeping, MOST_KEEPING * plain))
+        self.full = self.full or self.observing >= MOST_OBSERVING * plain
+        self.observing = max(-plain, min(self.observing, MOST_OBSERVING * plain))
 
-    def keep(self, seconds: float, kept: float) -> None:
-        """Steps took so long, and their states took `kept` seconds."""
-        self.keeping += KEEPING * seconds - kept
+    def charge_observing(self, seconds: float, taken: float) -> None:
+        """Steps took so long, and seeing them took `taken` seconds."""
+        self.observing += OBSERVING * seconds - taken
 
     def earn_looks(self, seconds: float, look: float) -> None:
         """Steps took so long, and a look takes `look`."""

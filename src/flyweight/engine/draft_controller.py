@@ -80,14 +80,15 @@ class DraftController:
         seconds, self._observed = ended - self._began, now
         self.totals.seconds += (now - ended) * shape.times
         self.budget.earn_looks(seconds * shape.times, self._look)
-        self.budget.keep(seconds * shape.times, 0.0 if self._verifying else shape.kept)
+        taken = 0.0 if self._verifying else shape.observing
+        self.budget.charge_observing(seconds * shape.passed, taken)
         if shape.drawn == shape.rows:  # no tokens of prompts
             self._count(shape, seconds)
         if 0 < self._settled_at <= self.costs.step:
             self._settle()
         wanted = self._verifying or self._due
-        if self.rests and self.budget.kept_too_much and not (wanted or self._settled_at):
-            self.resting = True
+        if self.rests and self.budget.overdrawn and not (wanted or self._settled_at):
+            self.resting, self.budget.full = True, False
         wanted = not self.resting and (wanted or self.budget.looks >= 0)
         plain = shape.drawn == shape.rows == shape.seqs
         wait = IDLE if self.resting else self.budget.count_wait(seconds)
@@ -97,7 +98,7 @@ class DraftController:
         return wanted
 
     def wake(self) -> bool:
-        self.resting = not self.budget.rested
+        self.resting = not self.budget.full
         return not self.resting
 
     @property
@@ -107,6 +108,9 @@ class DraftController:
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         if not seqs:  # those to come are taken to be like the last
             self.depths, self._due = [], False
+            if batch:  # sequences that get no drafts
+                self._verifying = False
+                self.budget.postpone(self.costs.find_plain(batch) or 0.0)
             return []
         news = [self._evidence.judge(one, self.totals) for one in seqs]
         if not self._verifying:

@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 class CountedStep(NamedTuple):
     """What a step computed: `seqs` sequences, `rows` tokens, `drawn` of which were drawn from;
     and the tokens of answers that came of it.  There were `times` such steps, the last of which
-    was timed.  The drafter saw them for `kept` seconds in all.
+    was timed.  Since the decision before, `passed` steps ended, this one included, and the drafter
+    took `observing` seconds to see them.
     """
 
     seqs: int
@@ -21,7 +22,8 @@ class CountedStep(NamedTuple):
     drawn: int
     produced: int
     times: int = 1
-    kept: float = 0.0
+    passed: int = 1
+    observing: float = 0.0
 
 
 class DraftCandidate(NamedTuple):

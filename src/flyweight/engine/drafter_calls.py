@@ -32,17 +32,17 @@ TakeDraft = Callable[[Hashable, Draft], None]
 
 class DrafterCalls:
     """The drafter of one engine, None once drafting has ended for all.  `ended` are the sequences
-    that it failed for, `unseen` those of which it did not see all steps.  `tap` is called with
-    whether the drafter wants states of steps, where that changes, `take` with each draft.  It has
-    seen steps for `kept` seconds since that was last set to 0.
+    that it failed for, `missed` those of which it did not see all steps.  `tap` is called with
+    whether the drafter wants states of steps, where that changes, `take` with each draft.
+    `observing` are the seconds spent in `observe` since the last reset.
     """
 
     def __init__(self, drafter: Drafter | None, vocab: int, metrics: EngineMetrics) -> None:
         self.vocab, self.metrics = vocab, metrics
         self.timer = DrafterTimer()
         self.ended: set[Hashable] = set()
-        self.unseen: set[Hashable] = set()
-        self.kept = 0.0
+        self.missed: set[Hashable] = set()
+        self.observing = 0.0
         self.tap: Callable[[bool], None] = lambda wanted: None
         self.take: TakeDraft = lambda id, draft: None
         self.use(drafter)
@@ -57,6 +57,7 @@ class DrafterCalls:
         self._pausable = drafter if isinstance(drafter, PausableDrafter) else None
         self.reads, self.catches_up = self._reader is not None, self._late is not None
         self.rests = self._pausable is not None
+        self.needs_all_steps = self._pausable is not None and self._pausable.needs_all_steps
         # a call that does nothing costs a small model's step 1 % of its time
         self.observes = drafter is not None and not learns_nothing(drafter)
 
@@ -80,7 +81,7 @@ class DrafterCalls:
         try:
             self.drafter.observe(batch, taps)
             taken = self.timer.clock() - began
-            self.kept += taken
+            self.observing += taken
             if taken <= LEAST:  # no stall, whatever the step took
                 return
             why = self.timer.judge(began)
@@ -103,9 +104,12 @@ class DrafterCalls:
             self.end_all(error)
 
     def wake(self, running: Iterable[Hashable]) -> None:
-        """From now on it sees them again; it missed steps of the sequences that run."""
-        if self.drafter is not None:
-            self.unseen.update(running)
+        """From now on it sees them again.  One that needs all of them gets no drafts for the
+        sequences that run.
+        """
+        if self._pausable is not None:
+            if self.needs_all_steps:
+                self.missed.update(running)
             self.observes = True
             self.tap(True)
 
@@ -160,7 +164,7 @@ class DrafterCalls:
 
     def forget(self, id: Hashable) -> None:
         """A sequence ended, or lost its blocks."""
-        self.unseen.discard(id)
+        self.missed.discard(id)
         if self.drafter is not None:
             try:
                 self.drafter.forget(id)

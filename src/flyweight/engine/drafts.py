@@ -50,6 +50,7 @@ class Drafts:
         self._filled = False  # some sequences have drafts
         self._idle = self._passed = 0  # steps that are not looked at: to come, and since the last
         self._seqs = 0  # of such a step
+        self._since = 0  # steps since the limits were given one
 
     def configure(self, config: SpeculationConfig) -> None:
         """Chooses how drafts are limited and verified."""
@@ -70,11 +71,20 @@ class Drafts:
 
     def begin(self) -> None:
         """A step begins."""
-        if self.limits.resting and self.scheduler.waiting and self.limits.wake():
-            self.calls.wake(self._list_running())
+        if self.limits.resting:
+            self._wake()
         if not self._idle and self.calls.drafter is not None:
             self._produced = self.metrics.produced
             self.limits.begin(self.calls.timer.begin())
+
+    def _wake(self) -> None:
+        """Ends a rest that was long enough: once a sequence may begin, for a drafter that needs all
+        of its steps.
+        """
+        begins = self.scheduler.waiting or not self.calls.needs_all_steps
+        if begins and self.limits.wake():
+            self.calls.wake(self._list_running())
+            self._idle = self._passed = 0
 
     def accept(self, draft: Seq[int], drawn: Seq[int]) -> list[int]:
         """The accepted part of the tokens drawn at a draft's rows."""
@@ -132,6 +142,7 @@ class Drafts:
         """
         self._idle -= 1
         self._passed += 1
+        self._since += 1
         if not len(batch.tokens) == len(batch.contexts) == self._seqs:
             self._idle = self._passed = 0
         self._observe(batch, sampled)
@@ -154,7 +165,7 @@ class Drafts:
         for seq in decoding:
             limit = min(most, seq.tokens_left - 1)  # the target adds one token of its own
             id = (seq.request.id, seq.index)
-            known = id not in self.calls.ended and id not in self.calls.unseen
+            known = id not in self.calls.ended and id not in self.calls.missed
             if limit > 0 and seq.options.drafts and known:
                 seqs.append(seq)
                 candidates.append(DraftCandidate(id, seq.tokens, limit))
@@ -224,9 +235,9 @@ class Drafts:
         produced = self.metrics.produced - self._produced
         rows, drawn = len(batch.tokens), len(batch.rows)
         times = 1 + self._passed * (rows == self._seqs)
-        kept = self.calls.kept * times / (1 + self._passed)
-        self.calls.kept, self._passed = 0.0, 0
-        return CountedStep(seqs, rows, drawn, produced, times, kept)
+        steps, observing = 1 + self._since, self.calls.observing
+        self.calls.observing, self._passed, self._since = 0.0, 0, 0
+        return CountedStep(seqs, rows, drawn, produced, times, steps, observing)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """The draft tokens that the sequence has slots for, from its newest token's on, with free

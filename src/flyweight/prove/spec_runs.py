@@ -143,7 +143,7 @@ class SpecBench:
         engine.drafts = side.drafts
         assert isinstance(engine.runner, Runner), "a runner with taps"
         engine.runner.taps = side.taps  # what no drafter reads costs time
-        engine.runner.tap(not side.drafts.limits.resting)
+        engine.runner.tap(side.drafts.calls.observes)
         metrics, before = engine.metrics, replace(engine.metrics)
         places = [*side.drafts.places]
         answers: dict[str, list[int]] = {}
