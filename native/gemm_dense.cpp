@@ -112,8 +112,13 @@ int64_t panel_width(const LinearJob& job) {
   return kTokens;
 }
 
+#if defined(FW_PAIRS)
+constexpr bool kOpensPairs = true;
+#else
+constexpr bool kOpensPairs = false;
+#endif
 extern const GemmKernels gemm_kernels;
 const GemmKernels gemm_kernels = {panel_width, tiles_at_once, panels_near, fill,      multiply,
-                                  unpack,      probe_read,    probe_dot,   probe_fma, probe_bf16};
+                                  unpack,      probe_read,    probe_dot,   probe_fma, probe_bf16, kOpensPairs};
 
 }  // namespace flyweight::FW_ISA

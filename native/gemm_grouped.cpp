@@ -10,7 +10,7 @@
 #include "gemm_floats.h"
 #include "gemm_opened.h"
 #include "gemm_tile.h"
-#if defined(FW_ISA_AMX)
+#if defined(FW_PAIRS)
 #include "gemm_open_pairs.h"
 #endif
 
@@ -56,12 +56,14 @@ class Grouped {
   static constexpr int kZero = kSigned ? 0 : kOffset;
 #endif
 
-#if defined(FW_ISA_AMX)
+#if defined(FW_PAIRS)
   static constexpr int value_of(int code) {
     return kS.table == Table::none ? code - kS.zero : (kS.table == Table::e2m1 ? kE2M1 : kNonLinear)[code % 16] - 128;
   }
   static constexpr HalfTable kHalves = half_table([](int code) { return value_of(code); });
-  static constexpr float kMostCode = kS.bits == 8 ? 128 : kS.table != Table::none ? 127 : (1 << kS.bits) - 1;
+  static constexpr int kTop = (1 << kS.bits) - 1;
+  static constexpr float kMostCode = kS.table == Table::e2m1 ? 12 : kS.table != Table::none ? 127 : kS.bits == 8 ? 128
+                                     : kS.mins               ? kTop : kS.zero > kTop - kS.zero ? kS.zero : kTop - kS.zero;
 #endif
 
   FW_INLINE explicit Grouped(Kind) {}
@@ -134,9 +136,9 @@ class Formed : FormedBlocks {
   static constexpr int kZero = kSigned ? 0 : kOffset;
 #endif
 
-#if defined(FW_ISA_AMX)
+#if defined(FW_PAIRS)
   static constexpr HalfTable kHalves = half_table([](int code) { return code % 16 - kOffset; });
-  static constexpr float kMostCode = kSigned ? 128 : (1 << Bits) - 1;
+  static constexpr float kMostCode = kSigned ? 128 : Mins ? (1 << Bits) - 1 : kOffset;
 #endif
 
   using FormedBlocks::FormedBlocks, FormedBlocks::group_bytes;
@@ -246,7 +248,7 @@ void open_floats(Kind kind, const uint8_t* tile, int64_t k, int64_t count, float
 
 template <class W>
 void multiply_kind(const LinearJob& job, Range tiles, Range panels) {
-#if defined(FW_ISA_AMX)
+#if defined(FW_PAIRS)
   if (job.mode == Mode::bf16) return multiply_opened_pairs(job, tiles, panels, kOpenPairs<W>);
 #endif
   if (by_blocks(job))

@@ -2,14 +2,14 @@
 // tiles, which stay in L2.
 #include "gemm_pairs.h"
 
-#if defined(FW_ISA_AMX)
+#if defined(FW_PAIRS)
 #include "amx.h"
 
 namespace flyweight::FW_ISA {
 namespace {
 
-constexpr int64_t kFew = 2;      // panels whose sums stay in registers until K ends
-constexpr int64_t kEarly = 2;    // groups that are opened ahead, for a few tokens
+constexpr int64_t kFew = kFewOpened / kTileRows;  // panels whose sums stay in registers until K ends
+constexpr int64_t kEarly = 2;     // groups that are opened ahead, for a few tokens
 constexpr int64_t kStretch = 16;  // for many
 constexpr int64_t kManyPanels = 32;
 
@@ -109,7 +109,7 @@ class Product {
       two ? sum_few<2, 2>(tiles.begin) : sum_few<1, 2>(tiles.begin);
     else
       two ? sum_few<2, 1>(tiles.begin) : sum_few<1, 1>(tiles.begin);
-    many_[0].give(job_, tiles, x_.token, x_.tokens, true);
+    many_[0].give(job_, tiles, x_.token, x_.tokens, true, 1 / opened_unit(job_.kind));
   }
 
   // Groups are opened kEarly ahead of their products, which are under way meanwhile.
@@ -156,7 +156,7 @@ class Product {
           else
             two ? sum_many<2, 1>(i, g, count, sums.of(i)) : sum_many<1, 1>(i, g, count, sums.of(i));
         }
-        if (last) sums.give(job_, tiles, x_.token, x_.tokens, true);
+        if (last) sums.give(job_, tiles, x_.token, x_.tokens, true, 1 / opened_unit(job_.kind));
       }
     }
   }

@@ -12,6 +12,12 @@ namespace flyweight::FW_ISA {
 
 constexpr int kOpenedBytes = kGroup * kLanes * 2;  // of a group of a tile: a register
 
+// Values of groups, before the scales of rows, may be large: they are opened so many times as large, and sums divided.
+FW_SIZE float opened_unit(Kind kind) {
+  if (!form_of(kind).rows) return 1;
+  return base_of(kind) == Kind::nvfp4 ? 1.0f / 8192 : 1.0f / 256;
+}
+
 // How tiles of a kind, of `bytes` each, are opened.
 struct OpenPairs {
   // Groups [group, group + groups) of a tile.

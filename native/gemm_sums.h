@@ -10,6 +10,7 @@ namespace flyweight::FW_ISA {
 
 constexpr int kSumTiles = 8, kSumTokens = 32;
 constexpr int kRowTokensAmx = 8;  // with more, opening tiles for matrix registers pays
+constexpr int kFewOpened = 32;    // tokens of an opened product that passes tiles over panels
 
 // Whether a product takes a few tiles at a time, kSumTiles at most, and passes panels over them, rather than tiles over
 // panels.
@@ -17,7 +18,7 @@ inline bool by_blocks(const LinearJob& job) {
   if (job.mode == Mode::bf16 && of_floats(job.kind)) return job.tokens > kRowTokens;
 #if defined(FW_ISA_AMX)
   if (job.mode == Mode::i8) return job.tokens > kRowTokensAmx;
-  return job.mode == Mode::bf16 && job.tokens > (grouped(job.kind) ? 32 : kRowTokens);
+  return job.mode == Mode::bf16 && job.tokens > (grouped(job.kind) ? kFewOpened : kRowTokens);
 #else
   return job.mode == Mode::i8 && job.tokens > kRowTokensI8;
 #endif
@@ -33,13 +34,13 @@ class Sums {
     rows(job, tiles, token, size, [](float* sum, float* out, int lanes, int64_t) FW_LAMBDA { store(sum, get(out, lanes)); });
   }
 
-  // `last` of K: times the row scales, and with the bias.
-  void give(const LinearJob& job, Range tiles, int64_t token, int64_t size, bool last) {
+  // `last` of K: times the row scales and `unit`, and with the bias.
+  void give(const LinearJob& job, Range tiles, int64_t token, int64_t size, bool last, float unit = 1) {
     const float* scales = last ? row_scales_of(job) : nullptr;
     const float* bias = last ? job.bias : nullptr;
     if (scales || bias)
       rows(job, tiles, token, size, [&](float* sum, float* out, int lanes, int64_t n) FW_LAMBDA {
-        const F32x16 whole = scales ? mul(load(sum), load(scales + n)) : load(sum);
+        const F32x16 whole = scales ? mul(load(sum), mul(load(scales + n), set1(unit))) : load(sum);
         put(out, bias ? add(whole, get(bias + n, lanes)) : whole, lanes);
       });
     else

@@ -166,7 +166,8 @@ FW_SIZE int64_t weight_bytes(Kind kind, int64_t n, int64_t k) {
 
 // Activations lie in panels of a few tokens, which a kernel walks with one pointer.  A panel of `size` tokens is
 //   f32   for every K: [size f32]
-//   bf16  for every 32 K: [size x 32 bf16], the last padded by zeros
+//   bf16  for every 32 K: [size x 32 bf16], the last padded by zeros; for grouped weights of whole codes the second and
+//         third of every four K are exchanged
 //   i8    for every 32 K: [size x 32 i8 codes] [size f32 scales] [size x a] [size x b] [size x c], where a, b and c stand
 //         for the first 16, the second 16, and all 32 codes: i32 -zero * sum, which undoes the offset of the weight's
 //         codes, or for kinds with minima, which have no offset, f32 scale * sum.
@@ -231,6 +232,7 @@ struct GemmKernels {
   int32_t (*dot)(int64_t rounds);                      // kDotOps int8 operations a round
   float (*fma)(int64_t rounds);                        // kFmaOps float32 operations a round
   float (*bf16)(int64_t rounds);                       // kBf16Ops bf16 operations a round
+  bool opens_pairs;  // whether grouped weights of whole codes take bf16 panels
 };
 constexpr int64_t kDotOps = 1536, kFmaOps = 384, kBf16Ops = 768;
 

@@ -153,6 +153,7 @@ void linear_into(Engine& engine, Panels& panels, const In<float, Mat>& x, const 
   require(out.shape(0) == x.shape(0), "out does not have the rows of x");
   require(column >= 0 && column <= job.stride - tiles.n, "out is too narrow");
   require(!bias || static_cast<int64_t>(bias->size()) == tiles.n, "bias does not have the weight's rows");
+  require_mode(engine, mode);
   set_mode(job, tiles.kind, mode);
   if (job.tokens == 0) return;
   job.x = x.data(), job.weight = tiles.memory.data, job.bias = bias ? bias->data() : nullptr;

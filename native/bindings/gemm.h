@@ -40,10 +40,15 @@ struct Panels {
 // Whether products in bf16 read the weight's tiles themselves.
 inline bool opens_to_bf16(Kind kind) { return base_of(kind) == Kind::bf16 || of_floats(kind); }
 
+constexpr int kOpened = 3;  // of the modes below
+
+inline void require_mode(const Engine& engine, int mode) {
+  require(mode != kOpened || engine.kernels->gemm->opens_pairs, "this instruction set does not open weights to bf16");
+}
+
 // What a product multiplies with: `mode` as Python gives it, 0 f32, 1 bf16, 2 int8, 3 bf16 with weights opened to bf16.
 template <class Product>
 void set_mode(Product& product, Kind kind, int mode) {
-  constexpr int kOpened = 3;
   require(mode >= 0 && mode <= kOpened && (mode < static_cast<int>(Mode::i8) || grouped(kind)), "mode does not fit");
   product.kind = kind;
   product.round_bf16 = mode == static_cast<int>(Mode::bf16) || mode == kOpened;

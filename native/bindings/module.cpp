@@ -49,7 +49,9 @@ NB_MODULE(_native, m) {
           },
           nb::arg("threads"), nb::arg("isa") = "")
       .def_prop_ro("threads", [](const Engine& e) { return e.pool.threads(); })
-      .def_prop_ro("isa", [](const Engine& e) { return e.kernels->isa; });
+      .def_prop_ro("isa", [](const Engine& e) { return e.kernels->isa; })
+      .def_prop_ro("opens_pairs", [](const Engine& e) { return e.kernels->gemm->opens_pairs; },
+                   "Whether products in bf16 open grouped weights to bf16.");
   bind_attention(m);
   bind_calibrate(m);
   bind_elementwise(m);

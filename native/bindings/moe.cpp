@@ -45,6 +45,7 @@ int64_t rows_of(const Parts& parts) {
 Out<float> experts_of(Engine& e, Panels& panels, In<float, Mat> x, Ints ids, In<float, Mat> weights,
                       const std::tuple<Weights, Weights>& matrices, GatedAct act, const Modes& modes) {
   const auto& [up, down] = matrices;
+  for (const int mode : modes) require_mode(e, mode);
   require(same_shape(ids, weights) && ids.shape(0) == x.shape(0), "experts: ids and weights must be [T, k] of x [T, H]");
   require(ids.shape(1) > 0, "experts: a token needs an expert");
   const auto count = static_cast<int64_t>(nb::len(up));
@@ -74,6 +75,7 @@ Out<float> experts_of(Engine& e, Panels& panels, In<float, Mat> x, Ints ids, In<
 Out<float> linear_heads_of(Engine& e, Panels& panels, In<float, Cube> x, const Weights& weights,
                            const Modes& modes) {
   require(nb::len(weights) == x.shape(1) && x.shape(1) > 0, "linear_heads: one weight a head is needed");
+  for (const int mode : modes) require_mode(e, mode);
   HeadsArgs args{x.data(), nullptr, extent(x, 0), extent(x, 2), 0};
   std::vector<Parts> heads;
   Borrowed borrowed;

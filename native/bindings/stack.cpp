@@ -20,6 +20,7 @@ namespace {
 struct Stack {
   StackLayers layers;
   int64_t hidden = 0;
+  Modes modes;
   Borrowed borrowed;
 };
 
@@ -131,7 +132,7 @@ void make_stack(Stack* self, const Recipes& recipes, const Recipes& acts, int64_
   require(count > 0 && nb::len(acts) == count, "a stack needs layers, and one activation a layer");
   require(hidden > 0, "rows need elements");
   Stack made;
-  made.hidden = hidden;
+  made.hidden = hidden, made.modes = modes;
   for (size_t i = 0; i < count; ++i)
     made.layers.push_back(layer_of(recipes[i], acts[i], hidden, modes, made.borrowed));
   new (self) Stack(std::move(made));
@@ -206,6 +207,7 @@ Out<float> run_layers(Engine& engine, Panels& panels, Scratch& scratch, const St
                       const Copies& copies, const Taps& tapped) {
   const auto& [slots, positions, starts, tables] = places;
   const int64_t tokens = extent(residual, 0), hidden = stack.hidden;
+  for (const int mode : stack.modes) require_mode(engine, mode);
   require(extent(residual, 1) == hidden, "the residual does not have the rows of the layers");
   require(!pending || same_shape(*pending, residual), "x and residual differ in shape");
   require(extent(slots, 0) == tokens && extent(positions, 0) == tokens, "one slot and position a token are needed");

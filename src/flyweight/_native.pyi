@@ -20,6 +20,10 @@ class Pool:
     @property
     def isa(self) -> str: ...
 
+    @property
+    def opens_pairs(self) -> bool:
+        """Whether products in bf16 open grouped weights to bf16."""
+
 KV_SPARE: int = 64
 
 class KV:

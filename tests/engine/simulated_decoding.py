@@ -69,7 +69,10 @@ class SimulatedDecoding:
         self.idle = self.passed = self.seqs = 0
         self.ended = 0  # tokens of texts that ended
         self.seen = 0  # steps that the drafter saw
-        self.since, self.taken = 0, 0.0  # steps since the limits were given one; seconds to see them
+        self.since, self.taken = (
+            0,
+            0.0,
+        )  # steps since the limits were given one; seconds to see them
 
     def run(self, batches: Sequence[int]) -> float:
         """Steps, each with so many sequences; returns the tokens a second."""

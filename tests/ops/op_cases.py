@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import grouped_weights
+from flyweight import _native
 from flyweight.ops.base import Array, Ops, to_bf16_bits
-from flyweight.ops.cpu.gemm import OPENING_ISAS
+from flyweight.ops.cpu import CpuOps
 from flyweight.ops.grouped import GroupedWeight
 from flyweight.ops.operands import KVLayer, Rotation
 from flyweight.sampling.arrays import columns
@@ -24,7 +25,7 @@ GROUPED = grouped_weights.GROUPED
 
 
 def opens_to_bf16(ops: Ops) -> bool:
-    return getattr(ops, "isa", "") in OPENING_ISAS
+    return isinstance(ops, CpuOps) and _native.Pool(1, ops.isa).opens_pairs
 
 
 def ids(*values: int) -> I32:

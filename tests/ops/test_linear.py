@@ -23,7 +23,7 @@ from flyweight.wire import F32
 from grouped_weights import GROUPED, random_grouped, reach
 
 _native = pytest.importorskip("flyweight._native")
-from flyweight.ops.cpu.gemm import OPENING_ISAS, Gemm, PackedWeight  # noqa: E402
+from flyweight.ops.cpu.gemm import Gemm, PackedWeight  # noqa: E402
 
 Part = GroupedWeight | Array
 KINDS = ("f32", "f16", "bf16", *GROUPED)
@@ -119,7 +119,7 @@ def check_product(isa: str, activations: str, kind: str, shape: tuple[int, int, 
     t, n, k = shape
     part, bias, x, want, bound = expected(activations, kind, t, n, k)
     g = gemm(isa, activations)
-    if isa in OPENING_ISAS and activations == "bf16" and kind in GROUPED:
+    if _native.Pool(1, isa).opens_pairs and activations == "bf16" and kind in GROUPED:
         size = reach(part) if isinstance(part, GroupedWeight) else np.abs(floats(part))
         bound = bound + OPENED * (np.abs(seen(x, "bf16", part)) @ size.T)
     got = g.linear(x, packed(g, part, bias))

@@ -28,7 +28,6 @@ LARGE = 1 << 18  # bytes of a result whose memory is kept: one row of a large vo
 OURS = 2  # references to an array that only its owner holds: the attribute, and the question
 MODES = {"f32": 0, "bf16": 1, "int8": 2}
 OPENED = 3  # bf16, with weights opened to bf16
-OPENING_ISAS = frozenset({"amx"})  # whose matrix registers multiply those
 
 Chosen = tuple[I32, F32]  # ids and weights, [T,k]
 Matrices = tuple[Sequence[Weights], Sequence[Weights]]  # up and down, one an expert
@@ -63,7 +62,7 @@ class Gemm:
         self.panels = _native.Panels()
         self._last = np.empty(0, np.float32)
         self._arena = _native.Arena()
-        opens = pool.isa in OPENING_ISAS
+        opens = pool.opens_pairs
         self._modes = {base: choose_mode(activations, base, opens) for base in _native.kinds()}
         self.by_kind = list(self._modes.values())
 
