@@ -41,7 +41,8 @@ def draw_text(draw: Random) -> str:
 
 
 def draw_options(draw: Random) -> Body:
-    options: Body = {"max_tokens": draw.randint(1, MOST_TOKENS), "temperature": draw.random()}
+    heat = round(draw.random(), 2)  # not between 0 and 0.0001, which is refused
+    options: Body = {"max_tokens": draw.randint(1, MOST_TOKENS), "temperature": heat}
     if draw.random() < 0.5:
         options["cache_salt"] = f"salt {draw.randrange(SALTS)}"
     return options

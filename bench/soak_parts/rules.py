@@ -90,7 +90,7 @@ def judge_restarts(record: SoakRecord) -> JudgedRule:
 def judge_growths(record: SoakRecord) -> Iterator[JudgedRule]:
     """A short run is not judged: caches still fill up."""
     long = record.seconds >= 60 * LEAST_MINUTES
-    for row in measure_growths(record.samples, record.seconds):
+    for row in list_growths(record):
         if row["kind"] not in JUDGED:
             continue
         unit = MIB if row["kind"] == "rss" else 1
@@ -98,6 +98,12 @@ def judge_growths(record: SoakRecord) -> Iterator[JudgedRule]:
         name = f"growth of {row['kind']}, {row['part']}" + (", MiB" if unit > 1 else "")
         kept = row["growth"] <= row["allowed"] if long else None
         yield JudgedRule(name, words, f"{row['allowed'] / unit:.1f}", kept)
+
+
+def list_growths(record: SoakRecord) -> list[dict[str, Any]]:
+    """Of the server's processes; the engine's newest one began when it was back."""
+    back = [one.end for one in record.downtimes if one.end is not None]
+    return measure_growths(record.samples, record.seconds, {"engine": back[-1]} if back else {})
 
 
 def list_fates(record: SoakRecord) -> list[list[str]]:
@@ -129,5 +135,5 @@ def make_report(record: SoakRecord, rules: Sequence[JudgedRule]) -> str:
 def make_document(record: SoakRecord, rules: Sequence[JudgedRule]) -> dict[str, Any]:
     found = [{"rule": one.name, "found": one.found, "allowed": one.allowed, "kept": one.kept}
              for one in rules]  # fmt: skip
-    return {"rules": found, "growth": measure_growths(record.samples, record.seconds),
+    return {"rules": found, "growth": list_growths(record),
             **record.make_document()}  # fmt: skip

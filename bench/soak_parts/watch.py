@@ -6,7 +6,7 @@ through all readings of the second half, not the difference of two of them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +68,20 @@ def fit_growth(points: Sequence[tuple[float, float]]) -> float:
     return slope * (points[-1][0] - points[0][0])
 
 
-def measure_growths(samples: Sequence[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """A row for each process and kind: mean, growth and the growth that is allowed."""
+def measure_growths(
+    samples: Sequence[dict[str, Any]], seconds: float, restarts: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """A row for each process and kind: mean, growth and the growth that is allowed, in the second
+    half of the process's life, which began at 0 or at its restart.
+    """
     rows = []
     for part in PARTS:
+        half = ((restarts or {}).get(part, 0.0) + seconds) / 2
         for kind in KINDS:
             points = [
                 (one["time"], one[part][kind])
                 for one in samples
-                if one["time"] >= seconds / 2 and one[part] is not None and kind in one[part]
+                if one["time"] >= half and one[part] is not None and kind in one[part]
             ]
             if not points:
                 continue

@@ -174,9 +174,17 @@ def test_memory_that_comes_and_goes_is_flat_and_a_leak_is_not() -> None:
     assert broken(make_record()) == []
     assert broken(make_record(saw)) == []
     assert broken(make_record(lambda time: saw(time) + 16e6 * time / 3600)) == []
-    assert broken(make_record(lambda time: saw(time) + 40e6 * time / 3600)) == [
+    assert broken(make_record(lambda time: saw(time) + 60e6 * time / 3600)) == [
         "growth of rss, engine, MiB"
     ]
+
+
+def test_a_process_that_was_restarted_has_half_of_its_life_to_fill_its_caches() -> None:
+    """The kill is at 1,003 of 3,600 seconds, so growth counts from 2,301 on."""
+    filling = make_record(lambda time: 4e4 * min(max(0, time - 1003), 1290))
+    assert broken(filling) == []
+    filling.downtimes.clear()
+    assert "growth of rss, engine, MiB" in broken(filling)
 
 
 def test_growth_of_a_trial_is_reported_and_not_judged() -> None:
