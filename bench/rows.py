@@ -1,7 +1,7 @@
 """What a step costs by its rows: one sequence with 0 to 15 draft tokens, relative to none.
 
     python bench/rows.py MODEL [--rows 1,2,3,5,8,16] [--rounds 20] [--depth 64] [--threads 2]
-                         [--isa avx512] [--json]
+                         [--isa avx512] [--activations bf16] [--json]
 
 Every row's logits are computed and a token is drawn from them, as when drafts are verified.  Steps
 of all row counts alternate in one process; ratios are medians over rounds of each step to the one
@@ -159,13 +159,14 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=64)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--isa", default=None)
+    parser.add_argument("--activations", default="int8")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = [int(n) for n in args.rows.split(",")]
     steps = (args.rounds + 4) * (len(rows) + 1)
     options = {
         "threads": args.threads, "isa": args.isa, "max_num_seqs": 1, "draft_tokens": max(rows),
-        "max_model_len": args.depth + steps + max(rows) + 1,
+        "max_model_len": args.depth + steps + max(rows) + 1, "activations": args.activations,
     }  # fmt: skip
     bench = RowsBench(args.model, rows, options)
     bench.start(args.depth, steps + max(rows))
