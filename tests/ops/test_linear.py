@@ -243,6 +243,17 @@ def test_every_code_of_floats_is_opened_exactly(isa: str, kind: str) -> None:
     assert all(np.array_equal(g.linear(units[i : i + 1], weight)[0], want[i]) for i in range(256))
 
 
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if _native.Pool(1, isa).opens_pairs])
+@pytest.mark.parametrize("kind", [k for k in GROUPED if find_base(k) not in PAIRS])
+def test_every_weight_is_opened_to_bf16_within_its_bound(isa: str, kind: str) -> None:
+    """Unit vectors give the opened weights themselves; a 0 may become 2^-31 of the largest."""
+    part = make(kind, 48, 256, np.random.default_rng(17))
+    assert isinstance(part, GroupedWeight)
+    g, size = gemm(isa, "bf16"), reach(part)
+    got = g.linear(np.eye(256, dtype=np.float32), packed(g, part)).T
+    assert (np.abs(got - floats(part)) <= OPENED * size + 2.0**-22 * size.max()).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_embed_is_exact(isa: str, kind: str) -> None:
