@@ -4,7 +4,8 @@
 
 `short` is the 0.6B shape in Q4_0 and bf16 up to 2k of context; `all` is the rest.  Rows go to FILE;
 what is in it already is passed over.  Peers are those FLYWEIGHT_PEER_PYTHON (or this interpreter)
-can import; LLAMA_BENCH names llama.cpp's llama-bench instead, LLAMA_BENCH_AVX2 one built for AVX2.
+can import; LLAMA_BENCH names llama.cpp's llama-bench instead, LLAMA_BENCH_AVX2 one built for AVX2,
+IK_LLAMA_BENCH that of ik_llama.cpp.
 Models that are missing are made (make_shapes.py).
 """
 
@@ -20,7 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL, LARGE = "qwen3-0.6b", "llama-3.2-1b"
 NO_FLASH = "llama.cpp -fa off"  # faster than its default at length, on a processor
+IK = "ik_llama.cpp -rtr 1"  # weights repacked for the processor as they are loaded
 STORIES = "stories260k"  # FLYWEIGHT_DATA has it; made for 128 tokens
+DEEP = ("llama.cpp", NO_FLASH, IK, "openvino")
+BATCHES = ("llama.cpp", "openvino")  # the fork's llama-bench decodes one sequence
 MODULES = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai"}
 
 
@@ -33,7 +37,7 @@ class Part:
 
     model: str
     options: tuple[str, ...]
-    peers: tuple[str, ...] = ("llama.cpp", "openvino")
+    peers: tuple[str, ...] = ("llama.cpp", IK, "openvino")
     isa: str = ""
 
 
@@ -42,8 +46,8 @@ def small(kind: str, depth: str = "2048") -> Iterator[Part]:
     model = f"{SMALL}/{kind}"
     yield Part(model, ("-p", "512,2048", "-n", "128"))
     deep = ("-p", "0", "-n", "32", "-d", depth)
-    yield Part(model, deep, ("llama.cpp", NO_FLASH, "openvino"))
-    yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "16"))
+    yield Part(model, deep, DEEP)
+    yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "16"), BATCHES)
 
 
 def short() -> Iterator[Part]:
@@ -56,7 +60,7 @@ def rest() -> Iterator[Part]:
         yield from small(kind)
     q4 = f"{SMALL}/q4_0"
     deep = ("-p", "0", "-n", "32", "-d", "8192")
-    yield Part(q4, deep, ("llama.cpp", NO_FLASH, "openvino"))
+    yield Part(q4, deep, DEEP)
     shared = ("-p", "0", "-n", "0", "-b", "16", "--batch-gen", "16", "--shared-prefix", "3000")
     yield Part(q4, shared, ("llama.cpp",))
     yield Part(q4, ("-p", "512", "-n", "128", "--busy", "1"))
@@ -68,10 +72,11 @@ def rest() -> Iterator[Part]:
     for kind in ("q4_0", "q4_k_m", "q8_0", "bf16"):
         model = f"{LARGE}/{kind}"
         yield Part(model, ("-p", "512,2048", "-n", "64"))
-        yield Part(model, ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "16"))
+        batches = ("-p", "0", "-n", "0", "-b", "2,4,8,16,64", "--batch-gen", "16")
+        yield Part(model, batches, BATCHES)
     for depth in ("2048", "8192"):
         deep = ("-p", "0", "-n", "32", "-d", depth)
-        yield Part(f"{LARGE}/q4_0", deep, ("llama.cpp", NO_FLASH, "openvino"))
+        yield Part(f"{LARGE}/q4_0", deep, DEEP)
 
 
 def tiny() -> Path:
@@ -82,13 +87,16 @@ def tiny() -> Path:
 def peers_here() -> set[str]:
     """Which peers can be run."""
     python = os.environ.get("FLYWEIGHT_PEER_PYTHON") or sys.executable
-    found = {"llama.cpp"} if os.environ.get("LLAMA_BENCH") else set()
+    programs = {"llama.cpp": "LLAMA_BENCH", "ik_llama.cpp": "IK_LLAMA_BENCH"}
+    found = {name for name, variable in programs.items() if os.environ.get(variable)}
     for name, module in MODULES.items():
         probe = [python, "-c", f"import {module}"]
         if subprocess.run(probe, capture_output=True).returncode == 0:
             found.add(name)
     for name in sorted(set(MODULES) - found):
         print(f"without {name}: {python} has no {MODULES[name]}", file=sys.stderr)
+    if "ik_llama.cpp" not in found:
+        print("without ik_llama.cpp: IK_LLAMA_BENCH is not set", file=sys.stderr)
     if not os.environ.get("LLAMA_BENCH_AVX2"):
         print("without llama.cpp for avx2: LLAMA_BENCH_AVX2 is not set", file=sys.stderr)
     return found
@@ -106,6 +114,8 @@ def command(part: Part, args: argparse.Namespace, here: set[str]) -> list[str]:
         return [*words, "--vs", "llama.cpp", "--vs-binary", binary] if binary else words
     if os.environ.get("LLAMA_BENCH"):
         words += ["--vs-binary", os.environ["LLAMA_BENCH"]]
+    if os.environ.get("IK_LLAMA_BENCH") and IK in part.peers:
+        words += ["--vs-binary", f"ik_llama.cpp={os.environ['IK_LLAMA_BENCH']}"]
     for peer in part.peers:
         if peer.split()[0] in here:
             words += ["--vs", name_peer(peer, part.model, args.models)]

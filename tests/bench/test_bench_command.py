@@ -52,7 +52,7 @@ def test_kernels_goes_on_where_it_was_stopped(
         (("-p", "0", "-n", "0"), "there is nothing to measure"),
         (("-r", "0"), "repetitions = 0 is out of range"),
         (("-d", "33"), "nearest valid: 32"),
-        (("--vs", "llamacpp"), "transformers (did you mean 'llama.cpp'?)"),
+        (("--vs", "llamacpp"), "ik_llama.cpp (did you mean 'llama.cpp'?)"),
         (("--vs", "openvino", "--vs-python", "/none/python"), "vs_python = '/none/python'"),
         (("--vs", "llama.cpp", "--vs-binary", "/none"), "vs_binary = '/none' is not a program"),
         (("-x",), "see flyweight bench kernels --help"),

@@ -10,14 +10,9 @@ import pytest
 
 from flyweight.bench.facts import OtherProcesses, read_process_seconds
 from flyweight.bench.kernels import KernelRun, RunListener, find_missing, run, start_neighbours
-from flyweight.bench.peers import (
-    PeerArgument,
-    PeerError,
-    PeerMethod,
-    PeerProcess,
-    PeerSetup,
-    open_peer,
-)
+from flyweight.bench.peer import PeerArgument, PeerError, PeerMethod, PeerSetup
+from flyweight.bench.peer_programs import name_programs
+from flyweight.bench.peers import PeerProcess, open_peer
 from flyweight.bench.rows import BenchRow
 from flyweight.bench.workloads import Workload
 from flyweight.describe import ASSETS
@@ -166,12 +161,15 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
-    for binary in (None, ""):
+    for programs in (None, {}):
         with pytest.raises(ConfigError, match=f"pip install {package}") as refused:
             open_peer(
-                PeerArgument(name), "none.gguf", ROOM, PeerMethod(python=str(python), binary=binary)
+                PeerArgument(name),
+                "none.gguf",
+                ROOM,
+                PeerMethod(python=str(python), programs=programs),
             )
-        hinted = name == "llama.cpp" and binary is not None
+        hinted = name == "llama.cpp" and programs is not None
         assert ("--vs-binary" in str(refused.value)) == hinted
 
 
@@ -180,7 +178,8 @@ def test_a_peer_that_is_not_installed_is_refused_with_its_package(
     [
         (
             "llama-cpp",
-            "vs = 'llama-cpp' is not a known peer; allowed: llama.cpp, openvino, transformers",
+            "vs = 'llama-cpp' is not a known peer; allowed: llama.cpp, openvino, transformers, "
+            "ik_llama.cpp",
         ),
         ("openvino=/none.gguf", "there is not a file '/none.gguf'"),
         ("llama.cpp 'x", "No closing quotation"),
@@ -228,7 +227,10 @@ def test_llama_bench_itself_may_be_the_peer(tmp_path: Path) -> None:
         program.write_text(LLAMA_BENCH.format(python=sys.executable, seen=str(seen)))
         program.chmod(0o755)
     peer = open_peer(
-        PeerArgument.of("llama.cpp -fa off"), "m.gguf", ROOM, PeerMethod(2, binary=str(tmp_path))
+        PeerArgument.of("llama.cpp -fa off"),
+        "m.gguf",
+        ROOM,
+        PeerMethod(2, programs={"llama.cpp": str(tmp_path)}),
     )
     assert peer.measure(Workload(gen=9, depth=64), 512, 0).seconds == 2.0
     assert peer.version == "llama.cpp c0ffee"
@@ -242,18 +244,67 @@ def test_llama_bench_itself_may_be_the_peer(tmp_path: Path) -> None:
     assert {"-pps", "-kvu"} <= set(batched)
 
 
+IK_BENCH = """#!{python}
+import json, sys
+open({seen!r}, "a").write(json.dumps(sys.argv[1:]) + chr(10))
+print("======= repacking")
+print(json.dumps([dict(build_commit="c0ffee", samples_ns=[3_000_000_000])], indent=2))
+"""
+
+
+def test_ik_llama_cpp_gets_its_own_options(tmp_path: Path) -> None:
+    seen, program = tmp_path / "seen", tmp_path / "llama-bench"
+    program.write_text(IK_BENCH.format(python=sys.executable, seen=str(seen)))
+    program.chmod(0o755)
+    means = PeerMethod(2, programs=name_programs(["/other", f"ik_llama.cpp={program}"]))
+    assert means.programs == {"llama.cpp": "/other", "ik_llama.cpp": str(program)}
+    peer = open_peer(PeerArgument.of("ik_llama.cpp -rtr 1"), "m.gguf", ROOM, means)
+    assert peer.measure(Workload(prompt=9), 512, 0).seconds == 3.0
+    peer.measure(Workload(gen=9, depth=64), 512, 0)
+    assert peer.version == "ik_llama.cpp c0ffee"
+    prompt, deep = [json.loads(line) for line in seen.read_text().splitlines()]
+    rest = ["-o", "json", "-m", "m.gguf", "-t", "2", "-rtr", "1"]
+    assert prompt == ["-r", "1", "-p", "9", "-n", "0", *rest]
+    assert deep == ["-r", "1", "-p", "0", "-n", "0", "-gp", "64,9", *rest]
+    for beyond in (Workload(prompt=9, depth=64), Workload(gen=9, seqs=2)):
+        with pytest.raises(PeerError, match="its llama-bench"):
+            peer.measure(beyond, 512, 0)
+
+
+def test_ik_llama_cpp_that_cannot_read_a_file_is_left_out(tmp_path: Path) -> None:
+    program = tmp_path / "llama-bench"
+    program.write_text("#!/bin/sh\necho [\necho error: failed to load model >&2\nexit 1\n")
+    program.chmod(0o755)
+    means = PeerMethod(programs={"ik_llama.cpp": str(program)})
+    peer = open_peer(PeerArgument("ik_llama.cpp"), "m.gguf", ROOM, means)
+    with pytest.raises(PeerError, match="llama-bench says error: failed to load model"):
+        peer.measure(Workload(gen=1), 512, 0)
+    program.write_text("#!/bin/sh\necho [\necho nothing\n")
+    with pytest.raises(PeerError, match="says nothing"):
+        peer.measure(Workload(gen=1), 512, 0)
+
+
+def test_ik_llama_cpp_needs_its_program() -> None:
+    with pytest.raises(ConfigError, match="needs --vs-binary ik_llama"):
+        open_peer(PeerArgument("ik_llama.cpp"), "m.gguf", ROOM, PeerMethod(programs={}))
+    with pytest.raises(PeerError, match="only its llama-bench"):  # where programs cannot be peers
+        open_peer(PeerArgument("ik_llama.cpp"), "m.gguf", ROOM, PeerMethod())
+
+
 def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give the path of llama"):
         open_peer(
             PeerArgument("llama.cpp"),
             "m.gguf",
             ROOM,
-            PeerMethod(binary=str(tmp_path / "llama-bench")),
+            PeerMethod(programs={"llama.cpp": str(tmp_path / "llama-bench")}),
         )
     failing = tmp_path / "llama-bench"
     failing.write_text("#!/bin/sh\necho error: failed to load model >&2\nexit 1\n")
     failing.chmod(0o755)
-    peer = open_peer(PeerArgument("llama.cpp"), "m.gguf", ROOM, PeerMethod(binary=str(failing)))
+    peer = open_peer(
+        PeerArgument("llama.cpp"), "m.gguf", ROOM, PeerMethod(programs={"llama.cpp": str(failing)})
+    )
     with pytest.raises(PeerError, match="llama-bench says error: failed to load model"):
         peer.measure(Workload(gen=1), 512, 0)
     with pytest.raises(PeerError, match="no llama-batched-bench next to"):

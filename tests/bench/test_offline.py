@@ -14,7 +14,7 @@ from flyweight.bench.offline import (
     OfflineRun,
     measure,
 )
-from flyweight.bench.peers import PeerArgument, PeerMethod
+from flyweight.bench.peer import PeerArgument, PeerMethod
 from flyweight.bench.rows import Spread
 from flyweight.bench.startup import StartupRun, StartupRuns, measure_startup
 from flyweight.bench.workloads import Workload
@@ -214,7 +214,9 @@ def test_llama_benchs_programs_serve_no_requests(tmp_path: Path) -> None:
     program.chmod(0o755)
     heard = Heard()
     serving = OfflineRun("stories", OfflineRequests(1, 8, 2, 1), heard)
-    with serving.open_peers([PeerArgument("llama.cpp")], PeerMethod(binary=str(program))):
+    with serving.open_peers(
+        [PeerArgument("llama.cpp")], PeerMethod(programs={"llama.cpp": str(program)})
+    ):
         assert measure(serving, rounds=1, warm=0).peers == ()
     assert "llama-cpp-python does" in heard.warnings[0]
     assert Workload(gen=1).before == 0

@@ -23,7 +23,8 @@ from flyweight.bench.ours import (
     find_kv_dtype,
     make_settings,
 )
-from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
+from flyweight.bench.peer import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup
+from flyweight.bench.peers import open_peer
 from flyweight.bench.rows import OURS, BenchRow, make_key
 from flyweight.bench.workloads import Workload, count_needs
 from flyweight.describe import SilentListener, find

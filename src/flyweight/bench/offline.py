@@ -18,7 +18,8 @@ from flyweight.bench.figures import compute_deviation
 from flyweight.bench.kernels import RunListener
 from flyweight.bench.limits import LimitSample, LimitSampler
 from flyweight.bench.ours import RunNotes, find_isa, record_steps
-from flyweight.bench.peers import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
+from flyweight.bench.peer import Peer, PeerArgument, PeerError, PeerMethod, PeerSetup
+from flyweight.bench.peers import open_peer
 from flyweight.bench.rows import Spread
 from flyweight.bench.workloads import make_ids
 from flyweight.llm import LLM

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flyweight.bench.peers import PeerArgument, PeerError, PeerMethod, PeerSetup, open_peer
+from flyweight.bench.peer import PeerArgument, PeerError, PeerMethod, PeerSetup
+from flyweight.bench.peers import open_peer
 from flyweight.bench.rows import Spread
 from flyweight.config import extend_environment
 from flyweight.errors import ConfigError
@@ -114,8 +115,6 @@ def time_start(model: str, options: Sequence[str], cache: Path) -> StartupRun:
 
 def time_first_token(peer: PeerArgument, model: str, means: PeerMethod) -> float:
     """Seconds from a peer's start to the first token of one prompt."""
-    if means.binary and peer.kind == "llama.cpp":
-        raise PeerError("llama.cpp's programs do not report the first token; llama-cpp-python does")
     began = time.perf_counter()
     there = open_peer(peer, model, PeerSetup(256, 1, 1 << 28), means)
     try:

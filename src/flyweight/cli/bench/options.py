@@ -13,7 +13,7 @@ from flyweight.config import find_peer_python
 from flyweight.errors import ConfigError
 
 if TYPE_CHECKING:  # commands import what computes when they run
-    from flyweight.bench.peers import PeerArgument, PeerMethod
+    from flyweight.bench.peer import PeerArgument, PeerMethod
 
 Threads = Annotated[
     int | None,
@@ -32,8 +32,8 @@ MemoryLimit = Annotated[
     ),
 ]
 VS = (
-    "Engine to compare with: llama.cpp, openvino or transformers; add =FILE for another file of "
-    "the same weights, and flags: 'llama.cpp -fa off'; may be repeated."
+    "Engine to compare with: llama.cpp, ik_llama.cpp, openvino or transformers; add =FILE for "
+    "another file of the same weights, and flags: 'llama.cpp -fa off'; may be repeated."
 )
 Vs = Annotated[list[str] | None, typer.Option(metavar="PEER", help=VS)]
 VsPython = Annotated[
@@ -44,8 +44,12 @@ VsPython = Annotated[
     ),
 ]
 VsBinary = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="Path of llama-bench, or of its folder."),
+    list[str] | None,
+    typer.Option(
+        metavar="[PEER=]PATH",
+        help="Path of a llama-bench, or of its folder: llama.cpp's, unless a peer is named "
+        "(ik_llama.cpp=PATH); may be repeated.",
+    ),
 ]
 
 
@@ -71,14 +75,16 @@ class PeerOptions:
     vs_binary: VsBinary = None
 
     def list_peers(self) -> "list[PeerArgument]":
-        from flyweight.bench.peers import PeerArgument
+        from flyweight.bench.peer import PeerArgument
 
         return [PeerArgument.of(name) for name in self.vs or ()]
 
     def method(self) -> "PeerMethod":
-        from flyweight.bench.peers import PeerMethod
+        from flyweight.bench.peer import PeerMethod
+        from flyweight.bench.peer_programs import name_programs
 
-        return PeerMethod(python=find_peer_python(self.vs_python), binary=self.vs_binary or "")
+        programs = name_programs(self.vs_binary or ())
+        return PeerMethod(python=find_peer_python(self.vs_python), programs=programs)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def startup(
     The first start packs the weights, the later ones load them packed.
     """
     from flyweight.bench.facts import measure_size
-    from flyweight.bench.peers import PeerArgument, PeerMethod
+    from flyweight.bench.peer import PeerArgument, PeerMethod
     from flyweight.bench.startup import measure_startup as measured
     from flyweight.cli.bench.progress import show_measuring
     from flyweight.describe import find
