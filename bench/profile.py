@@ -1,12 +1,13 @@
 """Where a step's time goes, op by op: products by shape, attention, norms, sampling, and the rest.
 
     python bench/profile.py MODEL [--threads 2] [--prompt 512] [--depth 0] [--seqs 1] [--steps 32]
-                            [--json]
+                            [--activations int8] [--json]
 
 Two tables: steps that compute `--prompt` tokens of one sequence, and steps in which `--seqs`
 sequences decode one token each after `--depth` tokens.  The layers run in the finer ops, which give
-the same bits as the one call of an ordinary step; that call's time stands below, so what dispatch
-costs is the difference.  Wall time of the middle step; GB/s and Gop/s are of packed bytes.
+the same bits as the one call of an ordinary step.  That call's time stands above: the difference is
+what dispatch costs, and for prompts what the call saves by using outputs while they are in cache.
+Wall time of the middle step; GB/s and Gop/s are of packed bytes.
 """
 
 import argparse
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=0)
     parser.add_argument("--seqs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=32)
+    parser.add_argument("--activations", default="int8")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     length = max(args.prompt, args.depth or 4) + args.steps + 64
@@ -131,6 +133,7 @@ def main() -> None:
         args.model,
         threads=args.threads,
         max_model_len=length,
+        activations=args.activations,
         max_num_seqs=args.seqs,
         max_num_batched_tokens=max(args.prompt, args.seqs),
         enable_prefix_caching=False,

@@ -42,6 +42,11 @@ template <int Tile>
 FW_INLINE void tile_load(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(Tile), "m"(*static_cast<const char(*)[]>(from)));
 }
+// The same of what is not read again soon: a hint not to displace what is in L1.
+template <int Tile>
+FW_INLINE void tile_load_once(const void* from, int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(Tile), "m"(*static_cast<const char(*)[]>(from)));
+}
 template <int Tile>
 FW_INLINE void tile_store(void* to, int64_t stride) {
   asm volatile("tilestored %%tmm%c3, (%1,%2,1)"

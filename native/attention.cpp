@@ -225,9 +225,10 @@ void attend(Pool& pool, const AttendArgs& a, const AttendWork& work, float* scra
 }  // namespace
 
 void rope_store(Pool& pool, const RopeStoreArgs& args);  // rope_store.cpp
+void rope_store_share(const RopeStoreArgs& args, const HeadShare& share);
 void move_kv(Pool& pool, const KVView& kv, const int32_t* src, const int32_t* dst, int64_t count, void* scratch);
 
 extern const AttentionKernels attention_kernels;
-const AttentionKernels attention_kernels = {rope_store, attend, move_kv};
+const AttentionKernels attention_kernels = {rope_store, rope_store_share, attend, move_kv};
 
 }  // namespace flyweight::FW_ISA

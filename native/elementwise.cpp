@@ -150,7 +150,7 @@ void gate_span(const float* gate, const float* up, float* out, int64_t size, F f
 
 using Vector = F32x16;
 
-void act_span(const float* gate, const float* up, float* out, int64_t size, GatedAct kind) {
+void act_row(const float* gate, const float* up, float* out, int64_t size, GatedAct kind) {
   switch (kind) {
     case GatedAct::silu: return gate_span(gate, up, out, size, [](Vector g, Vector u) { return mul(silu(g), u); });
     case GatedAct::gelu: return gate_span(gate, up, out, size, [](Vector g, Vector u) { return mul(gelu(g), u); });
@@ -179,7 +179,7 @@ void act(Pool& pool, const float* x, float* out, int64_t rows, int64_t inner, Ga
   pool.run(rows * spans, [&](int64_t chunk, int) {
     const int64_t row = chunk / spans, first = chunk % spans * kActChunk, left = inner - first;
     const float* gate = x + row * 2 * inner + first;
-    act_span(gate, gate + inner, out + row * inner + first, left < kActChunk ? left : kActChunk, kind);
+    act_row(gate, gate + inner, out + row * inner + first, left < kActChunk ? left : kActChunk, kind);
   });
 }
 
@@ -214,7 +214,7 @@ void gate(Pool& pool, float* x, const float* logits, int64_t rows, int64_t width
 }  // namespace
 
 extern const ElementwiseKernels elementwise_kernels;
-const ElementwiseKernels elementwise_kernels = {norm, add_norm, layer_norm, act, activate,
+const ElementwiseKernels elementwise_kernels = {norm, add_norm, layer_norm, act,     act_row, activate,
                                                 add,  take,     scale,      softcap, gate};
 
 }  // namespace flyweight::FW_ISA

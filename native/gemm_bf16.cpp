@@ -7,6 +7,7 @@
 #include "gemm_tile.h"
 #if defined(FW_ISA_AMX)
 #include "amx.h"
+#include "gemm_pairs.h"
 #endif
 
 namespace flyweight::FW_ISA {
@@ -15,9 +16,8 @@ namespace flyweight::FW_ISA {
 namespace {
 
 constexpr int64_t kStepBytes = 1024;  // 32 K of 16 rows: a register
-constexpr int64_t kStretch = 128;     // steps after which sums rest in `out`: rarely, as that costs as much as 40 steps
 
-// Tiles in pairs x panels in pairs: accumulators are registers 0 to 3, [panel][tile].
+// A few tokens: tiles in pairs x a panel or two; accumulators are registers 0 to 3, [panel][tile].
 class Block {
  public:
   explicit Block(const LinearJob& job)
@@ -25,16 +25,8 @@ class Block {
         steps_((job.k + kGroup - 1) / kGroup), panels_(panel_count(job.tokens, kTileRows)) {}
   ~Block() { TileShapes::release(); }
 
-  // At most kSumTiles tiles.
+  // At most kSumTiles tiles and two panels.
   void run(Range tiles, Range panels) {
-    const int64_t length = panels.end - panels.begin <= 2 ? steps_ : kStretch;
-    for (int64_t step = 0; step < steps_; step += length)
-      for (int64_t p = panels.begin; p < panels.end; p += 2)
-        part(tiles, {p, p + 2 < panels.end ? p + 2 : panels.end}, {step, step + length < steps_ ? step + length : steps_});
-  }
-
- private:
-  void part(Range tiles, Range panels, Range steps) {
     for (int i = 0; i < 2; ++i) {
       const int64_t p = panels.begin + i < panels.end ? panels.begin + i : panels.begin;
       const int64_t token = panel_start(job_.tokens, panels_, p);
@@ -44,17 +36,17 @@ class Block {
     shape();
     const bool two = panels.end - panels.begin == 2;
     const int64_t token = panel_start(job_.tokens, panels_, panels.begin), size = size_[0] + (two ? size_[1] : 0);
-    if (steps.begin > 0) sums_.take(job_, tiles, token, size);
     for (int64_t i = tiles.begin; i < tiles.end; i += 2) {
       float* sums = sums_.of(i - tiles.begin);
       if (i + 1 < tiles.end)
-        two ? sum<2, 2>(i, steps, sums) : sum<2, 1>(i, steps, sums);
+        two ? sum<2, 2>(i, sums) : sum<2, 1>(i, sums);
       else
-        two ? sum<1, 2>(i, steps, sums) : sum<1, 1>(i, steps, sums);
+        two ? sum<1, 2>(i, sums) : sum<1, 1>(i, sums);
     }
-    sums_.give(job_, tiles, token, size, steps.end == steps_);
+    sums_.give(job_, tiles, token, size, true);
   }
 
+ private:
   void shape() {
     if (size_[0] == shaped_[0] && size_[1] == shaped_[1]) return;
     shaped_[0] = size_[0], shaped_[1] = size_[1];
@@ -87,14 +79,12 @@ class Block {
   }
 
   template <int Tiles, int Panels>
-  void sum(int64_t tile, Range steps, float* sums) {
+  void sum(int64_t tile, float* sums) {
     const auto place = [&](int i, int p) { return sums + (i * kSumTokens + p * size_[0]) * kLanes; };
-    each_sum<Tiles, Panels>([&](auto r, auto i, auto p) FW_LAMBDA {
-      steps.begin == 0 ? tile_zero<r>() : tile_load<r>(place(i, p), 64);
-    });
+    each_sum<Tiles, Panels>([](auto r, auto, auto) FW_LAMBDA { tile_zero<r>(); });
     alignas(64) uint8_t room[2][kStepBytes];
     const bool few = job_.tokens <= kRowTokens;
-    for (int64_t s = steps.begin; s < steps.end; ++s) {
+    for (int64_t s = 0; s < steps_; ++s) {
       const uint8_t* first = weights(tile, s, room[0]);
       if (few)
         prefetch_stream(kAhead, first, kStepBytes);
@@ -119,9 +109,19 @@ class Block {
   Sums sums_;
 };
 
+// Many tokens read weights in place, or copied where the last 32 K are to be filled up with zeros.
+void copy_groups(Kind, const uint8_t* tile, int64_t bytes, int64_t group, int64_t groups, uint8_t* to) {
+  const int64_t begin = group * kOpenedBytes, size = groups * kOpenedBytes;
+  const int64_t there = begin + size < bytes ? size : bytes - begin;
+  std::memcpy(to, tile + begin, static_cast<size_t>(there));
+  if (there < size) std::memset(to + there, 0, static_cast<size_t>(size - there));
+}
+constexpr OpenPairs kInPlace{nullptr, nullptr, nullptr}, kCopied{copy_groups, nullptr, nullptr};
+
 }  // namespace
 
 void multiply_pairs(const LinearJob& job, Range tiles, Range panels) {
+  if (panels.end - panels.begin > 2) return multiply_opened_pairs(job, tiles, panels, job.k % kGroup ? kCopied : kInPlace);
   Block block(job);
   const int64_t step = job.tokens <= kRowTokens ? 1 : kSumTiles;
   for (int64_t i = tiles.begin; i < tiles.end; i += step) block.run({i, i + step < tiles.end ? i + step : tiles.end}, panels);

@@ -57,8 +57,13 @@ int64_t tiles_at_once(const LinearJob& job) {
 }
 
 // Where tiles pass over all panels of a chunk, those should stay in L2.  A block reads a panel once for all its tiles, so
-// more panels are better: a chunk opens its tiles only once.
-int64_t panels_near(const LinearJob& job) { return by_blocks(job) ? 2 << 20 : 384 << 10; }
+// more panels are better: a chunk opens its tiles only once.  On AMX, panels of bf16 share L2 with opened tiles and sums.
+int64_t panels_near(const LinearJob& job) {
+#if defined(FW_ISA_AMX)
+  if (by_blocks(job) && job.mode == Mode::bf16 && !of_floats(job.kind)) return 1 << 20;
+#endif
+  return by_blocks(job) ? 2 << 20 : 384 << 10;
+}
 
 #if defined(FW_BASE)
 

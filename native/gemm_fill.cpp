@@ -143,23 +143,32 @@ FW_INLINE F32x16 exchange(F32x16 x) {
 #endif
 }
 
+// 32 elements of a token from `at` on.
+FW_INLINE void pack_group(const Columns& columns, const float* x, int64_t at, bool exchanged, uint8_t* to) {
+  float some[kGroup];
+  const float* from = columns.take(x, at, some);
+  const F32x16 a = load(from), b = load(from + 16);
+  bstore(to, exchanged ? pack_bf16(exchange(a), exchange(b)) : pack_bf16(a, b));
+}
+
+// Fewer of them, filled up with zeros.
+void pack_last(const LinearJob& job, const float* x, int64_t at, bool exchanged, uint8_t* to) {
+  float some[kGroup] = {};
+  for (int64_t i = 0; at + i < job.k; ++i) some[i] = Columns(job).one(x, at + i);
+  const F32x16 a = load(some), b = load(some + 16);
+  bstore(to, exchanged ? pack_bf16(exchange(a), exchange(b)) : pack_bf16(a, b));
+}
+
+// Group by group, so that lines are written in their order.
 void fill_bf16(const LinearJob& job, int64_t token, int64_t size, Range k) {
   const bool exchanged = grouped(job.kind) && !of_floats(job.kind);
   const Columns columns(job);
-  uint8_t* panel = job.panels + token * token_bytes(Mode::bf16, job.k);
-  for (int64_t t = 0; t < size; ++t) {
-    const float* x = row_of(job, token + t);
-    for (int64_t at = k.begin; at < k.end; at += 16) {
-      const int left = static_cast<int>(job.k - at < 16 ? job.k - at : 16);
-      auto* to = reinterpret_cast<uint16_t*>(panel + (at / kGroup * size + t) * 64 + at % kGroup * 2);
-      float some[16];
-      const float* from = columns.take(x, at, some);
-      const F32x16 all = left == 16 ? load(from) : load_tail(from, left);
-      store_bf16(to, exchanged ? exchange(all) : all);
+  uint8_t* to = job.panels + token * token_bytes(Mode::bf16, job.k) + k.begin * size * 2;
+  for (int64_t at = k.begin; at < k.end; at += kGroup)
+    for (int64_t t = 0; t < size; ++t, to += 64) {
+      const float* x = row_of(job, token + t);
+      at + kGroup <= job.k ? pack_group(columns, x, at, exchanged, to) : pack_last(job, x, at, exchanged, to);
     }
-    if (k.end == job.k && (job.k + 15) / 16 % 2)  // the second half of the last 32
-      store_bf16(reinterpret_cast<uint16_t*>(panel + (job.k / kGroup * size + t) * 64 + 32), zero());
-  }
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ class PairOpener {
 };
 
 template <class W>
-void open_some(Kind kind, const uint8_t* tile, int64_t group, int64_t groups, uint8_t* to) {
+void open_some(Kind kind, const uint8_t* tile, int64_t, int64_t group, int64_t groups, uint8_t* to) {
   const PairOpener<W> opener(kind);
   for (int64_t g = group; g < group + groups; ++g, to += kOpenedBytes) opener.open(tile, g, to);
 }

@@ -1,8 +1,8 @@
-// The products of gemm_pairs.h: a few tokens with pairs of tiles, opened just ahead; or many, over stretches of K of eight
-// tiles, which stay in L2.
+// The products of gemm_pairs.h: a few tokens with pairs of tiles, opened just ahead; or many, with eight tiles at a time,
+// opened into L2.
 #include "gemm_pairs.h"
 
-#if defined(FW_PAIRS)
+#if defined(FW_ISA_AMX)
 #include "amx.h"
 
 namespace flyweight::FW_ISA {
@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kFew = kFewOpened / kTileRows;  // panels whose sums stay in registers until K ends
 constexpr int64_t kEarly = 2;     // groups that are opened ahead, for a few tokens
-constexpr int64_t kStretch = 16;  // for many
+constexpr int64_t kStretch = 16;  // groups of many panels: those of two panels stay in L1 while eight tiles pass
+constexpr int64_t kDepth = 32;    // groups of eight tiles that are opened at a time, into L2
 constexpr int64_t kManyPanels = 32;
 
 // Registers 0 to 3 are sums, [panel][tile]; 4 and 5 are panels, 6 and 7 tiles.
@@ -70,15 +71,16 @@ FW_INLINE void each_sum(F f) {
   });
 }
 
-// Adds the products of `groups` opened groups; the second tile's are `apart` bytes further.
-template <int Tiles, int Panels>
+// Adds the products of `groups` opened groups; the second tile's are `apart` bytes further.  `Once`: they are not read
+// again soon, and leave L1 to the panels.
+template <int Tiles, int Panels, bool Once>
 FW_INLINE void add_groups(const PanelPair& x, int64_t group, int64_t groups, const uint8_t* opened, int64_t apart) {
   const uint8_t *first = x.place(0, group), *second = x.place(1, group);
   for (int64_t g = 0; g < groups; ++g, opened += kOpenedBytes, first += x.step(0), second += x.step(1)) {
     tile_load<4>(first, 64);
-    tile_load<6>(opened, 64);
+    Once ? tile_load_once<6>(opened, 64) : tile_load<6>(opened, 64);
     tile_dot_bf16<0, 4, 6>();
-    if constexpr (Tiles == 2) tile_load<7>(opened + apart, 64);
+    if constexpr (Tiles == 2) Once ? tile_load_once<7>(opened + apart, 64) : tile_load<7>(opened + apart, 64);
     if constexpr (Panels == 2) tile_load<5>(second, 64);
     if constexpr (Tiles == 2) tile_dot_bf16<1, 4, 7>();
     if constexpr (Panels == 2) tile_dot_bf16<2, 5, 6>();
@@ -89,8 +91,8 @@ FW_INLINE void add_groups(const PanelPair& x, int64_t group, int64_t groups, con
 class Product {
  public:
   Product(const LinearJob& job, const OpenPairs& open)
-      : job_(job), open_(open), bytes_(tile_bytes(job.kind, job.k)), groups_(job.k / kGroup), group_(bytes_ / groups_),
-        x_(job, panel_count(job.tokens, kTileRows)) {}
+      : job_(job), open_(open), bytes_(tile_bytes(job.kind, job.k)), groups_((job.k + kGroup - 1) / kGroup),
+        group_(bytes_ / groups_), x_(job, panel_count(job.tokens, kTileRows)) {}
 
   void run(Range tiles, Range panels) {
     const bool few = panels.end - panels.begin <= kFew;
@@ -98,7 +100,7 @@ class Product {
     if (few) x_.take(panels.begin, panels);
     for (int64_t i = tiles.begin; i < tiles.end; i += step) {
       const Range some{i, i + step < tiles.end ? i + step : tiles.end};
-      few ? run_few(some) : run_many(some, panels, tiles.end);
+      few ? run_few(some) : run_many(some, panels);
     }
   }
 
@@ -118,7 +120,7 @@ class Product {
     each_sum<Tiles, Panels>([](auto r, auto, auto) FW_LAMBDA { tile_zero<r>(); });
     for (int64_t g = 0; g < kEarly && g < groups_; ++g) open_ahead<Tiles>(tile, g);
     for (int64_t g = 0; g < groups_; ++g) {
-      add_groups<Tiles, Panels>(x_, g, 1, room_of(g), kOpenedBytes);
+      add_groups<Tiles, Panels, false>(x_, g, 1, room_of(g), kOpenedBytes);
       if (g + kEarly < groups_) open_ahead<Tiles>(tile, g + kEarly);
     }
     each_sum<Tiles, Panels>([&](auto r, auto i, auto p) FW_LAMBDA { tile_store<r>(x_.sums(many_[0].of(i), p), 64); });
@@ -131,53 +133,86 @@ class Product {
     (Tiles == 2 ? open_.two : open_.one)(job_.kind, job_.weight + tile * bytes_, bytes_, group, room_of(group));
   }
 
-  // So many panels at a time that their sums stay in L2; then they stay in one place until K ends.
-  void run_many(Range tiles, Range panels, int64_t end) {
+  // So many panels at a time that they and their sums stay in L2.
+  void run_many(Range tiles, Range panels) {
     for (int64_t p = panels.begin; p < panels.end; p += kManyPanels)
-      run_panels(tiles, {p, p + kManyPanels < panels.end ? p + kManyPanels : panels.end}, end);
+      if (p + kManyPanels < panels.end) {
+        run_panels(tiles, {p, p + kManyPanels}, tiles.begin);
+      } else {
+        run_panels(tiles, {p, panels.end}, tiles.end);
+      }
   }
 
-  void run_panels(Range tiles, Range panels, int64_t end) {
-    for (int64_t g = 0; g < groups_; g += kStretch) {
-      const int64_t count = g + kStretch < groups_ ? kStretch : groups_ - g;
-      const bool last = g + count == groups_;
-      for (int64_t i = tiles.begin; i < tiles.end; ++i) {
-        const uint8_t* at = job_.weight + i * bytes_ + g * group_;
-        open_.some(job_.kind, job_.weight + i * bytes_, g, count, opened_ + (i - tiles.begin) * kStretch * kOpenedBytes);
-        if (!last || i + kSumTiles < end) prefetch(last ? at - g * group_ + kSumTiles * bytes_ : at + count * group_, count * group_);
-      }
+  // `next`: the tile that is opened after these.
+  void run_panels(Range tiles, Range panels, int64_t next) {
+    for (int64_t g = 0; g < groups_; g += kDepth) {
+      const Opened opened = open(tiles, g);
+      const bool last = g + opened.count == groups_;
       for (int64_t p = panels.begin; p < panels.end; p += 2) {
         x_.take(p, panels);
-        Sums& sums = many_[(p - panels.begin) / 2];
-        for (int64_t i = 0; i < tiles.end - tiles.begin; i += 2) {
-          const bool two = i + 1 < tiles.end - tiles.begin;
-          if (x_.two())
-            two ? sum_many<2, 2>(i, g, count, sums.of(i)) : sum_many<1, 2>(i, g, count, sums.of(i));
-          else
-            two ? sum_many<2, 1>(i, g, count, sums.of(i)) : sum_many<1, 1>(i, g, count, sums.of(i));
-        }
+        Sums& sums = many_[groups_ <= kDepth ? 0 : (p - panels.begin) / 2];
+        for (int64_t from = 0; from < opened.count; from += kStretch)
+          add_stretch(opened, {from, from + kStretch < opened.count ? from + kStretch : opened.count}, sums);
         if (last) sums.give(job_, tiles, x_.token, x_.tokens, true, 1 / opened_unit(job_.kind));
+        prefetch_part(last ? next : tiles.begin, last ? 0 : g + opened.count, p - panels.begin, panels.end - panels.begin);
       }
     }
   }
 
+  // Groups [group, group + count) of some tiles, the first at `at`, the others `apart` bytes from each other.
+  struct Opened {
+    const uint8_t* at;
+    int64_t apart, tiles, group, count;
+  };
+
+  Opened open(Range tiles, int64_t group) {
+    const int64_t count = group + kDepth < groups_ ? kDepth : groups_ - group;
+    const uint8_t* first = job_.weight + tiles.begin * bytes_;
+    if (!open_.some) return {first + group * kOpenedBytes, bytes_, tiles.end - tiles.begin, group, count};
+    for (int64_t i = 0; i < tiles.end - tiles.begin; ++i)
+      open_.some(job_.kind, first + i * bytes_, bytes_, group, count, opened_ + i * kApart);
+    return {opened_, kApart, tiles.end - tiles.begin, group, count};
+  }
+
+  // What is opened next, of at most eight tiles, in `parts`, two at a time: while panels are multiplied memory is idle.
+  void prefetch_part(int64_t tile, int64_t group, int64_t part, int64_t parts) const {
+    const int64_t count = group + kDepth < groups_ ? kDepth : groups_ - group, bytes = count * group_;
+    const int64_t begin = bytes * part / parts, end = bytes * (part + 2 < parts ? part + 2 : parts) / parts;
+    for (int64_t i = tile; i < tile + kSumTiles && i < tile_count(job_.n); ++i)
+      prefetch(job_.weight + i * bytes_ + group * group_ + begin, end - begin);
+  }
+
+  // Some of the opened groups with two panels.
+  void add_stretch(const Opened& opened, Range some, Sums& sums) {
+    for (int64_t i = 0; i < opened.tiles; i += 2) {
+      const bool two = i + 1 < opened.tiles;
+      if (x_.two())
+        two ? sum_many<2, 2>(opened, i, some, sums) : sum_many<1, 2>(opened, i, some, sums);
+      else
+        two ? sum_many<2, 1>(opened, i, some, sums) : sum_many<1, 1>(opened, i, some, sums);
+    }
+  }
+
   template <int Tiles, int Panels>
-  void sum_many(int64_t i, int64_t group, int64_t count, float* sums) {
-    const auto place = [&](int tile, int panel) { return x_.sums(sums + tile * kSumTokens * kLanes, panel); };
+  void sum_many(const Opened& opened, int64_t i, Range some, Sums& sums) {
+    const auto place = [&](int tile, int panel) { return x_.sums(sums.of(i + tile), panel); };
+    const int64_t first = opened.group + some.begin;
     each_sum<Tiles, Panels>([&](auto r, auto tile, auto p) FW_LAMBDA {
-      group == 0 ? tile_zero<r>() : tile_load<r>(place(tile, p), 64);
+      first == 0 ? tile_zero<r>() : tile_load<r>(place(tile, p), 64);
     });
-    constexpr int64_t apart = kStretch * kOpenedBytes;
-    add_groups<Tiles, Panels>(x_, group, count, opened_ + i * apart, apart);
+    const uint8_t* at = opened.at + i * opened.apart + some.begin * kOpenedBytes;
+    add_groups<Tiles, Panels, true>(x_, first, some.end - some.begin, at, opened.apart);
     each_sum<Tiles, Panels>([&](auto r, auto tile, auto p) FW_LAMBDA { tile_store<r>(place(tile, p), 64); });
   }
+
+  static constexpr int64_t kApart = kDepth * kOpenedBytes;
 
   const LinearJob& job_;
   const OpenPairs& open_;
   int64_t bytes_, groups_, group_;
   PanelPair x_;
   Sums many_[kManyPanels / 2];
-  alignas(64) uint8_t opened_[kSumTiles * kStretch * kOpenedBytes];
+  alignas(64) uint8_t opened_[kSumTiles * kApart];
 };
 
 }  // namespace

@@ -45,6 +45,8 @@ struct ElementwiseKernels {
                      float eps);
   // x [rows, 2 inner] (gate, up) -> out [rows, inner] = f(gate) * up.
   void (*act)(Pool&, const float* x, float* out, int64_t rows, int64_t inner, GatedAct kind);
+  // The same of one row; out may be gate.
+  void (*act_row)(const float* gate, const float* up, float* out, int64_t size, GatedAct kind);
   void (*activate)(Pool&, const float* x, float* out, int64_t size, PlainAct kind);
   void (*add)(Pool&, const float* x, float* residual, int64_t size);
   void (*take)(Pool&, const float* x, const int32_t* rows, float* out, int64_t count, int64_t width);

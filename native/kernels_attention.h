@@ -14,8 +14,20 @@ struct HeadWeights {
   bool whole = false;
 };
 
+// Where q, K and V of the first token's first heads are; other heads follow, other tokens are `stride` floats apart.  For a
+// share of the heads and tokens only that share need be there.
+struct ProjectedRows {
+  const float *q, *k, *v;
+  int64_t stride;
+};
+// Of [T, heads*k_dim + kv.heads*(k_dim + v_dim)], without v_dim where V is in K.
+inline ProjectedRows projected_rows(const float* qkv, int64_t heads, const KVView& kv) {
+  const int64_t k = heads * kv.k_dim, v = k + kv.heads * kv.k_dim;
+  return {qkv, qkv + k, qkv + v, k + kv.heads * kv.row()};
+}
+
 struct RopeStoreArgs {
-  const float* qkv;      // [T, heads*k_dim + kv.heads*(k_dim + v_dim)], without v_dim where V is in K
+  ProjectedRows x;
   float* q;              // [T, heads, k_dim], written
   KVView kv;             // written at slots
   int64_t tokens, heads;
@@ -25,6 +37,11 @@ struct RopeStoreArgs {
   int64_t half;          // rotated pairs of a head
   HeadWeights q_norm, k_norm;
   float eps;
+};
+
+// Tokens [begin, end), KV heads [first, last) with their query heads.
+struct HeadShare {
+  int64_t begin, end, first, last;
 };
 
 struct AttendArgs {
@@ -70,6 +87,7 @@ struct AttendWork {
 struct AttentionKernels {
   // Splits, norms the heads of q and k, rotates, writes K and V.
   void (*rope_store)(Pool&, const RopeStoreArgs&);
+  void (*rope_store_share)(const RopeStoreArgs&, const HeadShare&);  // a part of it; no norm of whole rows, heads a multiple of KV heads
   // scratch: attend_floats(...) of attend_plan.h.
   void (*attend)(Pool&, const AttendArgs&, const AttendWork&, float* scratch);
   // Copies slots src to slots dst as if all were read first.  scratch: count * row() elements a KV head.

@@ -190,7 +190,7 @@ struct LinearJob {
   Kind kind = Kind::f32;
   Mode mode = Mode::f32;
   bool round_bf16 = false;
-  bool filled = false;  // the panels are those of an earlier job of the call
+  bool filled = false;  // the panels hold x already, or will by an earlier job of the call
 };
 
 // What is behind the tiles of a job's weight; null where there is none.

@@ -17,11 +17,6 @@ namespace {
 constexpr int64_t kTokens = 4, kShares = 4;
 constexpr int64_t kLeast = 4096;  // numbers of a token that are worth parting
 
-struct Share {
-  int64_t begin, end;    // tokens
-  int64_t first, last;   // KV heads, with their query heads
-};
-
 FW_INLINE int tail(int64_t left) { return left < 16 ? static_cast<int>(left) : 16; }
 
 // Whole vectors without a mask: what a masked store wrote cannot be loaded before it has reached the cache.
@@ -151,14 +146,13 @@ void store_v_pairs(uint16_t* to, const float* even, const float* odd, int64_t di
 }
 
 template <KVType type, class T>
-void store_v(const RopeStoreArgs& a, const Share& share) {
+void store_v(const RopeStoreArgs& a, const HeadShare& share) {
   const KVView& kv = a.kv;
-  const int64_t width = a.heads * kv.k_dim + kv.heads * kv.row(), skip = (a.heads + kv.heads) * kv.k_dim;
   for (int64_t t = share.begin, next; t < share.end; t = next) {
     const int64_t slot = a.slots[t];
     const bool both = kv.paired && slot % 2 == 0 && t + 1 < share.end && a.slots[t + 1] == slot + 1;
     next = both ? t + 2 : t + 1;
-    const float* x = a.qkv + t * width + skip + share.first * kv.v_dim;
+    const float* x = a.x.v + t * a.x.stride + share.first * kv.v_dim;
     for (int64_t head = share.first; head < share.last; ++head, x += kv.v_dim) {
       if constexpr (coded(type)) {
         store_v_codes<type>(kv, slot, head, x);
@@ -166,7 +160,7 @@ void store_v(const RopeStoreArgs& a, const Share& share) {
         T* to = static_cast<T*>(kv.v) + kv.v_index(slot, head);
         if constexpr (type == KVType::bf16) {
           if (both) {
-            store_v_pairs(to, x, x + width, kv.v_dim);
+            store_v_pairs(to, x, x + a.x.stride, kv.v_dim);
             continue;
           }
         }
@@ -177,20 +171,20 @@ void store_v(const RopeStoreArgs& a, const Share& share) {
 }
 
 template <KVType type, class T>
-void store_qk(const RopeStoreArgs& a, int64_t t, const Share& share) {
+void store_qk(const RopeStoreArgs& a, int64_t t, const HeadShare& share) {
   const KVView& kv = a.kv;
   const int64_t each = a.heads / kv.heads;
   const int64_t slot = a.slots[t];
   const float* cos = a.cos + t * a.half;
   const float* sin = a.sin + t * a.half;
-  const float* x = a.qkv + t * (a.heads * kv.k_dim + kv.heads * kv.row());
+  const float* x = a.x.q + t * a.x.stride;
   const TokenNorm q_norm(a.q_norm, x, a.heads, kv.k_dim, a.eps);
   for (int64_t head = share.first * each; head < share.last * each; ++head) {
     float* q = a.q + (t * a.heads + head) * kv.k_dim;
     q_norm.write(q, x + head * kv.k_dim, head);
     rotate(q, cos, sin, a.half);
   }
-  x += a.heads * kv.k_dim;
+  x = a.x.k + t * a.x.stride;
   const TokenNorm k_norm(a.k_norm, x, kv.heads, kv.k_dim, a.eps);
   for (int64_t head = share.first; head < share.last; ++head) {
     alignas(64) float k[kMaxHead];
@@ -201,7 +195,7 @@ void store_qk(const RopeStoreArgs& a, int64_t t, const Share& share) {
 }
 
 template <KVType type, class T>
-void store_share(const RopeStoreArgs& a, const Share& share) {
+void store_share(const RopeStoreArgs& a, const HeadShare& share) {
   for (int64_t t = share.begin; t < share.end; ++t) store_qk<type, T>(a, t, share);
   if (!a.kv.v_in_k) store_v<type, T>(a, share);
 }
@@ -234,22 +228,26 @@ void move_head(const KVView& kv, int64_t head, const int32_t* src, const int32_t
 
 }  // namespace
 
+void rope_store_share(const RopeStoreArgs& args, const HeadShare& share);
+void rope_store_share(const RopeStoreArgs& args, const HeadShare& share) {
+  switch (args.kv.type) {
+    case KVType::f16: return store_share<KVType::f16, uint16_t>(args, share);
+    case KVType::bf16: return store_share<KVType::bf16, uint16_t>(args, share);
+    case KVType::f32: return store_share<KVType::f32, float>(args, share);
+    case KVType::int8: return store_share<KVType::int8, uint8_t>(args, share);
+    case KVType::int4: return store_share<KVType::int4, uint8_t>(args, share);
+    case KVType::e4m3: return store_share<KVType::e4m3, uint8_t>(args, share);
+    case KVType::e5m2: return store_share<KVType::e5m2, uint8_t>(args, share);
+  }
+}
+
 void rope_store(Pool& pool, const RopeStoreArgs& args);
 void rope_store(Pool& pool, const RopeStoreArgs& args) {
   const int64_t shares = count_shares(args), each = kTokens * shares;
   pool.run_portions((args.tokens + each - 1) / each * shares, [&](int64_t chunk, int) {
     const int64_t begin = chunk / shares * each, end = begin + each < args.tokens ? begin + each : args.tokens;
     const int64_t part = chunk % shares, heads = args.kv.heads;
-    const Share share{begin, end, heads * part / shares, heads * (part + 1) / shares};
-    switch (args.kv.type) {
-      case KVType::f16: return store_share<KVType::f16, uint16_t>(args, share);
-      case KVType::bf16: return store_share<KVType::bf16, uint16_t>(args, share);
-      case KVType::f32: return store_share<KVType::f32, float>(args, share);
-      case KVType::int8: return store_share<KVType::int8, uint8_t>(args, share);
-      case KVType::int4: return store_share<KVType::int4, uint8_t>(args, share);
-      case KVType::e4m3: return store_share<KVType::e4m3, uint8_t>(args, share);
-      case KVType::e5m2: return store_share<KVType::e5m2, uint8_t>(args, share);
-    }
+    rope_store_share(args, {begin, end, heads * part / shares, heads * (part + 1) / shares});
   });
 }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+
+#include "fused.h"
 
 namespace flyweight {
 namespace {
@@ -73,10 +76,14 @@ class StackRun {
   }
 
   void attend(const StackLayer& layer, const KVView& kv, const AttendPlan& plan, const float* x) {
-    product(layer.qkv, x, wide_);
     const StackRope& rope = args_.ropes[layer.rope < 0 ? args_.rope_count - 1 : layer.rope];
-    kernels_.attention->rope_store(pool_, {wide_, narrow_, kv, args_.tokens, layer.heads, args_.slots, rope.cos,
-                                           rope.sin, rope.half, layer.q_norm, layer.k_norm, layer.head_eps});
+    RopeStoreArgs store{{}, narrow_, kv, args_.tokens, layer.heads, args_.slots, rope.cos,
+                        rope.sin, rope.half, layer.q_norm, layer.k_norm, layer.head_eps};
+    if (!project_fused(layer.qkv, x, store)) {
+      product(layer.qkv, x, wide_);
+      store.x = projected_rows(wide_, layer.heads, kv);
+      kernels_.attention->rope_store(pool_, store);
+    }
     const StackCopies& copies = args_.copies;
     if (copies.count > 0)
       kernels_.attention->move_kv(pool_, kv, copies.from, copies.to, copies.count, memory_.attend);
@@ -85,6 +92,7 @@ class StackRun {
   }
 
   void feed_forward(const StackLayer& layer, const float* x) {
+    if (layer.gated && feed_fused(layer, x)) return;
     product(layer.up, x, wide_);
     if (layer.gated) {
       kernels_.elementwise->act(pool_, wide_, narrow_, args_.tokens, layer.inner, layer.act);
@@ -94,6 +102,49 @@ class StackRun {
     product(layer.down, narrow_, args_.out);
   }
 
+  // The same while what is between is in cache, where that can be: its panels take the place of act's output.
+  bool feed_fused(const StackLayer& layer, const float* x) {
+    WeightRows rows[2];
+    if (layer.down.size() != 1 || !find_rows(layer.up, x, {layer.inner, layer.inner}, rows)) return false;
+    auto* panels = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(narrow_) + 63) / 64 * 64);
+    LinearJob down = job_of(layer.down[0], nullptr, panels);
+    const int64_t room = args_.tokens * layer.inner * int64_t{sizeof(float)};
+    if (args_.tokens * token_bytes(down.mode, down.k) + 64 > room) return false;
+    const GatedProduct fused{rows[0], rows[1], layer.inner, layer.act, down, {wide_, args_.tokens * rows_of(layer.up)}};
+    if (!can_fuse(fused, *kernels_.gemm, pool_.threads())) return false;
+    multiply_fused(pool_, kernels_, fused);
+    down.out = args_.out, down.stride = down.n, down.filled = true;
+    linear(pool_, *kernels_.gemm, down);
+    return true;
+  }
+
+  // Queries, keys and values in the same way.
+  bool project_fused(const Parts& qkv, const float* x, const RopeStoreArgs& store) {
+    const KVView& kv = store.kv;
+    WeightRows rows[3];
+    if (!find_rows(qkv, x, {store.heads * kv.k_dim, kv.heads * kv.k_dim, kv.heads * kv.v_dim}, rows)) return false;
+    const HeadsProduct fused{rows[0], rows[1], rows[2], store, {wide_, args_.tokens * rows_of(qkv)}};
+    if (!can_fuse(fused, *kernels_.gemm, pool_.threads())) return false;
+    multiply_fused(pool_, kernels_, fused);
+    return true;
+  }
+
+  // Where the rows of `sizes`, one after the other, begin: in one weight, or each in a weight of its own.  False where they
+  // do not begin with tiles, or read x in different ways.
+  bool find_rows(const Parts& parts, const float* x, std::initializer_list<int64_t> sizes, WeightRows* found) const {
+    const bool one = parts.size() == 1;
+    if (!one && parts.size() != sizes.size()) return false;
+    int64_t row = 0;
+    size_t i = 0;
+    for (const int64_t size : sizes) {
+      const Matrix& part = parts[one ? 0 : i];
+      if (one ? row % kLanes != 0 : part.n != size || !read_alike(parts[0], part)) return false;
+      found[i++] = {job_of(part, x, memory_.panels), row / kLanes};
+      row += one ? size : 0;
+    }
+    return !one || row == parts[0].n;
+  }
+
   void finish(const After& after) {
     norm_rows(after.norm, args_.out, args_.out);
     if (after.factor != 1) kernels_.elementwise->scale(pool_, args_.out, args_.tokens * args_.hidden, after.factor);
@@ -101,21 +152,27 @@ class StackRun {
 
   // The outputs of a weight's parts, side by side.  Parts that read x in the same way are computed together.
   void product(const Parts& parts, const float* x, float* out) {
-    LinearJob job;
-    job.x = x, job.tokens = args_.tokens, job.stride = rows_of(parts), job.panels = memory_.panels, job.out = out;
+    const int64_t stride = rows_of(parts);
     for (size_t i = 0; i < parts.size();) {
       const size_t first = i;
       jobs_.clear();
       do {
-        const Matrix& part = parts[i];
-        job.weight = part.tiles, job.bias = part.bias, job.n = part.n, job.k = part.k;
-        job.kind = part.kind, job.mode = part.mode, job.round_bf16 = part.round_bf16, job.filled = i > first;
+        LinearJob job = job_of(parts[i], x, memory_.panels);
+        job.out = out, job.stride = stride, job.filled = i > first;
         jobs_.push_back(job);
-        job.out += part.n;
+        out += parts[i].n;
       } while (++i < parts.size() && read_alike(parts[first], parts[i]));
       cuts_.resize(jobs_.size());
       linear(pool_, *kernels_.gemm, jobs_.data(), static_cast<int64_t>(jobs_.size()), cuts_.data());
     }
+  }
+
+  LinearJob job_of(const Matrix& part, const float* x, uint8_t* panels) const {
+    LinearJob job;
+    job.x = x, job.tokens = args_.tokens, job.panels = panels;
+    job.weight = part.tiles, job.bias = part.bias, job.n = part.n, job.k = part.k;
+    job.kind = part.kind, job.mode = part.mode, job.round_bf16 = part.round_bf16;
+    return job;
   }
 
   // Whether two weights read a row from the same panels.

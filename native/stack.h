@@ -83,7 +83,7 @@ struct StackMemory {
 };
 
 // Floats of a token in each of the arrays between kernels: what a block reads; what a projection gives; queries, or what
-// the MLP multiplies.
+// the MLP multiplies.  Fused products (fused.h) use the second for their rooms and the third for panels.
 struct StackWidths {
   int64_t normed, wide, narrow;
   int64_t all() const { return normed + wide + narrow; }

@@ -99,7 +99,7 @@ Out<float> rope_store(Engine& engine, In<float, Mat> qkv, KV& kv, Ints slots, In
   const HeadWeights q_norm = head_weights(std::get<0>(norms), heads, view.k_dim);
   const HeadWeights k_norm = head_weights(std::get<1>(norms), view.heads, view.k_dim);
   Out<float> q = fresh<float>({qkv.shape(0), static_cast<size_t>(heads), static_cast<size_t>(view.k_dim)});
-  const RopeStoreArgs args{qkv.data(), q.data(), view,       tokens, heads,  slots.data(),
+  const RopeStoreArgs args{projected_rows(qkv.data(), heads, view), q.data(), view, tokens, heads, slots.data(),
                            cos.data(), sin.data(), half, q_norm, k_norm, std::get<2>(norms)};
   const Computing computing;
   engine.kernels->attention->rope_store(engine.pool, args);

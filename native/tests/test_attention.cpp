@@ -109,8 +109,9 @@ Floats run(const Kernels& kernels, int threads, const Shape& s, Kept kept, const
   const Floats ones(static_cast<size_t>(s.kv_heads * s.k_dim), 1.0f);
   Floats q(static_cast<size_t>(tokens * s.heads() * s.k_dim));
   const HeadWeights k_norm{s.whole_norm ? ones.data() : nullptr, s.whole_norm};
-  kernels.attention->rope_store(pool, {in.qkv.data(), q.data(), kv, tokens, s.heads(), all.slots.data(), cos.data(),
-                                       sin.data(), half, {}, k_norm, 1e-6f});
+  const ProjectedRows rows = projected_rows(in.qkv.data(), s.heads(), kv);
+  kernels.attention->rope_store(pool, {rows, q.data(), kv, tokens, s.heads(), all.slots.data(), cos.data(), sin.data(), half,
+                                       {}, k_norm, 1e-6f});
   Floats out(now.positions.size() * static_cast<size_t>(s.heads() * s.v_dim));
   const AttendArgs args{in.q.data(), out.data(), kv, s.heads(), 0.3f, {s.window, s.chunk}, s.softcap,
                         s.sinks ? in.sinks.data() : nullptr, now.positions.data(), now.tables.data(), now.width};

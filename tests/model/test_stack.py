@@ -83,11 +83,12 @@ def test_every_way_to_multiply(
     equal(stack, finer, TOKENS if at_length or isa != "scalar" else FEWER)
 
 
-@pytest.mark.parametrize("kv", [kind.name for kind in KV_TYPES.values() if kind.coded])
-def test_with_k_and_v_in_codes(kv: str) -> None:
+@pytest.mark.parametrize("kv", [kind.name for kind in KV_TYPES.values()])
+@pytest.mark.parametrize("chunk", [33, 61])  # the longer are multiplied while what follows is in cache
+def test_every_type_of_k_and_v(kv: str, chunk: int) -> None:
     stack, finer = (random_model(make(2, None, "int8"), "q4_0") for make in (CpuOps, FinerOps))
     tokens = np.random.default_rng(5).integers(0, stack.spec.vocab, TOKENS).astype(np.int32)
-    ours, theirs = (logits(model, tokens, np.arange(TOKENS), kv, 33) for model in (stack, finer))
+    ours, theirs = (logits(model, tokens, np.arange(TOKENS), kv, chunk) for model in (stack, finer))
     assert np.isfinite(ours).all() and np.array_equal(ours.view(np.int32), theirs.view(np.int32))
 
 

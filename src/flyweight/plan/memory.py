@@ -22,7 +22,8 @@ from flyweight.weights.gguf_names import list_writable
 
 MIB, GIB = 1 << 20, 1 << 30
 LOAD_BUFFER = 24 * MIB  # row ranges in flight while loading: file pages, unpacked codes, scales
-SLACK = 16 * MIB  # thread stacks, what the allocator keeps, code touched for the first time
+SLACK = 16 * MIB  # stacks of 16 threads, what the allocator keeps, code touched for the first time
+STACKS, STACK = 16, 512 << 10  # each further thread's (native/gemm_pairs.cpp)
 # A token in Python: in the request, the sequence, the result, the prefix cache; with it 20 packed
 # log-probabilities, and SCORE_BYTES for each that there may be beyond.
 TOKEN_BYTES, SCORES, SCORE_BYTES = 320, 20, 8
@@ -283,6 +284,7 @@ def _count_working_bytes(needs: Needs, sizing: Sizing) -> tuple[int, int]:
     if sizing.on_gpu:
         attention += _count_gpu_attention(spec, sizing)
     step = count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK
+    step += max(0, sizing.threads - STACKS) * STACK
     step += count_exchange_bytes(spec, tokens, rows, sizing.ranks)
     logits = sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows)
     return step, logits
