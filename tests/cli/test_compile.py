@@ -7,19 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from flyweight.bench.startup import StartupRun
 from flyweight.cli.main import app
+from flyweight.errors import ConfigError
 from flyweight.weights.packed import shelf
 
 SMALL = ("--max-batch-size", "4", "--max-input-len", "100", "--max-output-len", "28")
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def starts() -> list[tuple[str, ...]]:
+    """Models and options of the processes that were timed."""
+    return []
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, ...]]) -> Path:
     """Where packed weights are kept, also those of small models."""
     monkeypatch.setattr(shelf, "LEAST", 0)
     monkeypatch.setattr("flyweight.checks.prepare.LEAST", 0)
     monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path / "kept"))
     monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "1GiB")
+
+    def start(model: str, words: list[str], folder: Path) -> StartupRun:
+        starts.append((model, *words))
+        assert folder == tmp_path / "kept"
+        return StartupRun(2.0 if "--no-packed-cache" in words else 0.5, 2.0, 1)
+
+    monkeypatch.setattr("flyweight.bench.startup.time_start", start)
     return tmp_path / "kept"
 
 
@@ -33,6 +48,7 @@ def test_compiled_once_every_start_finds_it(
     assert Path(found["kept"]) == file and found["fresh"] and found["fits"]
     assert (found["max_batch_size"], found["max_model_len"]) == (4, 128)
     assert found["packed_bytes"] < file.stat().st_size
+    assert found["first_token_s"] == {"packed": 0.5, "unpacked": 2.0}
     again = json.loads(command("compile", "stories", *SMALL, "--json").out)
     assert not again["fresh"] and again["kept"] == found["kept"]
 
@@ -51,13 +67,43 @@ def test_compiled_once_every_start_finds_it(
     assert texts[0] == texts[1]
 
 
-def test_what_it_says(command, kept: Path) -> None:
+def test_what_it_says(command, kept: Path, starts: list[tuple[str, ...]]) -> None:
     shown = command("compile", "stories", *SMALL)
     assert shown.code == 0
     words = " ".join(shown.out.split())
     assert "planned peak" in words and "K/V, 17 blocks of 32 tokens" in words
     assert "stories.gguf: 4 sequences of 128 tokens fit; 2.8 MiB of weights packed in" in words
-    assert "packed already" in command("compile", "stories", *SMALL).out
+    assert (
+        "first token of a new process: 0.50 s, without packed weights 2.00 s (4.0 times)" in words
+    )
+    again = command("compile", "stories", *SMALL, "--threads", "1", "--activations", "f32")
+    assert "packed already" in again.out
+    model, *words = starts[-1]
+    assert model.endswith("stories.gguf")
+    given = ["--memory-limit", "80%", "--threads", "1", "--activations", "f32"]
+    assert words == [*given, "--kv-cache-dtype", "auto", "--block-size", "32"]
+
+
+def test_a_start_that_fails_is_reported(
+    command, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> StartupRun:
+        raise ConfigError("flyweight run says no")
+
+    monkeypatch.setattr("flyweight.bench.startup.time_start", fail)
+    shown = command("compile", "stories", *SMALL)
+    assert shown.code == 0 and "weights packed in" in " ".join(shown.out.split())
+    assert "a start cannot be measured: flyweight run says no" in " ".join(shown.err.split())
+
+
+@pytest.mark.long
+def test_the_gain_is_measured(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.weights.packed.shelf.LEAST", 0)
+    monkeypatch.setattr("flyweight.checks.prepare.LEAST", 0)
+    monkeypatch.setenv("FLYWEIGHT_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("FLYWEIGHT_CACHE_SIZE", "1GiB")
+    found = json.loads(command("compile", "stories", *SMALL, "--json").out)
+    assert min(found["first_token_s"].values()) > 0
 
 
 def test_the_load_must_fit(command, kept: Path) -> None:
@@ -93,11 +139,14 @@ def test_out_of_range(command, option: str, value: str) -> None:
     assert f"{option[2:].replace('-', '_')} = {value} is out of range" in got.err
 
 
-def test_small_models_are_not_kept(command, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_models_are_not_kept(
+    command, kept: Path, starts: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flyweight.checks.prepare.LEAST", 32 << 20)
     got = command("compile", "stories", *SMALL)
     assert got.code == 0
     assert "packed weights are not kept: 2.8 MiB are packed faster than" in got.out
+    assert starts == [] and "first token" not in got.out
 
 
 def test_no_room_is_said(command, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
