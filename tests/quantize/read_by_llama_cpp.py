@@ -9,6 +9,7 @@ those of our reader but for rounding: it multiplies with activations in 8 bits, 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -23,6 +24,19 @@ OPTIONS = {name: ["--type", name] for name in RECIPES}
 OPTIONS["mixed"] = ["--layer-precision", "0=q5_1,1-2=q4_0,3-5=iq4_nl,lm_head=q8_0"]
 OPTIONS["gptq"] = ["--type", "Q4_K_S", "--method", "gptq"]
 NEAR = 0.1  # mean difference, nats; a wrong layout gives more than 1
+
+
+def make_plain_params() -> Any:
+    """Parameters without repacked weights: on AMX, llama.cpp ends in a segmentation fault where it
+    multiplies repacked weights of a model this small.
+    """
+    params = DEFAULT_PARAMS()
+    params.use_extra_bufts = False
+    return params
+
+
+DEFAULT_PARAMS = llama_cpp.llama_model_default_params
+llama_cpp.llama_cpp.llama_model_default_params = make_plain_params
 
 
 def score_with_llama(path: Path) -> tuple[list[int], NDArray[np.float64]]:
