@@ -49,8 +49,10 @@ def launched() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """A new tab; at its end no script has failed and nothing was requested from another server."""
+def opened(browser: Any, address: str, script: str = "", **options: Any) -> Iterator[Any]:
+    """A new tab, where `script` runs before the page's; at its end no script has failed and nothing
+    was requested from another server.
+    """
     context = browser.new_context(viewport={"width": 1400, "height": 860}, **options)
     context.set_default_timeout(WAIT)
     page = context.new_page()
@@ -58,6 +60,8 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     requested: list[str] = []
     page.on("pageerror", lambda error: broken.append(str(error)))
     context.on("request", lambda request: requested.append(request.url))
+    if script:
+        page.add_init_script(script)
     page.goto(address)
     yield page
     context.close()

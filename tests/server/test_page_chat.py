@@ -152,6 +152,31 @@ def test_a_wrong_key_is_refused_clearly_and_a_right_one_is_kept(browser: Any) ->
         assert page.evaluate("document.cookie + Object.keys(localStorage).length") == "0"
 
 
+# Answers to this path arrive late.
+LATE = """
+const plain = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await plain(path, options);
+  if (String(path).endsWith("v1/models")) await new Promise((done) => setTimeout(done, 1500));
+  if (String(path).endsWith("v1/models")) window.late = (window.late ?? 0) + 1;
+  return answer;
+};
+"""
+
+
+def test_a_late_answer_does_not_ask_for_a_key_again(browser: Any) -> None:
+    with (
+        started("--api-key", KEY) as locked,
+        opened(browser, f"http://127.0.0.1:{locked.port}/", script=LATE) as page,
+    ):
+        page.wait_for_selector("#ask[open]")
+        page.keyboard.press("Escape")
+        page.wait_for_function("() => window.late > 0")
+        page.wait_for_timeout(200)
+        assert page.locator("#ask[open]").count() == 0
+        page.get_by_text("No current figures: an API key is required").wait_for()
+
+
 def test_a_conversation_needs_no_mouse(fed: Any) -> None:
     assert fed.locator(":focus").get_attribute("id") == "prompt"
     fed.keyboard.type("one")

@@ -14,6 +14,7 @@ export class ApiError extends Error {
 export class Api {
   #key = sessionStorage.getItem(STORED) ?? "";
   #asking = null; // while a dialog is open; other requests wait for it
+  #asked = 0; // dialogs so far
 
   // `askKey(wrong)` resolves to a key, or to null if the user cancels; `wrong`: a key was sent and refused.
   // `onAccepted()` is called when the server has accepted a new key.
@@ -37,14 +38,17 @@ export class Api {
   // A response that is not an error.  Throws `ApiError`, also where the server does not answer (status 0).
   async send(path, options = {}) {
     for (;;) {
-      const key = this.#key;
+      const [key, asked] = [this.#key, this.#asked];
       const response = await this.#fetch(path, options, key);
       if (response.status !== 401) {
         this.#keep(key);
         if (!response.ok) throw new ApiError(response.status, await readError(response));
         return response;
       }
-      if (key === this.#key) await this.#replaceKey(key !== "", await readError(response));
+      const message = await readError(response);
+      if (key !== this.#key) continue; // another was given meanwhile
+      if (asked !== this.#asked && !this.#asking) throw new ApiError(401, message); // the user has cancelled meanwhile
+      await this.#replaceKey(key !== "", message);
     }
   }
 
@@ -66,7 +70,10 @@ export class Api {
 
   async #replaceKey(wrong, message) {
     sessionStorage.removeItem(STORED);
-    this.#asking ??= this.askKey(wrong).finally(() => (this.#asking = null));
+    if (!this.#asking) {
+      this.#asked += 1;
+      this.#asking = this.askKey(wrong).finally(() => (this.#asking = null));
+    }
     const key = await this.#asking;
     if (key === null) throw new ApiError(401, message);
     this.#key = key;
