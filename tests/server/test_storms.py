@@ -79,7 +79,8 @@ def test_a_storm_of_disconnects_leaves_nothing(at_length: bool) -> None:
     """Who comes after it waits for nobody who has left."""
     long, seats = at_length, 8
     crowd, storms, step = (200, 10, 50) if long else (24, 2, 15)  # nobody may end before all begin
-    with served({"max_num_seqs": seats}, **slow(step)) as server:
+    few = {"blocks": 128}  # memory of blocks is the system's until used
+    with served({"max_num_seqs": seats, **few}, **slow(step)) as server:
         alone = seconds(lambda: server.post("/v1/completions", STREAM))
         pids = [server.process.pid, server.worker]
         for _ in range(storms):  # until every buffer is as large as it gets
