@@ -84,7 +84,7 @@ def test_every_way_to_multiply(
 
 
 @pytest.mark.parametrize("kv", [kind.name for kind in KV_TYPES.values()])
-@pytest.mark.parametrize("chunk", [33, 61])  # the longer are multiplied while what follows is in cache
+@pytest.mark.parametrize("chunk", [33, 61])  # the longer use products while in cache
 def test_every_type_of_k_and_v(kv: str, chunk: int) -> None:
     stack, finer = (random_model(make(2, None, "int8"), "q4_0") for make in (CpuOps, FinerOps))
     tokens = np.random.default_rng(5).integers(0, stack.spec.vocab, TOKENS).astype(np.int32)

@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
+import ray
+
+from flyweight.errors import ConfigError
 from flyweight.parallel.ray_data import ActorPool, Work, connect, map_in_actors
 
 pytestmark = pytest.mark.long
@@ -70,3 +73,16 @@ def test_a_local_cluster_listens_on_loopback_alone() -> None:
     with connect(ActorPool(1)):
         found = list_listeners()
     assert found and all(one.endswith("7F") or one[16:] == "FFFF00000100007F" for one in found)
+
+
+def test_a_cluster_that_does_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none is left behind."""
+
+    def fail(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", fail)
+    refused = pytest.raises(ConfigError, match="no Ray cluster can be reached: The current node")
+    with refused, connect(ActorPool(1)):
+        pass
+    assert not ray.is_initialized()

@@ -121,7 +121,10 @@ def connect(pool: ActorPool) -> Iterator[None]:
                 **local,
             )  # fmt: skip
         _check_joined(pool.address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # of many kinds; where a node is slow to start, `Exception` itself
+        ray.shutdown()
         problem = f": no Ray cluster can be reached: {first_line(error)}"
         raise ConfigError(problem, "ray_address", value=pool.address or LOCAL) from None
     context = DataContext.get_current()
