@@ -243,10 +243,10 @@ def test_an_answer_that_takes_too_long_is_a_failure(capsys: pytest.CaptureFixtur
         return stream(text(" w"), 30.0, DONE) if body["prompt"][0] % 2 else [*words(body)]
 
     with serving(halting) as fake:
-        assert run(fake, "--num-prompts", "30", "--request-timeout", "0.5", "--json") == 0
+        assert run(fake, "--num-prompts", "10", "--request-timeout", "3", "--json") == 0
     got = json.loads(capsys.readouterr().out)
-    why = "no whole answer within 0.5 s; --request-timeout sets that"
-    assert got["failures"] == {why: got["failed"]} and 0 < got["failed"] < 30
+    why = "no whole answer within 3 s; --request-timeout sets that"
+    assert got["failures"] == {why: got["failed"]} and 0 < got["failed"] < 10
 
 
 def test_adapters_by_chance_and_lengths_that_are_kept() -> None:
