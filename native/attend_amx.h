@@ -1,9 +1,11 @@
 // bf16 attention with AMX: 16 rows x 32 elements x 16 columns an instruction.  Included by attention.cpp.
 //
-// Invariant: a score takes 32 elements an instruction, in order; the weighted V 32 positions, in order.  Rows go 16 at a
-// time, or fewer where an item has no more, and those that a tile is not for are left alone: a row of a product depends
-// on its own row only.
+// Invariant: a score takes 32 elements an instruction, in order; the weighted V 32 positions, in order, whether a tile's
+// are added at once or together with the next tile's.  Rows go 16 at a time, or fewer where an item has no more, and those
+// that a tile is not for are left alone: a row of a product depends on its own row only.
 #pragma once
+
+#include <algorithm>
 
 #include "amx.h"
 #include "attend_pairs.h"
@@ -25,22 +27,72 @@ class AmxMath {
   AmxMath(const AmxMath&) = delete;
   AmxMath& operator=(const AmxMath&) = delete;
 
+  // Of 64 rows, a part's K is loaded once for all of them: long contexts wait for it.
   void scores(const PairTile& tile, const Span& s) {
     if (few_) return score_few(tile);
     const int64_t begin = s.row / 16 * 16;
-    for (int64_t r = begin; r < s.end; r += 32) {
-      if (r + 16 < s.end) {
-        score<2>(tile, s, r, r == begin);
+    for (int64_t r = begin, rows; r < s.end; r += rows) {
+      rows = s.end - r > 48 ? 64 : s.end - r > 16 ? 32 : 16;
+      if (rows == 64) {
+        score<4, 1>(tile, s, r, r == begin);
+      } else if (rows == 32) {
+        score<2, 2>(tile, s, r, r == begin);
       } else {
-        score<1>(tile, s, r, r == begin);
+        score<1, 2>(tile, s, r, r == begin);
       }
     }
   }
 
-  // `starts`: the records hold no weighted V yet.
+  // Which of kTogether places the next tile's weights go to: none of those that wait for their product with V.
+  int place() const { return place_; }
+
+  // `starts`: the records hold no weighted V yet.  The product of a tile that all rows see waits for the next tile's, so that
+  // sums are loaded and stored once for both, unless sums have to be scaled in between.
   void mix(const PairTile& tile, int64_t row, int64_t end, bool starts, float* records) {
-    if (!starts)
+    const bool same = std::all_of(w_.factor + row, w_.factor + end, [](float factor) { return factor == 1.0f; });
+    if (starts || !same) finish(records);
+    if (!starts && !same)
       for (int64_t r = row; r < end; ++r) rescale(r, records);
+    if (few_ || row > 0 || end < w_.rows.count() || !tile.in_place) {
+      finish(records);
+      return mix_now(tile, row, end, starts, records);
+    }
+    if (waiting_ == 0) starts_ = starts;
+    held_[waiting_++] = {tile, w_.weights};
+    place_ = (place_ + 1) % kTogether;
+    if (waiting_ == kTogether) finish(records);
+  }
+
+  // Multiplies what waits.
+  void finish(float* records) {
+    const int64_t v_dim = w_.a.kv.v_dim;
+    for (int64_t column = 0; waiting_ > 0 && column < v_dim; column += 32)
+      for (int64_t r = 0; r < end_; r += 32)
+        with_shape(end_ - r > 16, v_dim - column > 16, [&](auto m, auto n) FW_LAMBDA {
+          mix_columns<m, n>(held_, waiting_, r, records + r * w_.stride + 32 + column, column, {r == 0, starts_});
+        });
+    waiting_ = 0;
+  }
+
+ private:
+  struct Held {
+    PairTile tile;
+    const float* weights;
+  };
+
+  // f<M, N>() for one or two registers of rows and of columns.
+  template <class F>
+  FW_INLINE static void with_shape(bool rows, bool columns, F&& f) {
+    using One = std::integral_constant<int, 1>;
+    using Two = std::integral_constant<int, 2>;
+    if (columns) {
+      rows ? f(Two{}, Two{}) : f(One{}, Two{});
+    } else {
+      rows ? f(Two{}, One{}) : f(One{}, One{});
+    }
+  }
+
+  void mix_now(const PairTile& tile, int64_t row, int64_t end, bool starts, float* records) const {
     if (few_ && end - row == w_.rows.count()) return mix_few(tile, starts, records);
     const int64_t stop = end == w_.rows.count() ? end_ : end;  // rows of padding may be written
     bool first = true;
@@ -58,7 +110,6 @@ class AmxMath {
     }
   }
 
- private:
   int64_t k_dim() const { return w_.a.kv.k_dim; }
 
   // [rows][k_dim]; rows of padding stay unchanged, what comes of them is not read.
@@ -70,49 +121,34 @@ class AmxMath {
     }
   }
 
-  // 16 M rows from r on; `first`: the next tile is to be touched.  Parts that none of these rows sees are left as they
-  // are, the softmax does not prefetch them.  Registers: sums 0 to 3, rows 4 and 5, positions 6, 7.
-  template <int M>
+  // 16 M rows from r on, P parts at a time; `first`: the next tile is to be touched.  Parts that none of these rows sees are
+  // left as they are, the softmax does not prefetch them.  Registers: sums 0 to 3, rows 4 and 5, positions 6, 7.
+  template <int M, int P>
   void score(const PairTile& tile, const Span& s, int64_t r, bool first) const {
     const uint16_t* q = w_.q + r * k_dim();
     float* to = w_.scores + r * kTile;
     const int64_t below = r < s.row ? s.row : r, last = r + 16 * M < s.end ? r + 16 * M - 1 : s.end - 1;
     const int64_t least = w_.rows.from(below, s.at), most = w_.rows.to(last, s.at);
-    for (int part = 0; part < kParts; part += 2, to += 32) {
-      const bool ask = first && tile.ahead;
-      if (16 * part >= most || 16 * part + 32 <= least) {
-        if (ask) ask_k(tile, part);
-        continue;
+    const bool ask = first && tile.ahead;
+    for (int part = 0; part < kParts; part += P, to += 16 * P) {
+      const bool seen = 16 * part < most && 16 * (part + P) > least;
+      if (seen) each<M * P>([](auto i) FW_LAMBDA { tile_zero<i>(); });
+      for (int64_t d = 0; d < k_dim() && (seen || ask); d += 32) {
+        if (ask) each<P>([&](auto p) FW_LAMBDA { ahead<16>(tile.next_k[part + p] + d * 16, 32); });
+        if (seen) score_step<M, P>(tile, q, part, d);
       }
-      tile_zero<0>();
-      tile_zero<1>();
-      if constexpr (M > 1) {
-        tile_zero<2>();
-        tile_zero<3>();
-      }
-      for (int64_t d = 0; d < k_dim(); d += 32) {
-        tile_load<6>(tile.k[part] + d * 16, 64);
-        tile_load<7>(tile.k[part + 1] + d * 16, 64);
-        tile_load<4>(q + d, 2 * k_dim());
-        if (ask) {
-          ahead<16>(tile.next_k[part] + d * 16, 32);
-          ahead<16>(tile.next_k[part + 1] + d * 16, 32);
-        }
-        tile_dot_bf16<0, 4, 6>();
-        tile_dot_bf16<1, 4, 7>();
-        if constexpr (M > 1) {
-          tile_load<5>(q + 16 * k_dim() + d, 2 * k_dim());
-          tile_dot_bf16<2, 5, 6>();
-          tile_dot_bf16<3, 5, 7>();
-        }
-      }
-      tile_store<0>(to, kRowBytes);
-      tile_store<1>(to + 16, kRowBytes);
-      if constexpr (M > 1) {
-        tile_store<2>(to + 16 * kTile, kRowBytes);
-        tile_store<3>(to + 16 * kTile + 16, kRowBytes);
-      }
+      if (seen) each<M * P>([&](auto i) FW_LAMBDA { tile_store<i>(to + i / P * 16 * kTile + i % P * 16, kRowBytes); });
     }
+  }
+
+  // Adds 32 elements.
+  template <int M, int P>
+  FW_INLINE void score_step(const PairTile& tile, const uint16_t* q, int part, int64_t d) const {
+    each<P>([&](auto p) FW_LAMBDA { tile_load<6 + p>(tile.k[part + p] + d * 16, 64); });
+    each<M>([&](auto m) FW_LAMBDA {
+      tile_load<4 + m % 2>(q + m * 16 * k_dim() + d, 2 * k_dim());
+      each<P>([&](auto p) FW_LAMBDA { tile_dot_bf16<m * P + p, 4 + m % 2, 6 + p>(); });
+    });
   }
 
   // Of fewer than 16 rows.  Registers: sums 0 to 3, rows 4, positions 5 to 7.
@@ -143,7 +179,7 @@ class AmxMath {
     each<N>([&](auto i) FW_LAMBDA { load_sum<i.value>(starts, to + 16 * i.value, next); });
     for (int half = 0; half < 2; ++half) {
       const uint16_t* v = tile.v[2 * half] + 2 * column;
-      tile_load<4>(w_.scores + 16 * half, kRowBytes);
+      tile_load<4>(w_.weights + 16 * half, kWeightBytes);
       each<N>([&](auto i) FW_LAMBDA {
         constexpr int V = 5 + i.value % 3;
         load_v<V>(tile, half, v + 32 * i.value, v_next);
@@ -192,39 +228,47 @@ class AmxMath {
   template <int M>
   void mix_rows16(const PairTile& tile, int64_t r, float* to, Turn turn) const {
     int64_t column = 0;
-    for (; column + 32 <= w_.a.kv.v_dim; column += 32) mix_columns<M, 2>(tile, r, to + 32 + column, column, turn);
-    if (column < w_.a.kv.v_dim) mix_columns<M, 1>(tile, r, to + 32 + column, column, turn);
+    const Held held{tile, w_.weights};
+    for (; column + 32 <= w_.a.kv.v_dim; column += 32) mix_columns<M, 2>(&held, 1, r, to + 32 + column, column, turn);
+    if (column < w_.a.kv.v_dim) mix_columns<M, 1>(&held, 1, r, to + 32 + column, column, turn);
   }
 
-  // 16 N columns of it.  Registers: sums 0 to 3, weights 4 and 5, V 6 and 7.
+  // 16 N columns of it, of `count` tiles in order.  Registers: sums 0 to 3, weights 4 and 5, V 6 and 7.
   template <int M, int N>
-  void mix_columns(const PairTile& tile, int64_t r, float* to, int64_t column, Turn turn) const {
-    const int64_t next = 4 * w_.stride, down = 16 * w_.stride, v_next = 2 * tile.v_stride;
-    const float* p = w_.scores + r * kTile;
+  void mix_columns(const Held* held, int count, int64_t r, float* to, int64_t column, Turn turn) const {
+    const int64_t next = 4 * w_.stride, down = 16 * w_.stride;
     load_sum<0>(turn.starts, to, next);
     if constexpr (N > 1) load_sum<1>(turn.starts, to + 16, next);
     if constexpr (M > 1) load_sum<2>(turn.starts, to + down, next);
     if constexpr (M > 1 && N > 1) load_sum<3>(turn.starts, to + down + 16, next);
-    for (int half = 0; half < 2; ++half, p += 16) {
-      const uint16_t* v = tile.v[2 * half] + 2 * column;
-      tile_load<4>(p, kRowBytes);
-      load_v<6>(tile, half, v, v_next);
-      tile_dot_bf16<0, 4, 6>();
-      if constexpr (N > 1) {
-        load_v<7>(tile, half, v + 32, v_next);
-        tile_dot_bf16<1, 4, 7>();
+    for (int i = 0; i < count; ++i)
+      for (int half = 0; half < 2; ++half) {
+        add_half<M, N>(held[i].tile, held[i].weights + r * kWeights + 16 * half, half, column);
+        if (turn.first && held[i].tile.ahead)
+          ahead_v<16 * N>(held[i].tile, 2 * column + half * 16 * N);
       }
-      if constexpr (M > 1) {
-        tile_load<5>(p + 16 * kTile, kRowBytes);
-        tile_dot_bf16<2, 5, 6>();
-        if constexpr (N > 1) tile_dot_bf16<3, 5, 7>();
-      }
-      if (turn.first && tile.ahead) ahead_v<16 * N>(tile, 2 * column + half * 16 * N);
-    }
     tile_store<0>(to, next);
     if constexpr (N > 1) tile_store<1>(to + 16, next);
     if constexpr (M > 1) tile_store<2>(to + down, next);
     if constexpr (M > 1 && N > 1) tile_store<3>(to + down + 16, next);
+  }
+
+  // Adds 32 positions.
+  template <int M, int N>
+  FW_INLINE void add_half(const PairTile& tile, const float* weights, int half, int64_t column) const {
+    const uint16_t* v = tile.v[2 * half] + 2 * column;
+    tile_load<4>(weights, kWeightBytes);
+    load_v<6>(tile, half, v, 2 * tile.v_stride);
+    tile_dot_bf16<0, 4, 6>();
+    if constexpr (N > 1) {
+      load_v<7>(tile, half, v + 32, 2 * tile.v_stride);
+      tile_dot_bf16<1, 4, 7>();
+    }
+    if constexpr (M > 1) {
+      tile_load<5>(weights + 16 * kWeights, kWeightBytes);
+      tile_dot_bf16<2, 5, 6>();
+      if constexpr (N > 1) tile_dot_bf16<3, 5, 7>();
+    }
   }
 
   // Of the 16 rows from r on only [row, end).
@@ -248,13 +292,6 @@ class AmxMath {
     for (int i = 0; i < Rows; ++i) PairTile::touch(p + i * stride);
   }
 
-  void ask_k(const PairTile& tile, int part) const {
-    for (int64_t d = 0; d < k_dim(); d += 32) {
-      ahead<16>(tile.next_k[part] + d * 16, 32);
-      ahead<16>(tile.next_k[part + 1] + d * 16, 32);
-    }
-  }
-
   // Lines of the next V in the order of memory, not of columns: that is what streams well.
   template <int Lines>
   FW_INLINE void ahead_v(const PairTile& tile, int64_t line) const {
@@ -265,11 +302,14 @@ class AmxMath {
     }
   }
 
-  static constexpr int64_t kRowBytes = 4 * kTile;
+  static constexpr int64_t kRowBytes = 4 * kTile, kWeightBytes = 4 * kWeights;
 
   const PairWork& w_;
   int64_t end_;
   bool few_;  // one register of fewer rows than it could have
+  Held held_[kTogether];
+  int waiting_ = 0, place_ = 0;
+  bool starts_ = false;  // of the first that waits
 };
 
 }  // namespace flyweight::FW_ISA

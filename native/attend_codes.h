@@ -66,7 +66,7 @@ class CodeSource {
     }
     out.v_stride = v_stride();
     out.next_vector = Unit::kBytes / Unit::kParts / 2, out.next_row = tile.v_row / 2;
-    out.ahead = false;
+    out.ahead = out.in_place = false;
     if (whole_ && tile.ahead) ask(tile);
     return out;
   }
@@ -201,7 +201,7 @@ class CodeDots {
   template <int R>
   void sums(const CodeTile& tile, int64_t row, int64_t column, bool starts, float* records) const {
     float* to = records + row * w_.stride + 32 + column;
-    const float* p = w_.scores + row * kTile;
+    const float* p = w_.weights + row * kWeights;
     const int64_t place = column * Unit::kBytes / (16 * kUnit);
     F32x16 sum[R][4];
     each<R * 4>([&](auto i) FW_LAMBDA {
@@ -222,7 +222,7 @@ class CodeDots {
         CodeTile::touch(ahead);
         if (kUnit == 1) CodeTile::touch(ahead + 64);
         each<R>([&](auto r) FW_LAMBDA {
-          const B8x64 x = set4(p + r * kTile + pair);
+          const B8x64 x = set4(p + r * kWeights + pair);
           each<4>([&](auto w) FW_LAMBDA { sum[r][w] = dot_bf16(sum[r][w], x, v[w]); });
         });
       }
@@ -263,6 +263,8 @@ class CodeTiles {
     source_.open_v(stored, tile);
     math_.mix(tile, s.row, s.end, starts, records);
   }
+
+  void finish(float* records) { math_.finish(records); }
 
  private:
   // Scores become weights.  Returns whether the records hold no weighted V yet.

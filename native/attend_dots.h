@@ -25,6 +25,10 @@ class DotMath {
       with_rows(rows_in(r), [&](auto n) { score<n.value>(w_.q + r * k_dim(), tile, w_.scores + r * kTile); });
   }
 
+  // Every tile is multiplied with V at once.
+  int place() const { return 0; }
+  void finish(float*) {}
+
   // `starts`: the records hold no weighted V yet.
   void mix(const PairTile& tile, int64_t row, int64_t end, bool starts, float* records) {
     for (int64_t r = row, n; r < end; r += n) {
@@ -83,7 +87,7 @@ class DotMath {
   template <int R, int W>
   void sums(const PairTile& tile, int64_t row, int64_t column, bool starts, float* records) const {
     float* to = records + row * w_.stride + 32 + column;
-    const float* p = w_.scores + row * kTile;
+    const float* p = w_.weights + row * kWeights;
     F32x16 sum[R][W];
     for (int r = 0; r < R; ++r)
       for (int w = 0; w < W; ++w)
@@ -102,7 +106,7 @@ class DotMath {
         for (int w = 0; w < W; ++w) v[w] = bload(from + w * 32);
         for (int w = 0; w < W; ++w) PairTile::touch(ahead + w * tile.next_vector);
         for (int r = 0; r < R; ++r) {
-          const B8x64 x = set4(p + r * kTile + pair);
+          const B8x64 x = set4(p + r * kWeights + pair);
           for (int w = 0; w < W; ++w) sum[r][w] = dot_bf16(sum[r][w], x, v[w]);
         }
       }

@@ -44,6 +44,8 @@ class FloatTiles {
     compute(source_.stored(s, next), s, records);
   }
 
+  void finish(float*) {}
+
  private:
   int64_t rows_in(int64_t row) const {
     return rows_.count() - row < tile_rows_ ? rows_.count() - row : tile_rows_;

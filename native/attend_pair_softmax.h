@@ -1,7 +1,7 @@
 // The softmax of up to 16 query rows over a tile, with weights in bf16: maxima first, of all rows, then the weights.
 // Included by attend_pairs.h.
 //
-// Invariant: a row's weights depend on its scores and its maximum so far only.  A maximum is the same in any order and
+// Invariant: a row's weights depend on its scores and on those before them only.  A maximum is the same in any order and
 // never NaN, so that 16 of them may be found together; what a row does not see weighs nothing.
 #pragma once
 
@@ -9,16 +9,16 @@
 
 namespace flyweight::FW_ISA {
 
-// e^x within 3e-6 of itself, for weights that are rounded to 8 bits; x <= 0, and below -86 it is e^-86.
-FW_INLINE F32x16 exp_near(F32x16 x) {
-  const F32x16 log2e = set1(1.44269504f), magic = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to whole numbers
-  const F32x16 c = max(set1(-86.0f), x), whole = fma(c, log2e, magic);  // NaN passes: it is the second operand
-  const F32x16 f = fma(c, log2e, sub(magic, whole));
-  F32x16 p = set1(0.009570101276f);
-  p = fma(p, f, set1(0.05591785908f));
-  p = fma(p, f, set1(0.2402474433f));
-  p = fma(p, f, set1(0.6931217909f));
-  p = fma(p, f, set1(0.9999992847f));
+// 2^x within 8e-5 of itself, for weights that are rounded to 8 bits; x <= 126, and below -124 it is 2^-124.  So scores may
+// be up to 4e8, where a float's rounding is 32.
+FW_INLINE F32x16 exp2_near(F32x16 x) {
+  const F32x16 magic = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to whole numbers
+  const F32x16 c = max(set1(-124.0f), x);  // NaN passes: it is the second operand
+  const F32x16 whole = add(c, magic), f = sub(c, sub(whole, magic));
+  F32x16 p = set1(0.0551716536f);
+  p = fma(p, f, set1(0.242611140f));
+  p = fma(p, f, set1(0.693260968f));
+  p = fma(p, f, set1(0.999928057f));
   return as_f32(add(as_i32(p), shl<23>(as_i32(whole))));
 }
 
@@ -58,7 +58,7 @@ FW_INLINE void hide(F32x16* p, Seen seen, F32x16 other) {
   });
 }
 
-inline constexpr float kLeastWeight = 1e-30f;  // of the weight that the row's maximum has
+inline constexpr float kLeastWeight = 1e-30f;  // where the row's maximum, as it is kept, has 1
 
 // The scales of a tile's positions where K and V are codes, K's times that of all scores; else none.  They are loaded once
 // for many rows.
@@ -81,37 +81,35 @@ struct TileScales {
   FW_INLINE HeldScales of_v() const { return hold(v); }
 };
 
-// Lane i: the largest of the scaled scores i, i + 16, ... of the first 16 N.  Capped scores, and those of codes, are
-// written back, scaled.
+// Lane i: the largest of the scores i, i + 16, ... of the first 16 N.  Capped scores, and those of codes, are written
+// back, scaled.
 template <int N, bool Part, class Scales>
 FW_INLINE F32x16 top_of(float* scores, const AttendArgs& a, Seen seen, const Scales& scales) {
-  const F32x16 low = set1(-INFINITY), scale = set1(a.scale);
+  const F32x16 low = set1(-INFINITY);
   F32x16 p[N], top = low;
   each<N>([&](auto i) FW_LAMBDA {
     if constexpr (Scales::kScaled) {
       p[i] = mul(load(scores + 16 * i), scales.by[i]);
       store(scores + 16 * i, p[i]);
     } else {
-      p[i] = mul(load(scores + 16 * i), scale);
+      p[i] = load(scores + 16 * i);
     }
   });
   if (a.softcap > 0) {
-    const F32x16 cap = set1(a.softcap);
-    each<N>([&](auto i) FW_LAMBDA { store(scores + 16 * i, p[i] = mul(cap, tanh(div(p[i], cap)))); });
+    const F32x16 cap = set1(a.softcap), scale = set1(Scales::kScaled ? 1.0f : a.scale);
+    each<N>([&](auto i) FW_LAMBDA { store(scores + 16 * i, p[i] = mul(cap, tanh(div(mul(p[i], scale), cap)))); });
   }
   if constexpr (Part) hide<N>(p, seen, low);
   each<N>([&](auto i) FW_LAMBDA { top = max(p[i], top); });
   return top;
 }
 
-// Scores -> weights, 64 in position order; returns what they sum up to, in pairs.  Of codes, the weights take V's scales
-// before they are rounded, and the sum is of the weights without them, not rounded.
+// Scores -> weights 2^(score * scale - top), 64 in position order; returns what they sum up to, in pairs.  Of codes, the
+// weights take V's scales before they are rounded, and the sum is of the weights without them, not rounded.
 template <int N, bool Part, class Scales>
-FW_INLINE F32x16 weigh(float* scores, float scale, Seen seen, float top, const Scales& scales) {
+FW_INLINE F32x16 weigh(const float* scores, float* to, float scale, float top, Seen seen, const Scales& scales) {
   F32x16 p[kVectors] = {zero(), zero(), zero(), zero()}, sum = zero();
-  each<N>([&](auto i) FW_LAMBDA { p[i] = mul(load(scores + 16 * i), set1(scale)); });
-  if constexpr (Part) hide<N>(p, seen, set1(-INFINITY));
-  each<N>([&](auto i) FW_LAMBDA { p[i] = exp_near(sub(p[i], set1(top))); });
+  each<N>([&](auto i) FW_LAMBDA { p[i] = exp2_near(fma(load(scores + 16 * i), set1(scale), set1(-top))); });
   if constexpr (Part) hide<N>(p, seen, zero());
   if constexpr (Scales::kScaled) {
     each<N>([&](auto i) FW_LAMBDA {
@@ -119,13 +117,13 @@ FW_INLINE F32x16 weigh(float* scores, float scale, Seen seen, float top, const S
       // What is hidden weighs nothing whatever its scale; nor do tiny weights, so that no product is subnormal and slow.
       p[i] = select_gt(p[i], set1(kLeastWeight), mul(p[i], scales.by[i]), zero());
     });
-    each<kVectors / 2>([&](auto i) FW_LAMBDA { bstore(scores + 16 * i, pack_bf16(p[2 * i], p[2 * i + 1])); });
+    each<kVectors / 2>([&](auto i) FW_LAMBDA { bstore(to + 16 * i, pack_bf16(p[2 * i], p[2 * i + 1])); });
     return sum;
   }
   const B8x64 ones = as_bytes(iset1(0x3F803F80));
   each<kVectors / 2>([&](auto i) FW_LAMBDA {
     const B8x64 weights = pack_bf16(p[2 * i], p[2 * i + 1]);
-    bstore(scores + 16 * i, weights);
+    bstore(to + 16 * i, weights);
     sum = dot_bf16(sum, weights, ones);
   });
   return sum;

@@ -21,6 +21,7 @@ struct PairTile {
   int64_t next_vector, next_row;
   bool used[kParts];  // whether a query sees some of a part
   bool ahead;         // whether there is a next tile
+  bool in_place;      // whether V stays where it is: in the cache's own memory
 
   FW_INLINE static void touch(const uint16_t* p) { __builtin_prefetch(p, 0, 2); }
 };
@@ -53,6 +54,7 @@ class PairSource {
       tile.used[part] = seen(part, s.from, s.to);
     }
     tile.ahead = next.seen();
+    tile.in_place = true;
     if (tile.ahead) locate(*next.item, next.span, tile.next_k, tile.next_v);
     tile.v_stride = tile.next_row = 2 * kv_.v_dim;
     tile.next_vector = 32;
@@ -63,6 +65,7 @@ class PairSource {
   PairTile settled(const PairTile& stored, int64_t from, int64_t to) const {
     if (from == 0 && to == kTile && !always_) return stored;
     PairTile tile = stored;
+    tile.in_place = false;
     for (int part = 0; part < kParts; ++part) tile.used[part] = seen(part, from, to);
     for (int part = 0; part < kParts; part += side_) {
       const int64_t begin = 16 * part, end = begin + 16 * side_;

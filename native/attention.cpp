@@ -97,6 +97,7 @@ class Worker {
       if (now.seen()) tiles_.run(now, after(next, queue), running_);
       now = next;
     }
+    tiles_.finish(running_);
   }
 
   // Makes the records of rows from `row` on ready for a split, whose first tile is `first`.  Returns whether that tile

@@ -26,6 +26,8 @@ FW_SHARED constexpr bool coded(KVType type) { return type >= KVType::int8; }
 
 inline constexpr int64_t kMaxHead = 1024;  // elements of a head; sizes the row buffers on kernel stacks
 inline constexpr int64_t kTile = 64;       // positions scored at a time: one update of the running maximum
+inline constexpr int64_t kWeights = kTile / 2;  // words of a row's weights in a tile, two a word
+inline constexpr int64_t kTogether = 2;    // tiles whose weights may be multiplied with V at once
 inline constexpr int64_t kSplit = 512;     // positions with a softmax of their own, merged in ascending order
 inline constexpr int64_t kSpare = 64;      // bytes past the end of K, V and the scratch
 inline constexpr int64_t kPartSlots = 16;  // positions of a part of codes
@@ -114,12 +116,12 @@ FW_SHARED int64_t item_rows(int64_t heads_per_kv) { return item_tokens(heads_per
 // A record is a softmax in progress: maximum (16 floats, the first used), 16 partial sums, weighted V.
 FW_SHARED int64_t record_floats(int64_t v_dim) { return 32 + padded(v_dim); }
 
-// Scratch of one worker, in floats: two records a row, positions, K tile, V tile, packed q, scores, factors.  Matrix
+// Scratch of one worker, in floats: two records a row, positions, K tile, V tile, packed q, scores, weights, factors.  Matrix
 // registers take 16 rows at a time.
 FW_SHARED int64_t worker_floats(int64_t heads_per_kv, const KVView& kv) {
   const int64_t rows = padded(item_rows(heads_per_kv));
   return 2 * rows * record_floats(kv.v_dim) + rows + kTile * (kv.k_dim + padded(kv.v_dim)) + rows * kv.k_dim +
-         rows * kTile + rows;
+         rows * (kTile + kTogether * kWeights) + rows;
 }
 
 }  // namespace flyweight

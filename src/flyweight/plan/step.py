@@ -102,7 +102,7 @@ def attend_bytes(layer: LayerSpec, tokens: int, sequences: int, context: int, th
     group = layer.heads // layer.kv.heads
     item = max(1, TILE // group)  # query tokens of a work item
     rows, record = -(-item * group // 16) * 16, 32 + layer.kv.v_dim + 15
-    worker = TILE * (layer.kv.k_dim + layer.kv.v_dim + 15) + rows * (layer.kv.k_dim + TILE + 2)
+    worker = TILE * (layer.kv.k_dim + layer.kv.v_dim + 15) + rows * (layer.kv.k_dim + 2 * TILE + 2)
     worker += 2 * rows * record
     runs = (4 * threads - 1) // layer.kv.heads if threads > 1 else 0
     records = min(tokens, runs * item) * layer.heads * -(-context // SPLIT)
