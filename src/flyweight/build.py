@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flyweight.backends import choose_backend, read_place
 from flyweight.config import Limits, PackedCacheSettings, Settings
@@ -74,6 +74,7 @@ from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import list_slot_kinds, load
 from flyweight.weights.packed.folder import CacheFolder
 from flyweight.weights.packed.keptfile import lay_out, make_key
+from flyweight.weights.packed.shape import CompiledShape
 from flyweight.weights.packed.shelf import LayerPrefetch, Note, Opener, UncachedWeights
 from flyweight.wire import F32
 
@@ -86,7 +87,8 @@ class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
     computed with, `quality` what the model's passport says.  `fingerprint`, `quantisation` and
-    `opened` are as `Checkpoint` has them; `ranks` are the processes of the other ranks.
+    `opened` are as `Checkpoint` has them; `shape` is what `flyweight compile` prepared the weights
+    for; `ranks` are the processes of the other ranks.
     """
 
     engine: Engine
@@ -103,6 +105,7 @@ class LoadedModel:
     fingerprint: str
     quantisation: str
     opened: int
+    shape: CompiledShape | None
     ranks: RankProcesses
 
 
@@ -124,8 +127,7 @@ def build(
     cores = assign_cores(list_nodes(), settings.local_ranks)
     settings = divide_cores(settings, read_machine().cores, cores)
     ops = _start_backend(settings, cores[0], resources)
-    places = list_places(settings, whole, ops)
-    here = read_place(ops)
+    places, here = list_places(settings, whole, ops), read_place(ops)
     found = cut_description(whole, places[0])
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     drafts, second = _open_drafts(settings, found, tell), find_draft(settings, found, tell)
@@ -141,7 +143,7 @@ def build(
     limits = make_limits(settings, memory, found.spec.vocab)
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores, nodes)
     with ranks.close_on_error(), stay_on(ranks.cores):
-        weights, moving = load_weights(settings, found, ops, tell)
+        weights, moving, shape = load_weights(settings, found, ops, tell)
         low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
         model, group = _make_model(ranks, ops, found, weights, low, limits)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
@@ -171,6 +173,7 @@ def build(
         fingerprint=fingerprint,
         quantisation=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
+        shape=shape,
         ranks=ranks,
     )
 
@@ -228,9 +231,17 @@ def _make_model(
     return connections.make_model(ops, found.spec, weights, length), connections.everyone
 
 
+class LoadedWeights(NamedTuple):
+    """A model's weights by slot, what moves once they are used, and what they were compiled for."""
+
+    slots: dict[str, Weights | F32]
+    moving: LayerPrefetch
+    shape: CompiledShape | None
+
+
 def load_weights(
     settings: Settings, found: ModelDescription, ops: Ops, tell: LoadListener
-) -> tuple[dict[str, Weights | F32], LayerPrefetch]:
+) -> LoadedWeights:
     """The model's weights, from the packed ones kept of an earlier start where there are any; else
     they are kept for the next.
     """
@@ -239,7 +250,7 @@ def load_weights(
     try:
         weights = load(found.checkpoint, found.plan, ops, tell.report_progress, shelf)
         whole = True
-        return weights, shelf.moving
+        return LoadedWeights(weights, shelf.moving, shelf.shape)
     finally:
         shelf.close(whole)
 
@@ -299,8 +310,8 @@ def _load_draft(
 ) -> SecondModel:
     """A draft model's weights, packed anew at every start, and its K/V."""
     found, sizing = draft.found, memory.sizing
-    weights, _ = load_weights(replace(settings, packed_cache=False), found, ops, SilentListener())
-    model = Decoder(Parts(ops, SingleProcess(), found.spec, weights), sizing.max_model_len)
+    weights = load_weights(replace(settings, packed_cache=False), found, ops, SilentListener())
+    model = Decoder(Parts(ops, SingleProcess(), found.spec, weights.slots), sizing.max_model_len)
     found.checkpoint.close()
     layers = allocate_kv(found.spec, ops, limits, sizing.kv_dtype)
     return SecondModel(model, layers, draft.ids, draft.spellers)

@@ -36,7 +36,7 @@ def run(setup: RankSetup, keys: SharedKeys) -> Never:
     found = describe(Path(setup.settings["model"]), settings.quantization)
     found = cut_description(found, setup.place)
     ops = choose_backend(settings, 1)
-    weights, moving = load_weights(settings, found, ops, SilentListener())
+    weights, moving, _ = load_weights(settings, found, ops, SilentListener())
     kv = allocate_kv(found.spec, ops, limits, setup.kv_dtype)
     found.checkpoint.close()
     report(RankReport(setup.rank))

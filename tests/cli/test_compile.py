@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from flyweight.bench.startup import StartupRun
+from flyweight.build import build
 from flyweight.cli.main import app
+from flyweight.config import Settings
 from flyweight.errors import ConfigError
+from flyweight.server.worker.loading import describe_engine
 from flyweight.weights.packed import shelf
+from flyweight.weights.packed.shape import CompiledShape, read_shape
 
 SMALL = ("--max-batch-size", "4", "--max-input-len", "100", "--max-output-len", "28")
 
@@ -44,13 +48,21 @@ def test_compiled_once_every_start_finds_it(
     first = command("compile", "stories", *SMALL, "--json")
     assert first.code == 0 and first.err == ""
     found = json.loads(first.out)
-    [file] = kept.iterdir()
+    file, shape = sorted(kept.iterdir(), key=lambda path: path.suffix != ".tiles")
+    assert shape == file.with_suffix(".shape")
+    assert read_shape(file) == CompiledShape(4, 100, 28)
     assert Path(found["kept"]) == file and found["fresh"] and found["fits"]
     assert (found["max_batch_size"], found["max_model_len"]) == (4, 128)
     assert found["packed_bytes"] < file.stat().st_size
     assert found["first_token_s"] == {"packed": 0.5, "unpacked": 2.0}
     again = json.loads(command("compile", "stories", *SMALL, "--json").out)
     assert not again["fresh"] and again["kept"] == found["kept"]
+
+    settings = Settings.of(model=found["path"])
+    loaded = build(settings)
+    loaded.engine.close()
+    facts = describe_engine(loaded, settings)
+    assert CompiledShape.of(facts["compiled"]) == loaded.shape == CompiledShape(4, 100, 28)
 
     taken: list[bool] = []
     real = shelf.MappedWeights.take
@@ -157,7 +169,7 @@ def test_no_room_is_said(command, kept: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_check_verifies_checksums(command, kept: Path) -> None:
     assert command("compile", "stories", *SMALL).code == 0
-    [file] = kept.iterdir()
+    [file] = kept.glob("*.tiles")
     stages = json.loads(command("check", "stories", "--json").out)["findings"]
     [packed] = [f for f in stages if f["stage"] == "packed"]
     assert packed["level"] == "ok" and packed["text"].startswith(f"2.8 MiB kept in {file}")

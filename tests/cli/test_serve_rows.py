@@ -12,7 +12,8 @@ from flyweight.cli.serve.words import read
 from flyweight.errors import ConfigError
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import ServerCounters
-from flyweight.server.observability.effective_config import EffectiveConfiguration, ModelSummary
+from flyweight.server.observability.effective_config import EffectiveConfiguration
+from flyweight.server.observability.model_summary import ModelSummary
 
 FACTS = {
     "max_model_len": 512, "blocks": 10, "block_size": 32, "max_num_seqs": 4,

@@ -20,11 +20,8 @@ from flyweight.server.lifecycle.running import (
     read_command,
 )
 from flyweight.server.observability.counters import ServerCounters
-from flyweight.server.observability.effective_config import (
-    PATIENCE,
-    EffectiveConfiguration,
-    ModelSummary,
-)
+from flyweight.server.observability.effective_config import PATIENCE, EffectiveConfiguration
+from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
 
 FACTS = {
@@ -55,6 +52,20 @@ def test_a_warning_comes_once_and_goes_with_the_first_effect() -> None:
     assert made.note(counted(finished=10 * PATIENCE)) == []
     assert len(made.document(counted(finished=PATIENCE))["warnings"]) == 1
     assert made.document(counted(finished=PATIENCE, cached=1))["warnings"] == []
+
+
+def test_a_compiled_shape_is_shown_with_its_count() -> None:
+    shape = {"max_batch_size": 4, "max_input_len": 100, "max_output_len": 28}
+    made = EffectiveConfiguration(
+        Settings(), ServerSettings(), SettingRequests(), FACTS | {"compiled": shape}, PORTRAIT
+    )
+    counts = ServerCounters(512)
+    counts.outside["max_input_len"] = 3
+    (row,) = [r for r in made.document(counts)["features"] if r["feature"] == "compiled shape"]
+    assert row["effective"] == "4 sequences of 100 tokens and 28 of answer"
+    assert row["counter"] == {"counts": "limits exceeded by requests", "value": 3}
+    plain = ledger().document(ServerCounters(512))["features"]
+    assert "compiled shape" not in [row["feature"] for row in plain]
 
 
 def test_unrequested_features_cause_no_warning() -> None:

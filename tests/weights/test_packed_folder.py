@@ -1,5 +1,6 @@
 """The folder of kept weights, where it is, and the checksums in its files."""
 
+import json
 import os
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from flyweight.config import PackedCacheSettings
 from flyweight.errors import ConfigError
 from flyweight.weights.packed import folder as folders
 from flyweight.weights.packed.folder import CacheFolder
+from flyweight.weights.packed.shape import CompiledShape, read_shape, write_shape
+
+SHAPE = CompiledShape.__slots__
 
 
 def test_those_unused_for_longest_give_way(tmp_path: Path) -> None:
@@ -28,6 +32,48 @@ def test_those_unused_for_longest_give_way(tmp_path: Path) -> None:
     assert left == {"a", "d"} and (tmp_path / "somebody's").exists()
     folder.make_room(100)
     assert [f.name for f in sorted(tmp_path.iterdir())] == ["somebody's"]
+
+
+def test_a_shape_goes_with_its_weights(tmp_path: Path) -> None:
+    folder, shape = CacheFolder(tmp_path, 100), CompiledShape(4, 100, 28)
+    files = [folder.file(name * 32) for name in (b"a", b"b")]
+    for file in files:
+        file.write_bytes(bytes(30))
+        write_shape(file, shape)
+        assert read_shape(file) == shape
+    folder.drop(b"a" * 32)
+    folder.make_room(100)
+    assert list(tmp_path.iterdir()) == [] and read_shape(files[0]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"max_batch_size": 4}', json.dumps(dict.fromkeys(SHAPE, 0)),
+     json.dumps(dict.fromkeys(SHAPE, "4")), json.dumps(dict.fromkeys((*SHAPE, "more"), 4)),
+     "[" * 100_000, json.dumps(dict.fromkeys(SHAPE, 10**30)), "\udcff"],
+)  # fmt: skip
+def test_a_damaged_shape_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.shape").write_text(text, errors="surrogateescape")
+    assert read_shape(tmp_path / "a.tiles") is None
+
+
+def test_a_shape_that_is_no_file_of_ours_is_none(tmp_path: Path) -> None:
+    kept, shape = tmp_path / "a.tiles", tmp_path / "a.shape"
+    write_shape(tmp_path / "b.tiles", CompiledShape(4, 100, 28))
+    shape.symlink_to(tmp_path / "b.shape")
+    assert read_shape(kept) is None
+    shape.unlink()
+    os.mkfifo(shape)
+    assert read_shape(kept) is None  # and does not wait for a writer
+    write_shape(kept, CompiledShape(1, 2, 3))
+    assert read_shape(kept) == CompiledShape(1, 2, 3)
+
+
+def test_a_shape_without_weights_is_removed(tmp_path: Path) -> None:
+    folder, key = CacheFolder(tmp_path, 100), b"a" * 32
+    write_shape(folder.file(key), CompiledShape(4, 100, 28))
+    folder.make_room(10)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_they_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

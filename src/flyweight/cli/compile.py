@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,11 +52,12 @@ def compile_model(
 
     It measures what that saves, and checks that the load given by the options fits in memory.
     """
-    for name, value in (
-        ("max_batch_size", max_batch_size),
-        ("max_input_len", max_input_len),
-        ("max_output_len", max_output_len),
-    ):
+    shape = {
+        "max_batch_size": max_batch_size,
+        "max_input_len": max_input_len,
+        "max_output_len": max_output_len,
+    }
+    for name, value in shape.items():
         whole(name, value, 1, 4096 if name == "max_batch_size" else 1 << 23)
     settings = Settings.of(
         model=model,
@@ -66,16 +68,25 @@ def compile_model(
         prompt_logprob_rows=0,
     )
     from flyweight.checks.prepare import prepare
-    from flyweight.cli.show import format_name, make_console, make_memory_table, show_loading
+    from flyweight.cli.show import show_loading
 
     with show_loading(planned=False) as listener:
         done = prepare(settings, listener)
+        if done.kept:
+            keep_shape(done.kept, shape, listener)
         if done.kept and not as_json:
             listener.note("measuring a start without and with packed weights")
         gain = measure_gain(done, engine, listener)
     if as_json:
         print(json.dumps(make_document(done, gain)))
-        return
+    else:
+        show_result(done, gain)
+
+
+def show_result(done: PackedModel, gain: StartGain | None) -> None:
+    """The memory plan, and what a start finds and gains."""
+    from flyweight.cli.show import format_name, make_console, make_memory_table
+
     console = make_console()
     console.print(make_memory_table(done.memory))
     console.print(
@@ -87,6 +98,16 @@ def compile_model(
             f"{gain.unpacked:.2f} s ({gain.unpacked / gain.packed:.1f} times)",
             highlight=False,
         )
+
+
+def keep_shape(kept: Path, shape: dict[str, int], listener: LoadListener) -> None:
+    """Leaves the shape for servers, which count the requests outside it."""
+    from flyweight.weights.packed.shape import CompiledShape, write_shape
+
+    try:
+        write_shape(kept, CompiledShape(**shape))
+    except OSError as error:
+        listener.warn(f"the shape cannot be stored: {error.strerror or error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def make_fact_table(found: ModelDescription) -> Table:
 
 def list_quantisation(found: ModelDescription) -> dict[str, str]:
     """The method of a quantised folder, and what its matrices are kept as."""
-    from flyweight.server.observability.effective_config import summarize_model
+    from flyweight.server.observability.model_summary import summarize_model
 
     summary = summarize_model(found)
     if not summary.method:

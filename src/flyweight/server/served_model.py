@@ -37,7 +37,9 @@ class ServedModel(RequestModel):
         self.client, self.effective = client, effective
         self.users, self.used = 0, time.monotonic()  # requests that use it; when one ended last
         self.latency = LatencyModel()
-        self.observer = StepObserver(self.counts, lambda: client.streams, log)
+        self.observer = StepObserver(
+            self.counts, lambda: client.streams, log, facts=lambda: client.facts
+        )
 
     def hold(self) -> None:
         """A request uses the model from now on."""

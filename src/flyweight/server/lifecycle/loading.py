@@ -30,8 +30,9 @@ from flyweight.server.engine_client import EngineClient
 from flyweight.server.engine_host import Host
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import MOST_MODELS, ModelOptions
-from flyweight.server.observability.effective_config import EffectiveConfiguration, summarize_model
+from flyweight.server.observability.effective_config import EffectiveConfiguration
 from flyweight.server.observability.log import ServerLog
+from flyweight.server.observability.model_summary import summarize_model
 from flyweight.server.overload_steps import check_overload_models, parse_overload_steps
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings

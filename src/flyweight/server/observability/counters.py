@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
+from typing import Any
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.requests.collector import Collector, VectorCollector
@@ -43,6 +44,7 @@ RESIDENCY = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 1200.0, 1800.0,
 )  # fmt: skip
+SHAPE = ("max_batch_size", "max_input_len", "max_output_len")
 OUTCOMES = ("met", "missed", "refused")  # of requests with deadlines
 REASONS = ("stop", "length", "abort", "error", "repetition")
 FIELDS = [one.name for one in fields(EngineMetrics)]
@@ -173,6 +175,7 @@ class ServerCounters:
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
         self.offered = self.reasoned = 0  # chats with tools; read for reasoning
         self.token_queries = self.token_hits = 0  # texts whose ids were looked up; found
+        self.outside = dict.fromkeys(SHAPE, 0)  # requests outside the compiled shape, by its limits
         self.seats = 0  # sequences, summed over steps
         self.longest = 0  # tokens of a prompt and its answer that have ended
         self.busy, self._busy = 0.0, 0.0
@@ -185,6 +188,11 @@ class ServerCounters:
         self.totals.take(totals, positions)
         self.busy += busy - self._busy if busy >= self._busy else busy
         self._busy = busy
+
+    @property
+    def outside_shape(self) -> int:
+        """How often a request exceeded a limit of the compiled shape."""
+        return sum(self.outside.values())
 
     def count_found_here(self) -> int:
         """Prompt tokens found in the K/V cache itself.  Hits elsewhere are counted before their
@@ -207,7 +215,9 @@ class ServerCounters:
 
 
 class StepObserver:
-    """Counts steps and requests; `streams` are the running requests, by id."""
+    """Counts steps and requests; `streams` are the running requests, by id, and `facts` those of
+    the engine.
+    """
 
     def __init__(
         self,
@@ -215,8 +225,10 @@ class StepObserver:
         streams: Callable[[], Mapping[str, EngineStream]],
         log: ServerLog,
         clock: Callable[[], float] = time.monotonic,
+        facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.counts, self.streams, self.log, self.clock = counts, streams, log, clock
+        self.facts = facts
         self._last_log = 0.0  # when preemptions were logged last
         self._preempted = 0  # preemptions that were logged
 
@@ -245,6 +257,8 @@ class StepObserver:
                 counts.itl.observe(at - last)
             elif len(seen) == 1:
                 self._observe_first(stream, news)
+                replicas = int(self.facts().get("replicas", 1))
+                self._compare_shape(max_batch_size=-(-gauges.running // replicas))
         self._log_preemptions(now)
 
     def observe_end(self, stream: EngineStream) -> None:
@@ -270,6 +284,7 @@ class StepObserver:
         counts.computed.observe(len(request.tokens) - collector.cached)
         if stream.seen or any(lengths):
             counts.longest = max(counts.longest, len(request.tokens) + max(lengths))
+            self._compare_shape(max_input_len=len(request.tokens), max_output_len=max(lengths))
             self._observe_times(collector)
 
     def _observe_vector(self, stream: EngineStream, collector: VectorCollector) -> None:
@@ -281,6 +296,7 @@ class StepObserver:
             self._count_prompt(len(collector.tokens), event.cached)
             counts.prompt.observe(len(collector.tokens))
             counts.longest = max(counts.longest, len(collector.tokens))
+            self._compare_shape(max_input_len=len(collector.tokens))
             counts.computed.observe(len(collector.tokens) - event.cached)
 
     def _observe_first(self, stream: EngineStream, news: StepEvents) -> None:
@@ -289,6 +305,11 @@ class StepObserver:
             arrival, _, first, *_ = news.timings
             self.counts.ttft.observe(first - arrival)
         self._count_prompt(len(stream.collector.request.tokens), news.cached)
+
+    def _compare_shape(self, **found: int) -> None:
+        """Counts the limits of the compiled shape, if there is one, that are below `found`."""
+        for name, most in (self.facts().get("compiled") or {}).items():
+            self.counts.outside[name] += found.get(name, 0) > most
 
     def _count_prompt(self, tokens: int, cached: int) -> None:
         self.counts.prompt_tokens += tokens

@@ -1,93 +1,32 @@
 """The effective configuration: each feature that can be requested, what is in effect and why, and
-what it has done; and the model in a few words.
+what it has done.
 
 Invariant: the facts of a feature are those that the engine reports.  An enabled feature that has
-had no effect after `PATIENCE` sequences is warned of once, and marked until it has.  No tensor is
-read.
+had no effect after `PATIENCE` sequences is warned of once, and marked until it has.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
-from math import prod
 from typing import Any
 
 from flyweight.arguments.draft import DEFAULT, SettingRequests
 from flyweight.config import Settings
 from flyweight.describe import (
     EXTERNAL_CACHE_OPTIONS,
-    ModelDescription,
     describe_activations,
     describe_external_cache,
     describe_kernels,
     describe_scheduler,
 )
-from flyweight.passport import UNKNOWN, Quality
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import FIELDS, ServerCounters
+from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
+from flyweight.weights.packed.shape import CompiledShape
 
 PATIENCE = 100  # sequences that end before a feature without effect is reported
 ENDED = "speculation: a failure ended drafting for all requests; the log names it"
-MINOR = 0.01  # of the parameters: kinds below it are not worth a word
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSummary:
-    """`kinds` are the types of the weights, the most frequent first; `context` is the context that
-    the model was trained for.  `method` is how a folder is quantised, "" where it is not; `opened`
-    of its matrices are kept as bfloat16, as no kernel reads their codes.  `quality` is what its
-    passport says.
-    """
-
-    family: str
-    parameters: int
-    kinds: tuple[str, ...]
-    context: int
-    format: str
-    method: str = ""
-    opened: int = 0
-    quality: Quality = UNKNOWN
-
-    @property
-    def quantisation(self) -> str:
-        first, *others = self.kinds
-        return first + (f" (and {', '.join(others)})" if others else "")
-
-    @property
-    def stored(self) -> str:
-        """The types of the weights, and how many matrices no kernel reads as the file has them."""
-        opened = f"; {describe_kernels(self.opened)}" if self.opened else ""
-        return f"{self.quantisation}{opened}"
-
-    @property
-    def size(self) -> str:
-        """The number of parameters in words: 752 M, 1.2 B."""
-        for scale, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-            if self.parameters >= scale:
-                return f"{self.parameters / scale:.3g} {unit}"
-        return str(self.parameters)
-
-
-def summarize_model(found: ModelDescription) -> ModelSummary:
-    tensors = found.checkpoint.tensors
-    used = {source.tensor for slot in found.plan.slots for source in slot.sources}
-    sizes: Counter[str] = Counter()
-    for name in used:
-        sizes[tensors[name].kind] += prod(tensors[name].shape)
-    total = sizes.total()
-    kinds = [kind for kind, many in sizes.most_common() if many >= MINOR * total]
-    return ModelSummary(
-        family=found.spec.family,
-        parameters=total,
-        kinds=tuple(kind.upper() for kind in kinds),
-        context=found.spec.context,
-        format=found.checkpoint.format,
-        method=found.checkpoint.quantisation,
-        opened=found.checkpoint.opened,
-        quality=found.quality,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +59,8 @@ class EffectiveConfiguration:
         self.summary, self.requests = summary, requests
         computed = _list_steps(settings, server, requests, facts)
         built = _list_build(settings, server, requests, facts, summary)
-        known = (*computed, *_list_quality(settings, requests, summary), *built)
+        compiled = _list_compiled(facts)
+        known = (*computed, *_list_quality(settings, requests, summary), *built, *compiled)
         known_rows = {(one.requested, one.effective) for one in known}  # have a row already
         noted = [FeatureRow(*astuple(request)) for request in requests.noted]
         self.noted = tuple(
@@ -389,6 +329,17 @@ def _list_build(
         "API key", requests.of("api-key", "api-key-file", "insecure"),
         "required" if server.needs_key else "none", _describe_keys(server),
     )  # fmt: skip
+
+
+def _list_compiled(facts: Mapping[str, Any]) -> Iterator[FeatureRow]:
+    """What `flyweight compile` prepared the weights for, if it did."""
+    shape = CompiledShape.of(facts.get("compiled"))
+    if shape is not None:
+        yield FeatureRow(
+            "compiled shape", DEFAULT, str(shape),
+            "the limits given to flyweight compile; requests beyond them are served and counted",
+            "outside_shape", "limits exceeded by requests",
+        )  # fmt: skip
 
 
 def _describe_keys(server: ServerSettings) -> str:

@@ -273,6 +273,9 @@ class ModelFamilies:
         yield self._count("flyweight:deadlines", outcomes, "outcome", counts.deadlines)
         steps = "Requests that an overload step changed."
         yield self._count("flyweight:degraded_requests", steps, "step", counts.degraded)
+        exceeded = "Requests outside the shape of `flyweight compile`, by the limit they exceed."
+        name = "flyweight:requests_outside_compiled_shape"
+        yield self._count(name, exceeded, "limit", counts.outside)
         positions = {str(i): float(n) for i, n in enumerate(counts.totals.positions)}
         yield self._count("vllm:" + BY_POSITION[0], BY_POSITION[1], "position", positions)
 

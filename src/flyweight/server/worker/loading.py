@@ -6,6 +6,7 @@ messages of progress per second at most.
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from threading import Thread
 from typing import Any
 
@@ -113,6 +114,7 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
         "threads": plan.sizing.threads,
         "spread": plan.sizing.spread,
         "isa": loaded.isa,
+        "compiled": None if loaded.shape is None else asdict(loaded.shape),
         "kv_dtype": plan.sizing.kv_dtype,
         "swap_space": int(settings.swap_space * GIB),
         "memory": {

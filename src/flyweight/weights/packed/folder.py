@@ -12,8 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flyweight.weights.packed.shape import SUFFIX as SHAPE
+from flyweight.weights.packed.shape import drop_shape
+
 SUFFIX, PARTIAL = ".tiles", ".partial"
-OURS = re.compile(rf"[0-9a-f]{{64}}(\{SUFFIX}|\{PARTIAL})")
+OURS = re.compile(rf"[0-9a-f]{{64}}(\{SUFFIX}|\{PARTIAL}|\{SHAPE})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class CacheFolder:
             os.utime(self.file(key))
 
     def drop(self, key: bytes) -> None:
+        drop_shape(self.file(key))
         with suppress(OSError):
             self.file(key).unlink()
 
@@ -45,12 +49,17 @@ class CacheFolder:
                 if found.name.endswith(PARTIAL):
                     _remove_if_left(found.path)
                     continue
+                if found.name.endswith(SHAPE):
+                    if not Path(found.path).with_suffix(SUFFIX).exists():
+                        drop_shape(Path(found.path))
+                    continue
                 about = found.stat(follow_symlinks=False)
                 kept.append((about.st_mtime_ns, about.st_size, found.path))
         held = sum(size for _, size, _ in kept)
         for _, freed, path in sorted(kept):
             if held + size <= self.room:
                 return
+            drop_shape(Path(path))
             with suppress(OSError):
                 os.unlink(path)
             held -= freed

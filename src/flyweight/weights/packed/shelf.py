@@ -21,6 +21,7 @@ from flyweight.ops.base import Packing
 from flyweight.ops.operands import Weight
 from flyweight.weights.packed.folder import CacheFolder
 from flyweight.weights.packed.keptfile import PackedLayout, PackedWriter, check_file, open_verified
+from flyweight.weights.packed.shape import CompiledShape, read_shape
 from flyweight.wire import F32
 
 RUN = 8 << 20  # bytes that move at a time, in memory twice for some milliseconds
@@ -74,6 +75,11 @@ class PackedWeightCache(Protocol):
         """What is left to do for the matrices taken, once they are used."""
         ...
 
+    @property
+    def shape(self) -> CompiledShape | None:
+        """What the matrices were compiled for, if they were."""
+        ...
+
     def take(self, bias: F32 | None) -> Weight | None:
         """The next matrix, where it is kept."""
         ...
@@ -90,7 +96,7 @@ class PackedWeightCache(Protocol):
 class UncachedWeights:
     """Keeps nothing."""
 
-    moving = LayerPrefetch()
+    moving, shape = LayerPrefetch(), None
 
     def take(self, bias: F32 | None) -> Weight | None:
         return None
@@ -102,9 +108,11 @@ class UncachedWeights:
 class MappedWeights:
     """Matrices of a kept file, whose pages this process shares with others until they move."""
 
-    def __init__(self, layout: PackedLayout, ops: Packing, file: Any) -> None:
+    def __init__(
+        self, layout: PackedLayout, ops: Packing, file: Any, shape: CompiledShape | None
+    ) -> None:
         self._places, self._ops, self._file = iter(layout.places), ops, file
-        self.moving = LayerPrefetch(ops, file)
+        self.moving, self.shape = LayerPrefetch(ops, file), shape
 
     def take(self, bias: F32 | None) -> Weight | None:
         place = next(self._places)
@@ -128,7 +136,7 @@ class WrittenWeights:
         )
         self._worker = ThreadPoolExecutor(1, "flyweight-keep")
         self._ahead: list[Future[None]] = []
-        self.moving = LayerPrefetch()
+        self.moving, self.shape = LayerPrefetch(), None
 
     def take(self, bias: F32 | None) -> Weight | None:
         return None
@@ -189,7 +197,7 @@ class Opener:
             return UncachedWeights()
         if self._open_existing():
             self.folder.mark_used(self.layout.key)
-            return MappedWeights(self.layout, self.ops, self._file)
+            return MappedWeights(self.layout, self.ops, self._file, read_shape(self.file))
         return self._create()
 
     def _open_existing(self) -> bool:
