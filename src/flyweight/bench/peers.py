@@ -25,6 +25,19 @@ CHILD = Path(__file__).with_name("peer_child.py")
 PATIENCE = 5  # seconds a peer has to end by itself
 
 
+def _start_child(python: str, *words: str) -> "subprocess.Popen[str]":
+    try:
+        return subprocess.Popen(
+            [python, str(CHILD), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"vs_python = {python!r}: {error.strerror}") from None
+
+
 class PeerProcess:
     """A peer that stays loaded between its turns, stopped by a signal so that it disturbs no
     measurement then.
@@ -42,34 +55,25 @@ class PeerProcess:
             "flags": named.flags,
         }
         python = means.python or sys.executable
-        command = [python, str(CHILD), named.kind, named.file or model, json.dumps(options)]
+        self.process = _start_child(python, named.kind, named.file or model, json.dumps(options))
         try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=None,
-            )
-        except OSError as error:
-            raise ConfigError(f"vs_python = {python!r}: {error.strerror}") from None
-        try:
-            hello = self._answer()
-        except PeerError:
+            self.version = self._read_version(python, means)
+        except (PeerError, ConfigError):
             self.close()
             raise
-        if "missing" in hello:
-            self.close()
-            package = PACKAGES[named.kind]
-            program = named.kind == "llama.cpp" and means.programs is not None
-            also = ", or give --vs-binary its llama-bench" if program else ""
-            raise ConfigError(
-                f"vs = {named.kind!r} needs {package}, which {python} does not have: pip install "
-                f"{package}, or give --vs-python an interpreter that has it{also}"
-            )
-        self.version = str(hello["version"])
         self._stop()
+
+    def _read_version(self, python: str, means: PeerMethod) -> str:
+        hello, kind = self._answer(), self.named.kind
+        if "missing" not in hello:
+            return str(hello["version"])
+        package = PACKAGES[kind]
+        program = kind == "llama.cpp" and means.programs is not None
+        also = ", or give --vs-binary its llama-bench" if program else ""
+        raise ConfigError(
+            f"vs = {kind!r} needs {package}, which {python} does not have: pip install "
+            f"{package}, or give --vs-python an interpreter that has it{also}"
+        )
 
     @property
     def pids(self) -> Sequence[int]:
