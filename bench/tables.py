@@ -1,9 +1,10 @@
 """The tables of docs/performance.md from files of results, with the floor of each row.
 
-    python bench/tables.py RESULTS.jsonl [...] [--write docs/performance.md]
+    python bench/tables.py RESULTS.jsonl [...] [--write docs/performance.md] [--plot shares.svg]
 
 Without --write the tables are printed.  Of equal figures the newest counts.  The best peer of a row
-is the one ours was least faster than, in the same rounds.
+is the one ours was least faster than, in the same rounds.  The plot shows the share of the limit by
+the rows of a step.
 """
 
 import argparse
@@ -15,6 +16,8 @@ from pathlib import Path
 from flyweight.bench.facts import Surroundings
 from flyweight.bench.report import describe_machine, format_ratio, format_share
 from flyweight.bench.rows import OURS, BenchRow, load
+from flyweight.planning.plots import LinePlot, Series
+from flyweight.planning.svg import draw_lines
 
 BEGIN, END = "<!-- tables: python bench/tables.py -->", "<!-- end of tables -->"
 FAST_MEMORY = 50.0  # GB/s; above, more is required of decoding
@@ -164,6 +167,24 @@ def tables(rows: Sequence[BenchRow]) -> Iterator[str]:
         yield ""
 
 
+def plot_shares(rows: Sequence[BenchRow]) -> LinePlot:
+    """The share of the limit, the tile unit's where there is one, by the rows of a step: sequences
+    of a decode, tokens of a prompt.  Not of rows with a context, a busy neighbour, or a model whose
+    weights may stay in the caches.
+    """
+    points: dict[str, list[tuple[float, float]]] = {}
+    for group in groups(rows):
+        ours = group.ours
+        if ours.n_depth or ours.n_shared or ours.n_busy or ours.model_size < 50 << 20:
+            continue
+        name = f"{Path(ours.model_filename).stem} {ours.activations} {ours.isa}"
+        share = 100 * (ours.share_tile or ours.share).median
+        points.setdefault(name, []).append((ours.n_prompt or ours.n_seqs, share))
+    series = [Series(name, sorted(found)) for name, found in points.items()]
+    title = "Share of the limit by rows of a step"
+    return LinePlot(title, "rows: sequences, or tokens of a prompt", "percent", series, log_x=True)
+
+
 def written(page: Path, text: str) -> None:
     """Puts the tables between the page's marks."""
     old = page.read_text(encoding="utf-8")
@@ -177,8 +198,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
-    text = "\n".join(tables([row for path in args.results for row in load(path)]))
+    rows = [row for path in args.results for row in load(path)]
+    if args.plot and plot_shares(rows).series:
+        args.plot.write_text(draw_lines(plot_shares(rows)), encoding="utf-8")
+    text = "\n".join(tables(rows))
     if args.write:
         written(args.write, text)
     else:

@@ -70,6 +70,19 @@ def test_floors_of_small_models_and_of_avx2(tables: ModuleType) -> None:
     assert tables.floor(row("pp512", isa="avx2")).ratio == 1.5
 
 
+def test_shares_are_drawn_by_rows(tables: ModuleType) -> None:
+    tests = ("tg128", "tg16 b4", "pp512", "tg32 @ d2048", "tg16 b16 @ s3000")
+    rows = [row(test, share=Spread(0.5, 0.4, 0.6)) for test in tests]
+    tile = Spread(0.25, 0.2, 0.3)
+    rows.append(replace(row("pp512", "bf16"), activations="bf16", share_tile=tile))
+    rows += [row("tg128", model_size=3 << 20), replace(row("tg16 b8"), n_busy=1)]
+    plot = tables.plot_shares(rows)
+    assert {one.name: one.points for one in plot.series} == {
+        f"q4_0 {OURS.activations} {OURS.isa}": [(1, 50.0), (4, 50.0), (512, 50.0)],
+        f"bf16 bf16 {OURS.isa}": [(512, 25.0)],
+    }
+
+
 def group(tables: ModuleType, ours: BenchRow, *peers: tuple[str, float]) -> object:
     rows = [replace(ours, engine=name, ratio=Spread(ratio, ratio, ratio)) for name, ratio in peers]
     (found,) = tables.groups([ours, *rows])
