@@ -5,10 +5,13 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from flyweight.build import build
 from flyweight.config import Settings
 from flyweight.driver.background import Background
 from flyweight.server import pipe
+from flyweight.server.worker import loop
 from flyweight.server.worker.loop import Worker
 from flyweight.types import Request, SamplingParams
 
@@ -31,8 +34,12 @@ def test_background_work_counts_as_part_of_the_step() -> None:
     assert seconds >= worker.steps[-1]["seconds"] + 0.2
 
 
-def test_an_engine_that_is_unloaded_while_it_loads_holds_nothing() -> None:
-    """Its answer comes once it is gone."""
+def test_an_engine_that_is_unloaded_while_it_loads_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer comes once it is gone, and its memory is returned."""
+    trimmed: list[int] = []
+    monkeypatch.setattr(loop, "trim_heap", lambda: trimmed.append(len(worker.loaders)))
     ours, theirs = socket.socketpair()
     worker = Worker(theirs)
     given = {"max_num_seqs": 1, "threads": 1, "max_model_len": 64}
@@ -48,5 +55,6 @@ def test_an_engine_that_is_unloaded_while_it_loads_holds_nothing() -> None:
             continue
     ours.close()
     theirs.close()
+    assert trimmed == [0]
     assert not any(isinstance(one, pipe.Ready) for one in found)
     assert not worker.engines and not worker.loaders and not worker.process.ledger.reserved

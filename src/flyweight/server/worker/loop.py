@@ -17,6 +17,7 @@ from flyweight.build import LoadedModel
 from flyweight.errors import ConfigError
 from flyweight.resources import ProcessResources
 from flyweight.server import pipe
+from flyweight.server.worker.heap import trim_heap
 from flyweight.server.worker.hosted import HostedEngine
 from flyweight.server.worker.loading import ApiServerGone, EngineLoader, describe_engine
 from flyweight.server.worker.shares import StepShares
@@ -151,4 +152,5 @@ class Worker:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        trim_heap()
         self._send(number, pipe.Unloaded())
