@@ -59,7 +59,7 @@ class AmxMath {
     }
     if (waiting_ == 0) starts_ = starts;
     held_[waiting_++] = {tile, w_.weights};
-    place_ = (place_ + 1) % kTogether;
+    place_ = (place_ + 1) % static_cast<int>(kTogether);
     if (waiting_ == kTogether) finish(records);
   }
 
