@@ -201,8 +201,11 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     rows = [row for path in args.results for row in load(path)]
-    if args.plot and plot_shares(rows).series:
-        args.plot.write_text(draw_lines(plot_shares(rows)), encoding="utf-8")
+    if args.plot:
+        plot = plot_shares(rows)
+        if not plot.series:
+            parser.error("--plot: no row of ours without context or busy neighbours")
+        args.plot.write_text(draw_lines(plot), encoding="utf-8")
     text = "\n".join(tables(rows))
     if args.write:
         written(args.write, text)
