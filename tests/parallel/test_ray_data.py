@@ -37,6 +37,15 @@ def test_an_item_that_ends_its_process_is_left_out() -> None:
     assert set(map_in_actors(items, make, ActorPool(1, items=1))) == {b"1", b"2", b"3"}
 
 
+def test_nothing_starts_another_cluster_afterwards() -> None:
+    """As a thread of Ray Data may, which still runs when its cluster has ended."""
+    with connect(ActorPool(1)):
+        assert ray.nodes()
+    with pytest.raises(ray.exceptions.RaySystemError):
+        ray.nodes()
+    assert not ray.is_initialized()
+
+
 def list_descendants() -> set[int]:
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
-from ray._private import ray_constants
+from ray._private import auto_init_hook, ray_constants
 
 from flyweight.errors import ConfigError
 from flyweight.validation.nodes import is_loopback
@@ -23,6 +23,9 @@ def on_loopback() -> Iterator[None]:
     """A cluster that `ray.init` starts meanwhile listens on loopback, and has a token: the user's,
     or one of its own.  Raises `ConfigError` where Ray is too old for that.
     """
+    # A thread of Ray's that outlives the cluster would start another one with its next call, which
+    # the next `ray.init` meets, and which other machines can reach
+    auto_init_hook.enable_auto_connect = False
     # Ray turns authentication on where this is unset; Ray Serve listens off loopback all the same
     if os.environ.get(MODE, "").lower() != "token":
         os.environ.pop(MODE, None)
