@@ -279,6 +279,20 @@ def test_attention_on_a_gpu_keeps_results_of_splits() -> None:
         assert on_gpu.list_rows()[0] == ("held already (on the GPU, and the reserve)", HELD)
 
 
+def test_memory_of_a_gpu_has_no_parts_of_the_host() -> None:
+    """Token lists and states of a drafter are the host's; logits are copied to be edited, next to
+    counts of tokens.
+    """
+    stored = StoredSlots(SPEC, nbytes=1000, scratch=3, waiting=1 << 20)
+    cpu = CpuOps(1)
+    needs = NEEDS.add_heads(NEEDS.kinds, stored, cpu, "heads")
+    plan = make_smallest_plan(needs, replace(SIZING, on_gpu=True), (HELD, 64 << 30))
+    stateless = NEEDS.add_heads(NEEDS.kinds, stored._replace(nbytes=0, waiting=0), cpu, "heads")
+    same = make_smallest_plan(stateless, replace(SIZING, on_gpu=True), (HELD, 64 << 30))
+    assert plan.books == 0 and plan.need == same.need
+    assert plan.logits == 3 * 4 * SPEC.vocab * SIZING.max_num_seqs
+
+
 @pytest.mark.parametrize(
     ("n", "text"),
     [

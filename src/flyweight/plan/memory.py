@@ -15,6 +15,7 @@ from flyweight.plan.step import (
     count_exchange_bytes,
     count_gpu_records,
     count_layer_bytes,
+    gpu_sample_bytes,
     sample_bytes,
 )
 from flyweight.spec import KV_TYPES, ModelSpec, StoredSlots
@@ -86,8 +87,8 @@ class Sizing:
 
     @property
     def token(self) -> int:
-        """Bytes of a token in Python."""
-        return TOKEN_BYTES + SCORE_BYTES * max(0, self.scores - SCORES)
+        """Bytes of a token in Python; a GPU's memory has none of them."""
+        return 0 if self.on_gpu else TOKEN_BYTES + SCORE_BYTES * max(0, self.scores - SCORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,8 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
     never compute at the same time.
     """
     draft, heads = needs.draft, needs.weights - needs.undrafted.weights
+    if draft and sizing.on_gpu:
+        draft = replace(draft, slot=0, waiting=0)  # the host's memory has these
     worst = [_count_working_bytes(one, sizing) for one in (needs, draft) if one is not None]
     kept = sizing.block_size, sizing.kv_dtype
     draft_block, draft_scratch = draft.count_block(*kept) if draft else (0, 0)
@@ -286,8 +289,11 @@ def _count_working_bytes(needs: Needs, sizing: Sizing) -> tuple[int, int]:
     step = count_layer_bytes(spec, needs.kinds, needs.activations, tokens) + attention + SLACK
     step += max(0, sizing.threads - STACKS) * STACK
     step += count_exchange_bytes(spec, tokens, rows, sizing.ranks)
-    logits = sample_bytes(spec.vocab, rows, sizing.threads) + _count_listed_bytes(sizing, rows)
-    return step, logits
+    if sizing.on_gpu:
+        sampling = gpu_sample_bytes(spec.vocab, rows)
+    else:
+        sampling = sample_bytes(spec.vocab, rows, sizing.threads)
+    return step, sampling + _count_listed_bytes(sizing, rows)
 
 
 def _count_probs(vocab: int, sizing: Sizing) -> int:

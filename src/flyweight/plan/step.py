@@ -157,6 +157,11 @@ def sample_bytes(vocab: int, rows: int, threads: int) -> int:
     return vocab * (FLOAT * (rows + wave) + CANDIDATE * threads + APART) + histograms
 
 
+def gpu_sample_bytes(vocab: int, rows: int) -> int:
+    """Logits of `rows`, a copy that is edited, and how often each token was there."""
+    return 3 * FLOAT * vocab * rows
+
+
 def _count_rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:
     """Bytes of one token's input to a weight, as its kernel reads it."""
     most = 0

@@ -14,7 +14,7 @@ from flyweight.config import Settings
 from flyweight.errors import ConfigError
 from flyweight.ops.cuda import CudaOps
 from flyweight.ops.cuda.attention import make_kv_layer, plan_launch
-from flyweight.ops.cuda.device import read_memory
+from flyweight.ops.cuda.device import find_device, read_memory
 from flyweight.ops.cuda.step import ROWS, FixedColumns
 from flyweight.plan.step import count_gpu_records
 from flyweight.spec import KVGroup
@@ -28,6 +28,22 @@ def test_a_type_of_kv_is_refused_before_loading(device: str) -> None:
         "kv_cache_dtype = 'int4' is not stored on a GPU; allowed: bf16, f16, f32, int8, fp8_e4m3, "
         "fp8_e5m2; nearest valid: int8"
     )
+
+
+def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("is_available", True), ("current_device", 0), ("get_device_capability", (7, 5)),
+        ("get_device_name", "Tesla T4"),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    with pytest.raises(ConfigError) as refused:
+        find_device()
+    assert str(refused.value) == (
+        "backend = 'cuda' needs a GPU of compute capability 8.0 or later; Tesla T4 has 7.5; "
+        "nearest valid: cpu"
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    assert find_device() == torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +90,11 @@ def test_a_buffer_is_filled_when_it_was_copied() -> None:
 
     columns.copied = Event()  # type: ignore[assignment]
     memory = paged(np.random.default_rng(3), [(3, 1)], 8)
+    kv = make_kv_layer(KVGroup(1, 8, 8), 1, 8, "bf16", torch.device("cpu"))
     batches: list[Batch] = [memory.step([(3, 1)]) for _ in range(2)]
     for token, batch in enumerate(batches):
         batch.tokens[:] = token + 7
-        columns.fill(batch, (1, 8))
+        columns.fill(batch, kv)
     assert [what for what, _ in seen] == ["wait", "record"] * 2
     assert [token for _, token in seen[1:]] == [7, 7, 8]
 

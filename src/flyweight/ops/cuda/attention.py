@@ -17,6 +17,7 @@ from flyweight.ops.cuda.kernels import store as rows
 from flyweight.ops.cuda.kernels import store_codes
 from flyweight.ops.cuda.kernels.pdl import PDL
 from flyweight.ops.cuda.kv import CODES, CudaKV, make_kv_layer, move_kv, read_kv, write_kv
+from flyweight.ops.cuda.launch import launch_pipelined
 from flyweight.ops.cuda.step import DeviceBatch
 from flyweight.ops.operands import HeadNorm, KVLayer, Rotation
 from flyweight.spec import KVGroup
@@ -241,8 +242,9 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
     unit = (seen.softcap or seen.scale) * LOG2E
     shrink = seen.scale / seen.softcap if seen.softcap else 1.0
     sinks = out if seen.sinks is None else seen.sinks
-    launch: Any = tiled.attend_rows[(plan.programs, plan.lanes)]
-    launch(
+    launch_pipelined(
+        tiled.attend_rows[(plan.programs, plan.lanes)],
+        (group.k_dim, group.v_dim, kv.dtype, kv.pairs, shape, plan.each), shape.stages,
         q, kv.k, kv.k if kv.v is None else kv.v, *(kv.scales or (out, out)), batch.tables,
         batch.starts, batch.positions, sinks, out, parts, marks, counters,
         *batch.tables.shape[::-1], plan.splits, unit, shrink, seen.window or NO_END,
@@ -253,7 +255,7 @@ def attend(q: Tensor, kv: KVLayer, batch: DeviceBatch, seen: Seen, dtype: torch.
         IN_K=group.v_in_k, CAP=seen.softcap > 0, SINKS=seen.sinks is not None,
         BOUND=bool(seen.window or seen.chunk), PAIRS=kv.pairs, APART=plan.lanes > 1,
         DECODE=batch.decode, CODE=CODES.get(kv.dtype, 0), WIDE=not q.is_cuda, PDL=PDL,
-        num_warps=shape.warps, num_stages=shape.stages, maxnreg=shape.registers, launch_pdl=PDL,
+        num_warps=shape.warps, maxnreg=shape.registers, launch_pdl=PDL,
     )  # fmt: skip
     return out
 

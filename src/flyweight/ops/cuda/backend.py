@@ -15,6 +15,7 @@ from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cuda import attention, experts, linear, rows, sample, weights
 from flyweight.ops.cuda.device import read_memory
 from flyweight.ops.cuda.graphs import Body, Graphs
+from flyweight.ops.cuda.kv import CudaKV
 from flyweight.ops.cuda.stacked import stack_layers
 from flyweight.ops.cuda.step import DeviceBatch, Stager
 from flyweight.ops.operands import HeadNorm, KVLayer, LowRank, Rotation, Weight, Weights
@@ -72,11 +73,11 @@ class CudaOps:
 
     def _find_column(self, x: Any) -> Tensor:
         """A batch's tokens or positions, already on the device where they are this step's."""
-        batch, staged = self._batch, self._staged
-        if batch is not None and staged is not None and x is batch.tokens:
-            return staged.tokens
-        if batch is not None and staged is not None and x is batch.positions:
-            return staged.positions
+        batch = self._batch
+        if batch is not None and x is batch.tokens:
+            return self.find_batch(batch).tokens
+        if batch is not None and x is batch.positions:
+            return self.find_batch(batch).positions
         return self.upload(x)
 
     def find_vector(self, x: Any) -> Tensor:
@@ -90,10 +91,13 @@ class CudaOps:
         return held[1]
 
     def upload(self, x: Any) -> Tensor:
-        """An array on the device; a tensor as it is."""
+        """An array on the device, without waiting for other work there; a tensor as it is."""
         if isinstance(x, Tensor):
             return x
-        return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+        held = torch.from_numpy(np.ascontiguousarray(x))
+        if self.device.type == "cuda":
+            return held.pin_memory().to(self.device, non_blocking=True)
+        return held
 
     # --- weights ---
     def pack(
@@ -107,16 +111,14 @@ class CudaOps:
     def make_kv_layer(
         self, group: KVGroup, blocks: int, block_size: int, dtype: str
     ) -> attention.CudaKV:
-        self._stager.block_size = block_size
-        if self.graphs:
-            self._stager.spare = blocks, blocks * block_size
         return attention.make_kv_layer(
             group, blocks, block_size, dtype, self.device, self._activations
         )
 
     # --- step bounds ---
     def begin(self, batch: Batch) -> None:
-        self.find_batch(batch)
+        """Its columns are copied at their first use; a captured step has others."""
+        self._batch, self._staged = batch, None
 
     def end(self) -> None: ...
 
@@ -229,8 +231,13 @@ class CudaOps:
         return SteppedStack(layers)
 
     def replay(self, batch: Batch, kv: Sequence[KVLayer], body: Body) -> Tensor:
-        step = self.find_batch(batch)
-        return self._graphs.run(step, kv, body)[: len(batch.tokens)] if step.fixed else body(batch)
+        step = None
+        if self.graphs and kv:
+            assert isinstance(kv[0], CudaKV)
+            step = self._stager.pad(batch, kv[0])
+        if step is None:
+            return body(batch)
+        return self._graphs.run(step, kv, body)[: len(batch.tokens)]
 
     def read_memory(self) -> tuple[int, int] | None:
         return read_memory(self.device)

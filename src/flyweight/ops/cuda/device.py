@@ -9,11 +9,23 @@ import triton
 
 from flyweight.errors import ConfigError
 
+LEAST = (8, 0)  # the compute capability of which instructions the kernels use
+
 
 def find_device() -> torch.device:
-    """Raises `ConfigError` where there is none."""
+    """Raises `ConfigError` where there is none, or one that is too old."""
     if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
+        device = torch.device("cuda", torch.cuda.current_device())
+        found = torch.cuda.get_device_capability(device)
+        if found < LEAST:
+            name, (major, minor) = torch.cuda.get_device_name(device), found
+            raise ConfigError(
+                f"needs a GPU of compute capability 8.0 or later; {name} has {major}.{minor}",
+                "backend",
+                value="cuda",
+                hint="nearest valid: cpu",
+            )
+        return device
     if triton.knobs.runtime.interpret:  # TRITON_INTERPRET=1: for tests
         return torch.device("cpu")
     raise ConfigError(

@@ -14,6 +14,7 @@ from torch import Tensor
 from flyweight.ops.cuda import linear, rows
 from flyweight.ops.cuda.kernels import experts as kernels
 from flyweight.ops.cuda.kernels import route as routing
+from flyweight.ops.cuda.launch import launch_pipelined
 from flyweight.ops.cuda.stacked import Stacked, find_stacked
 from flyweight.ops.cuda.tiles import choose_tile
 from flyweight.ops.operands import Weights
@@ -146,11 +147,13 @@ def _multiply(x: Tensor, w: Stacked, tables: Tables, pairs: int, top: int, act: 
     bn, _, bk, warps, stages = choose_tile(TILES[w.tiles], tables.mean)
     wide, each = (n // 2, bn // 2) if act else (n, bn)
     out = torch.empty((pairs, wide), dtype=x.dtype if act else torch.float32, device=x.device)
-    kernels.multiply_pairs[(-(-wide // each), tables.tiles)](
+    launch_pipelined(
+        kernels.multiply_pairs[(-(-wide // each), tables.tiles)],
+        ("pairs", bn, tables.bt, bk, warps, *plan.form, act), stages,
         x, w.data, plan.table, w.scales, w.lows, w.supers, w.super_lows, w.row_scales, w.bias,
         tables.data, out, n, k, x.stride(0), w.stride, w.groups, w.super_groups, tables.span,
         -(-k // bk), *plan.form, bn, tables.bt, bk, k % bk == 0, w.exact, w.row_scaled, w.biased,
-        top, act, tables.alone, num_warps=warps, num_stages=stages,
+        top, act, tables.alone, num_warps=warps,
     )  # fmt: skip
     return out
 

@@ -4,30 +4,45 @@ Invariant: a replayed step gives the bits of the ops it was captured from.  What
 reads is the step's fixed columns (step.py) and memory that never moves: weights, K and V.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from flyweight.ops.cuda.step import DeviceBatch
+from flyweight.ops.operands import KVLayer
 
 Body = Callable[[Any], Tensor]
 
 
 class Graphs:
-    """Captured steps by size: rows and width of the tables, both rounded up by `Stager`."""
+    """Captured steps by the K/V memory they use, which is that of one model, and by size: rows and
+    width of the tables, both rounded up by `Stager`.
+    """
 
     def __init__(self) -> None:
-        self._owner: Any = None
-        self._pool: Any = None
+        self._held: dict[int, CapturedSteps] = {}
+
+    def run(self, step: DeviceBatch, owner: Sequence[KVLayer], body: Body) -> Tensor:
+        """body(step), replayed where it was captured with this `owner`."""
+        steps = self._held.get(id(owner))
+        if steps is None:
+            steps = self._held[id(owner)] = CapturedSteps(owner)
+        return steps.run(step, body)
+
+
+class CapturedSteps:
+    """The captured steps of one model.  Their memory is apart from that of other models, whose
+    steps may come between a step and the use of its result.
+    """
+
+    def __init__(self, owner: Sequence[KVLayer]) -> None:
+        self._owner = owner  # kept, so that its id stays its own
+        self._pool = torch.cuda.graph_pool_handle()
         self._held: dict[tuple[int, ...], tuple[Any, Tensor]] = {}
 
-    def run(self, step: DeviceBatch, owner: Any, body: Body) -> Tensor:
-        """body(step), replayed where it was captured with this `owner` of K/V memory."""
-        if owner is not self._owner:
-            self._held, self._owner = {}, owner
-            self._pool = torch.cuda.graph_pool_handle()
+    def run(self, step: DeviceBatch, body: Body) -> Tensor:
         size = tuple(step.tables.shape)
         if size not in self._held:
             self._held[size] = self._capture(step, body)

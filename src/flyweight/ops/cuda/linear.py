@@ -17,6 +17,7 @@ from flyweight.ops.cuda.forms import pad
 from flyweight.ops.cuda.kernels import pdl
 from flyweight.ops.cuda.kernels.embed import embed_dense, embed_grouped
 from flyweight.ops.cuda.kernels.gemm import multiply
+from flyweight.ops.cuda.launch import launch_pipelined
 from flyweight.ops.cuda.product_plans import find_plan, list_form, make_table
 from flyweight.ops.cuda.stacked import find_stacked
 from flyweight.ops.cuda.tiles import choose_tile, limit_registers
@@ -62,12 +63,10 @@ def round_rows(x: Tensor, exact: bool) -> Tensor:
 
 def multiply_dense(x: Tensor, w: CudaWeight) -> Tensor:
     """cuBLAS: the order of a sum depends on the number of rows."""
-    try:
+    if x.is_cuda:
         out = torch.mm(x, w.data.t(), out_dtype=torch.float32)
-    except torch.OutOfMemoryError:
-        raise
-    except (TypeError, RuntimeError):
-        out = torch.mm(x, w.data.t()).float()
+    else:
+        out = torch.mm(x.float(), w.data.float().t())
     return out if w.bias is None else out.add_(w.bias)
 
 
@@ -86,13 +85,14 @@ def multiply_into(x: Tensor, w: CudaWeight, out: Tensor, exact: bool) -> None:
     if mode == PARTS:
         parts = torch.empty(splits, count, n, dtype=torch.float32, device=x.device)
         blocks *= splits
-    multiply[(blocks,)](
+    launch_pipelined(
+        multiply[(blocks,)], (*tile, *plan.form), stages,
         x, w.data, plan.table, _or(w.scales, w), _or(w.lows, w), _or(w.supers, w),
         _or(w.super_lows, w), _or(w.row_scales, w), _or(w.bias, w), out, parts,
         find_counters(x.device), count, n, k, x.stride(0), w.data.stride(0), out.stride(0),
         0, 0, 0, 0, 0, plan.steps, plan.per, splits, *plan.form, bn, bt, bk, mode, plan.even, exact,
         w.row_scales is not None, w.bias is not None, BAND, pdl.PDL,
-        num_warps=warps, num_stages=stages, launch_pdl=pdl.PDL,
+        num_warps=warps, launch_pdl=pdl.PDL,
         maxnreg=limit_registers(tile, count, w.form is None),
     )  # fmt: skip
 
@@ -156,13 +156,14 @@ def multiply_stack(x: Tensor, w: Any, out: Tensor) -> None:
     plan, count, (n, k) = w.plan, len(x), w.shape
     tile = bn, bt, bk, warps, stages = choose_tile(plan.tiles, count)
     blocks = -(-n // bn) * -(-count // bt)
-    multiply[(blocks, len(w.data))](
+    launch_pipelined(
+        multiply[(blocks, len(w.data))], (*tile, *plan.form), stages,
         x, w.data, plan.table, w.scales, w.lows, w.supers, w.super_lows, w.row_scales, w.bias, out,
         out, find_counters(x.device), count, n, k, x.stride(0), w.stride, out.stride(0),
         x.stride(1), n * w.stride, w.groups, w.super_groups, out.stride(1), plan.steps, plan.per,
         plan.splits, *plan.form, bn, bt, bk, ONE if plan.splits == 1 else WALK, plan.even, w.exact,
-        w.row_scaled, w.biased, BAND, pdl.PDL, num_warps=warps, num_stages=stages,
-        launch_pdl=pdl.PDL, maxnreg=limit_registers(tile, count, plan.form[0] < 0),
+        w.row_scaled, w.biased, BAND, pdl.PDL, num_warps=warps, launch_pdl=pdl.PDL,
+        maxnreg=limit_registers(tile, count, plan.form[0] < 0),
     )  # fmt: skip
 
 

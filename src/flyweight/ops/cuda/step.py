@@ -1,9 +1,9 @@
 """The columns of a batch on the device.
 
 Invariant: a `DeviceBatch` is made once a step and read by every op of it.  The facts that choose a
-kernel (`decode`, `longest`) are known on the host, so no op waits for the device.  A decode step
-that a graph may replay has its columns in fixed buffers of a rounded-up size; its padding rows are
-sequences of context 1 in the spare block, which no request ever sees.
+kernel (`decode`, `longest`) are known on the host, so no op waits for the device.  Only a step that
+a graph replays is padded: its columns are in fixed buffers of a rounded-up size, and its padding
+rows are sequences of context 1 in the spare block of its own K and V, which no request ever sees.
 """
 
 from bisect import bisect_left
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flyweight.ops.cuda.kv import CudaKV
 from flyweight.wire import Batch
 
 # Rows of captured steps: at most three of eight are padding, and one of seven from 97 rows on.
@@ -28,8 +29,7 @@ class DeviceBatch:
     """T tokens of S sequences.  int32 tensors: `tokens`, `positions`, `slots`, `owners` [T] (the
     sequence of each token), `starts` [S+1], `contexts` [S], `tables` [S,M].  `decode`: every
     sequence has one token, token t belongs to sequence t.  `most` is the largest number of tokens
-    of a sequence in this step, `longest` an upper bound of the contexts.  `fixed`: the columns are
-    in buffers that the next step of this size uses again.
+    of a sequence in this step, `longest` an upper bound of the contexts.
     """
 
     tokens: Tensor
@@ -42,7 +42,6 @@ class DeviceBatch:
     decode: bool
     most: int
     longest: int
-    fixed: bool = False
     adapters: None = None  # steps that use one are not captured
     ancestors: tuple[Tensor, Tensor] | None = None
 
@@ -65,20 +64,19 @@ class FixedColumns:
         self.values[self.places[4]] = np.arange(rows + 1)
         self.batch = DeviceBatch(
             tokens, positions, slots, owners, starts, contexts, tables.view(rows, width),
-            decode=True, most=1, longest=width * block_size, fixed=True,
+            decode=True, most=1, longest=width * block_size,
         )  # fmt: skip
         self.rows, self.width = rows, width
         self.copied = torch.cuda.Event() if pinned else None
 
-    def fill(self, batch: Batch, spare: tuple[int, int]) -> DeviceBatch:
-        """Copies a batch in; the rows beyond it read and write the spare (block, slot).  Waits for
+    def fill(self, batch: Batch, kv: CudaKV) -> DeviceBatch:
+        """Copies a batch in; the rows beyond it read and write the spare block of `kv`.  Waits for
         the copy of the step before: one that samples nothing may still be under way.
         """
         if self.copied is not None:
             self.copied.synchronize()
         count, values = len(batch.tokens), self.values
-        block, slot = spare
-        columns = (batch.tokens, 0), (batch.positions, 0), (batch.slots, slot)
+        columns = (batch.tokens, 0), (batch.positions, 0), (batch.slots, kv.spare_slot)
         for place, (column, padding) in zip(self.places, columns, strict=False):
             part = values[place]
             part[:count], part[count:] = column, padding
@@ -86,7 +84,7 @@ class FixedColumns:
         contexts[:count], contexts[count:] = batch.contexts, 1
         tables = values[self.places[6]].reshape(self.rows, self.width)
         tables[:count, : batch.tables.shape[1]] = batch.tables
-        tables[count:, 0] = block
+        tables[count:, 0] = kv.spare_block
         self.flat.copy_(self.host, non_blocking=True)
         if self.copied is not None:
             self.copied.record()
@@ -94,27 +92,36 @@ class FixedColumns:
 
 
 class Stager:
-    """Brings batches to the device.  `spare` is (block, slot) for padding, None where steps are not
-    captured.
-    """
+    """Brings batches to the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.spare: tuple[int, int] | None = None
-        self.block_size = 0
-        self._fixed: dict[tuple[int, int], FixedColumns] = {}
+        self._fixed: dict[tuple[int, int, int], FixedColumns] = {}
 
     def stage(self, batch: Batch) -> DeviceBatch:
+        """The columns as they are."""
         counts = np.diff(batch.starts)
-        decode = bool(len(counts)) and bool((counts == 1).all())
+        return copy_columns(batch, counts, _is_decode(counts), self.device)
+
+    def pad(self, batch: Batch, kv: CudaKV) -> DeviceBatch | None:
+        """The columns in fixed buffers, padded with the spare block of `kv`: K and V of one layer
+        of the model that computes the step.  None for steps that are not captured.
+        """
         rows = len(batch.tokens)
-        special = batch.adapters is not None or batch.ancestors is not None
-        if self.spare is None or not decode or rows > ROWS[-1] or special:
-            return copy_columns(batch, counts, decode, self.device)
-        size = ROWS[bisect_left(ROWS, rows)], _round_width(batch.tables.shape[1])
+        if not _is_decode(np.diff(batch.starts)) or rows > ROWS[-1]:
+            return None
+        if batch.adapters is not None or batch.ancestors is not None:
+            return None
+        width = _round_width(batch.tables.shape[1])
+        size = ROWS[bisect_left(ROWS, rows)], width, kv.block_size
         if size not in self._fixed:
-            self._fixed[size] = FixedColumns(*size, self.block_size, self.device)
-        return self._fixed[size].fill(batch, self.spare)
+            self._fixed[size] = FixedColumns(*size, self.device)
+        return self._fixed[size].fill(batch, kv)
+
+
+def _is_decode(counts: Any) -> bool:
+    """Whether every sequence has one token."""
+    return bool(len(counts)) and bool((counts == 1).all())
 
 
 def copy_columns(batch: Batch, counts: Any, decode: bool, device: torch.device) -> DeviceBatch:
