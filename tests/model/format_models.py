@@ -46,8 +46,10 @@ NORMS = {
 }  # fmt: skip
 
 
-def write_model(path: Path, family: str, kind: str) -> Path:
-    """The same at every call."""
+def write_model(
+    path: Path, family: str, kind: str, words: Mapping[str, object] | None = None
+) -> Path:
+    """The same at every call; `words` are metadata of a tokenizer."""
     rng = np.random.default_rng(5)
     arch = "llama" if family == "mixtral" else family
     metadata = {f"{arch}.{k}": v for k, v in (METADATA | EXTRA.get(family, {})).items()}
@@ -56,7 +58,7 @@ def write_model(path: Path, family: str, kind: str) -> Path:
         tensors[name] = make_matrix(rng, "f32" if "gate_inp" in name else kind, shape)
     for name, size in list_norms(family).items():
         tensors[name] = encode(rng.uniform(0.5, 1.5, size), "f32")
-    return write_gguf(path, {"general.architecture": arch} | metadata, tensors)
+    return write_gguf(path, {"general.architecture": arch, **metadata, **(words or {})}, tensors)
 
 
 def list_matrices(family: str) -> Mapping[str, tuple[int, ...]]:
