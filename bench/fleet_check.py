@@ -11,6 +11,9 @@ Requests are a part of the trace's conversations, so many that they come in abou
 replicas compute for the share `--busy` of the time.  In a second run, `overload`, they come at the
 rate at which that share would be 2: its tokens/s are the capacity.
 
+With `--policies`, processes have the same requests by each policy of the router, at the first load,
+and nothing is compared with the simulation.
+
 `difference` is that of the processes from the simulation.  `spread` is the largest difference of
 the simulation from itself where requests come up to 5 ms times `--slow` later, at random: a small
 delay sends a request elsewhere, and a percentile of few requests moves with it.  `--slow` makes
@@ -60,6 +63,7 @@ FIGURES = "cached", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "tokens/s", "b
 CLOSE = 0.15  # the bar for a difference
 DELAY = 5e-3  # seconds that requests come later, at most, for the spread
 DRAWS = 5  # simulations of it
+POLICIES = "round-robin", "power-of-two", "prefix"
 OVERLOAD = 2.0  # share of the time that replicas would compute
 
 
@@ -134,6 +138,7 @@ class FrontEnd:
 
     replicas: int
     cost: SleepCost
+    policy: str = "prefix"
     records: list[RequestOutcome] = field(default_factory=list)
     lates: list[float] = field(default_factory=list)
     longer: float = 0.0
@@ -163,7 +168,7 @@ class FrontEnd:
         return [took for took, _ in steps]
 
     def _play(self, requests: Sequence[ReplicaRequest], pipes: Sequence[Connection]) -> None:
-        router = Router(make_policy("prefix"), LIMITS.block_size)
+        router = Router(make_policy(self.policy), LIMITS.block_size)
         for place in range(self.replicas):
             router.add_replica(str(place), LIMITS.blocks)
         keys = RoutingKeys("", b"", LIMITS.block_size)
@@ -280,6 +285,19 @@ def compare(name: str, requests: Sequence[ReplicaRequest], replicas: int, cost: 
     return far
 
 
+def compare_policies(requests: Sequence[ReplicaRequest], replicas: int, cost: SleepCost) -> None:
+    """Prints a row for each policy of the router."""
+    print("| replicas | policy | cached | ratio | TTFT p50 | TTFT p99 | busy |")
+    print("|---:|---|---:|---:|---:|---:|---:|", flush=True)
+    base = None
+    for policy in POLICIES:
+        front = FrontEnd(replicas, cost, policy)
+        cached, p50, p99, *_, busy = summarize(front.records, front.run(requests))
+        base = base or cached
+        print(f"| {replicas} | `{policy}` | {cached:.1%} | {cached / base:.2f} | {p50:.3f} s "
+              f"| {p99:.3f} s | {busy:.1%} |", flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("trace", nargs="?", type=Path)
@@ -288,10 +306,15 @@ def main() -> None:
     parser.add_argument("--busy", type=float, default=0.6)
     parser.add_argument("--slow", type=float, default=2.0)
     parser.add_argument("--factor", type=int, default=32, help="lengths are divided by it")
+    parser.add_argument("--policies", action="store_true", help="compare the router's policies")
     options = parser.parse_args()
     path = options.trace or Path(os.environ.get("FLYWEIGHT_DATA", ".")) / TRACE
     load = TraceLoad.of(read_trace(path), TraceScale(options.factor), LIMITS.max_model_len, None)
     cost, far, rows = SleepCost(options.slow), 0, 0
+    if options.policies:
+        for replicas in map(int, options.replicas.split(",")):
+            compare_policies(fit_requests(load, replicas, options), replicas, cost)
+        return
     print("| load | replicas | figure | processes | simulated | difference | spread |")
     print("|---|---:|---|---:|---:|---:|---:|", flush=True)
     for replicas in map(int, options.replicas.split(",")):
