@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from flyweight.errors import ConfigError
 from flyweight.parallel import ray_actor
-from flyweight.parallel.ray_access import check_authentication, on_loopback
+from flyweight.parallel.ray_access import check_authentication, check_cluster, on_loopback
+from flyweight.parallel.ray_stranger import REFUSED
 
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -32,6 +35,37 @@ def test_a_cluster_off_loopback_needs_a_token(monkeypatch: pytest.MonkeyPatch) -
             check_authentication(far, "--ray-address", far)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     check_authentication("10.0.0.1:6379", "--ray-address", "auto")
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (REFUSED, None),
+        (0, "takes programs without a token"),
+        (1, r"cannot be asked whether it needs a token \(no route\)"),
+    ],
+)
+def test_a_cluster_off_loopback_asks_for_the_token(
+    monkeypatch: pytest.MonkeyPatch, code: int, problem: str | None
+) -> None:
+    """Also where this program has one, which a cluster without tokens ignores."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    asked: list[dict[str, str]] = []
+
+    def ask(words: list[str], **more: Any) -> subprocess.CompletedProcess[bytes]:
+        assert words[-1] == "10.0.0.1:6379"
+        asked.append(more["env"])
+        return subprocess.CompletedProcess(words, code, b"", b"Traceback\nno route\n")
+
+    monkeypatch.setattr("flyweight.parallel.ray_access.subprocess.run", ask)
+    check_cluster("127.0.0.1:6379", "--ray-address", "auto")
+    assert not asked
+    refused = nullcontext() if problem is None else pytest.raises(ConfigError, match=problem)
+    with refused:
+        check_cluster("10.0.0.1:6379", "--ray-address", "auto")
+    (environment,) = asked
+    assert environment["RAY_AUTH_MODE"] == "disabled" and "RAY_AUTH_TOKEN" not in environment
 
 
 def test_a_local_cluster_has_a_token_of_its_own() -> None:

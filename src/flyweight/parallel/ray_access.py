@@ -6,6 +6,8 @@ Invariant: what reaches Ray without a token can run programs, so such a cluster 
 
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +15,7 @@ import ray
 from ray._private import auto_init_hook, ray_constants
 
 from flyweight.errors import ConfigError
+from flyweight.parallel.ray_stranger import PATIENCE, REFUSED
 from flyweight.validation.nodes import is_loopback
 
 MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
@@ -45,13 +48,44 @@ def on_loopback() -> Iterator[None]:
 
 
 def check_authentication(cluster: str, option: str, given: str) -> None:
-    """Raises `ConfigError` where the HOST:PORT of a cluster is off loopback and Ray uses no tokens.
-    `given` is the value of `option` that led there.
+    """Raises `ConfigError` where the HOST:PORT of a cluster is off loopback and Ray uses no tokens
+    here.  `given` is the value of `option` that led there.
     """
-    host = cluster.rpartition("://")[2].rpartition(":")[0].strip("[]")
-    if not host or is_loopback(host) or os.environ.get(MODE, "").lower() == "token":
+    if _is_near(cluster) or os.environ.get(MODE, "").lower() == "token":
         return
-    raise ConfigError(
-        f": the Ray cluster at {cluster} is off loopback and needs authentication", option,
+    raise _refuse(cluster, "needs authentication", option, given)
+
+
+def check_cluster(cluster: str, option: str, given: str) -> None:
+    """`check_authentication`, and that the cluster itself asks for a token: one that was started
+    without tokens ignores them.
+    """
+    check_authentication(cluster, option, given)
+    if _is_near(cluster):
+        return
+    without = {name: value for name, value in os.environ.items() if name not in (TOKEN, TOKEN_FILE)}
+    words = [sys.executable, "-P", "-m", "flyweight.parallel.ray_stranger", cluster]
+    try:
+        done = subprocess.run(
+            words, env=without | {MODE: "disabled"}, capture_output=True, timeout=3 * PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        raise _refuse(cluster, "did not say whether it needs a token", option, given) from None
+    if done.returncode == 0:
+        raise _refuse(cluster, "takes programs without a token", option, given)
+    if done.returncode != REFUSED:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        problem = f"cannot be asked whether it needs a token ({said})"
+        raise _refuse(cluster, problem, option, given)
+
+
+def _is_near(cluster: str) -> bool:
+    host = cluster.rpartition("://")[2].rpartition(":")[0].strip("[]")
+    return not host or is_loopback(host)
+
+
+def _refuse(cluster: str, problem: str, option: str, given: str) -> ConfigError:
+    return ConfigError(
+        f": the Ray cluster at {cluster} is off loopback and {problem}", option,
         value=given, hint=f"set {MODE}=token and {TOKEN}, also where Ray is started",
     )  # fmt: skip

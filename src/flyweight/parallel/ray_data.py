@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
-from flyweight.parallel.ray_access import check_authentication, on_loopback
+from flyweight.parallel.ray_access import check_authentication, check_cluster, on_loopback
 
 Work = Callable[[bytes], Iterator[bytes]]
 LOCAL = "local"  # a cluster of this machine, for this process
@@ -141,7 +141,7 @@ def _check_joined(address: str) -> None:
     """Raises `ConfigError`, disconnected, where `auto` or loopback led to a cluster that is not."""
     try:
         found = ray.get_runtime_context().gcs_address
-        check_authentication(found if address else "", "ray_address", address)
+        check_cluster(found if address else "", "ray_address", address)
     except ConfigError:
         ray.shutdown()
         raise

@@ -31,7 +31,11 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig  # noqa: E40
 from ray.serve.exceptions import RayServeException  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-from flyweight.parallel.ray_access import check_authentication, on_loopback  # noqa: E402
+from flyweight.parallel.ray_access import (  # noqa: E402
+    check_authentication,
+    check_cluster,
+    on_loopback,
+)
 from flyweight.parallel.ray_actor import (  # noqa: E402
     MakeProgram,
     NamedReplicaRouter,
@@ -174,7 +178,7 @@ class RayCluster:
         self._reach()
         ray.init(self.plan.address, **quiet)
         found = ray.get_runtime_context().gcs_address  # "auto" and loopback may lead off loopback
-        check_authentication(found, "--ray-address", self.plan.address)
+        check_cluster(found, "--ray-address", self.plan.address)
 
     def _reach(self) -> None:
         """Whether anything listens at the address; Ray itself would try for a minute."""
