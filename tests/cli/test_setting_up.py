@@ -83,7 +83,7 @@ WITH_PEERS = {
     "test_ray_data",
 }  # fmt: skip
 OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")}
-OURS |= {"flyweight", "soak_parts"}
+OURS |= {"flyweight", "host_loss", "soak_parts"}
 
 
 def distributions(path: Path, found: Mapping[str, list[str]]) -> set[str]:
