@@ -293,8 +293,9 @@ def compare_policies(requests: Sequence[ReplicaRequest], replicas: int, cost: Sl
     for policy in POLICIES:
         front = FrontEnd(replicas, cost, policy)
         cached, p50, p99, *_, busy = summarize(front.records, front.run(requests))
-        base = base or cached
-        print(f"| {replicas} | `{policy}` | {cached:.1%} | {cached / base:.2f} | {p50:.3f} s "
+        base = cached if base is None else base
+        ratio = f"{cached / base:.2f}" if base else "-"
+        print(f"| {replicas} | `{policy}` | {cached:.1%} | {ratio} | {p50:.3f} s "
               f"| {p99:.3f} s | {busy:.1%} |", flush=True)  # fmt: skip
 
 

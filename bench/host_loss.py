@@ -243,11 +243,16 @@ def draw(found: list[Outcome], seconds: float) -> str:
     )  # fmt: skip
 
 
+def sum_counter(run: EventRun, name: str) -> int:
+    """A counter over its labels."""
+    return round(sum(float(value) for line, value in run.counters.items() if name in line))
+
+
 def make_row(event: str, run: EventRun) -> str:
     kinds = (run.count(kind) for kind in (WHOLE, BROKEN, REFUSED, SILENT))
     lost, retried, failed = (
-        round(sum(float(value) for name, value in run.counters.items() if one in name))
-        for one in ("replica_lost_total", "retried_requests_total", "failed_requests_total")
+        sum_counter(run, name)
+        for name in ("replica_lost_total", "retried_requests_total", "failed_requests_total")
     )
     cells = EVENTS[event][0], *kinds, run.wrong, lost, retried, failed
     return f"| {' | '.join(map(str, cells))} |"
@@ -272,6 +277,8 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     names = [*EVENTS] if given.event == "all" else given.event.split(",")
+    if unknown := [name for name in names if name not in EVENTS]:
+        parser.error(f"--event {', '.join(unknown)}: allowed are all, {', '.join(EVENTS)}")
     runs: dict[str, EventRun] = {}
     for name in names:
         try:

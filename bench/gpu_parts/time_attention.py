@@ -145,7 +145,6 @@ def make_batch(sequences: int, context: int, count: int, each: int) -> DeviceBat
         decode=count == 1,
         most=count,
         longest=context,
-        fixed=False,
     )
 
 

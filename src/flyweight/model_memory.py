@@ -51,9 +51,10 @@ def make_memory_plan(
     a `served` model with grammars and the processes of its server.  What the process's other
     engines have reserved counts as held.
     """
+    if here.device:  # whose memory has nothing of the host's
+        served, needs = False, needs.on_gpu
     vocab = needs.spec.vocab
     first = resources is None or not resources.ledger.counts_server
-    on_host = served and not here.device  # the plan has the host's memory
     held = here.held if resources is None or here.device else resources.ledger.held
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or find_context(needs)
@@ -72,8 +73,8 @@ def make_memory_plan(
         draft_probs=settings.speculation is not None and settings.speculation.probs,
         scored=settings.prompt_logprob_rows,
         blocks=blocks,
-        grammars=LIVE_BYTES + compiler_nbytes(vocab) if on_host else 0,
-        server=_count_server(vocab, resources, first) if on_host else 0,
+        grammars=LIVE_BYTES + compiler_nbytes(vocab) if served else 0,
+        server=_count_server(vocab, resources, first) if served else 0,
         scores=vocab if settings.max_logprobs < 0 else settings.max_logprobs,
         on_gpu=here.device,
         swap=0 if here.device else int(settings.swap_space * GIB),

@@ -22,9 +22,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 from format_models import FAMILIES, VOCAB, write_model
 
 WITHOUT_SHARED_MEMORY = """
+import os
+from pathlib import Path
+
 from flyweight.parallel import host_exchange
 
 host_exchange._make_folder = lambda size: None
+Path(os.environ["RANK_MARKERS"], str(os.getpid())).touch()
 """
 PROMPTS = [[3, 60, 17, 8, 8, 41, 0, 22, 13], [5], [9, 9, 31] * 7]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -58,6 +62,8 @@ def only_gloo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_SHARED_MEMORY)
     paths = str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")
+    (tmp_path / "ranks").mkdir()
+    monkeypatch.setenv("RANK_MARKERS", str(tmp_path / "ranks"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setattr(host_exchange, "_make_folder", lambda size: None)
 
@@ -73,10 +79,14 @@ def test_greedy_tokens_are_those_of_one_process(tmp_path: Path, family: str, kin
     with LLM(path, threads=1, **SETTINGS) as alone:
         expected = generate(alone, PROMPTS)
     for tensor, pipeline in SIZES:
+        for marker in (tmp_path / "ranks").iterdir():
+            marker.unlink()
         with LLM(
             path, threads=tensor * pipeline, tensor_parallel_size=tensor,
             pipeline_parallel_size=pipeline, **SETTINGS,
         ) as llm:  # fmt: skip
             group = llm.loaded.engine.runner.group
             assert group.waited is None, "shared memory was used"
+            markers = [*(tmp_path / "ranks").iterdir()]
+            assert len(markers) == tensor * pipeline - 1, "a rank may have used shared memory"
             assert generate(llm, PROMPTS) == expected, (tensor, pipeline)

@@ -280,8 +280,8 @@ def test_attention_on_a_gpu_keeps_results_of_splits() -> None:
 
 
 def test_memory_of_a_gpu_has_no_parts_of_the_host() -> None:
-    """Token lists and states of a drafter are the host's; logits are copied to be edited, next to
-    counts of tokens.
+    """Token lists and states of a drafter are the host's; logits are copied to be edited by a
+    caller and on the GPU, next to counts of tokens and candidates.  A drafter's graphs are apart.
     """
     stored = StoredSlots(SPEC, nbytes=1000, scratch=3, waiting=1 << 20)
     cpu = CpuOps(1)
@@ -290,7 +290,9 @@ def test_memory_of_a_gpu_has_no_parts_of_the_host() -> None:
     stateless = NEEDS.add_heads(NEEDS.kinds, stored._replace(nbytes=0, waiting=0), cpu, "heads")
     same = make_smallest_plan(stateless, replace(SIZING, on_gpu=True), (HELD, 64 << 30))
     assert plan.books == 0 and plan.need == same.need
-    assert plan.logits == 3 * 4 * SPEC.vocab * SIZING.max_num_seqs
+    bare = make_smallest_plan(NEEDS, replace(SIZING, on_gpu=True), (HELD, 64 << 30))
+    assert plan.step > bare.step
+    assert plan.logits == (4 * 4 * SPEC.vocab + (128 << 10)) * SIZING.max_num_seqs
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Who can reach a Ray cluster: one that is started here is not reached from other machines, and an
 existing one off loopback has to have authentication.
 
-Invariant: what reaches Ray without a token can run programs, so such a cluster is never joined.
+Invariant: what reaches Ray without a token can run programs, so such a cluster is never used.
 """
 
 import os
@@ -19,6 +19,8 @@ from flyweight.parallel.ray_stranger import PATIENCE, REFUSED
 from flyweight.validation.nodes import is_loopback
 
 MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+SET = f"set {MODE}=token and {TOKEN}, also where Ray is started"
+UP = "see whether Ray is up there: ray status"
 
 
 @contextmanager
@@ -57,11 +59,11 @@ def check_authentication(cluster: str, option: str, given: str) -> None:
 
 
 def check_cluster(cluster: str, option: str, given: str) -> None:
-    """`check_authentication`, and that the cluster itself asks for a token: one that was started
-    without tokens ignores them.
+    """`check_authentication`, and that the cluster at HOST:PORT asks for a token itself: one that
+    was started without tokens ignores them.  Not known of ray://HOST:PORT.
     """
     check_authentication(cluster, option, given)
-    if _is_near(cluster):
+    if "://" in cluster or _is_near(cluster):
         return
     without = {name: value for name, value in os.environ.items() if name not in (TOKEN, TOKEN_FILE)}
     words = [sys.executable, "-P", "-m", "flyweight.parallel.ray_stranger", cluster]
@@ -70,13 +72,14 @@ def check_cluster(cluster: str, option: str, given: str) -> None:
             words, env=without | {MODE: "disabled"}, capture_output=True, timeout=3 * PATIENCE
         )
     except subprocess.TimeoutExpired:
-        raise _refuse(cluster, "did not say whether it needs a token", option, given) from None
+        problem = "did not say whether it needs a token"
+        raise _refuse(cluster, problem, option, given, UP) from None
     if done.returncode == 0:
         raise _refuse(cluster, "takes programs without a token", option, given)
     if done.returncode != REFUSED:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         problem = f"cannot be asked whether it needs a token ({said})"
-        raise _refuse(cluster, problem, option, given)
+        raise _refuse(cluster, problem, option, given, UP)
 
 
 def _is_near(cluster: str) -> bool:
@@ -84,8 +87,6 @@ def _is_near(cluster: str) -> bool:
     return not host or is_loopback(host)
 
 
-def _refuse(cluster: str, problem: str, option: str, given: str) -> ConfigError:
-    return ConfigError(
-        f": the Ray cluster at {cluster} is off loopback and {problem}", option,
-        value=given, hint=f"set {MODE}=token and {TOKEN}, also where Ray is started",
-    )  # fmt: skip
+def _refuse(cluster: str, problem: str, option: str, given: str, hint: str = SET) -> ConfigError:
+    where = f": the Ray cluster at {cluster} is off loopback and {problem}"
+    return ConfigError(where, option, value=given, hint=hint)

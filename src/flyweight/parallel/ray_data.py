@@ -114,6 +114,7 @@ def connect(pool: ActorPool) -> Iterator[None]:
         local = {"num_cpus": cpus, "include_dashboard": False}
     check_authentication(pool.address, "ray_address", pool.address)
     check_reachable(pool.address)
+    check_cluster(pool.address, "ray_address", pool.address)
     try:
         with nullcontext() if pool.address else on_loopback():
             ray.init(
@@ -141,7 +142,8 @@ def _check_joined(address: str) -> None:
     """Raises `ConfigError`, disconnected, where `auto` or loopback led to a cluster that is not."""
     try:
         found = ray.get_runtime_context().gcs_address
-        check_cluster(found if address else "", "ray_address", address)
+        if address and found != address:
+            check_cluster(found, "ray_address", address)
     except ConfigError:
         ray.shutdown()
         raise

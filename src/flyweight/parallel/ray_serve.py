@@ -176,9 +176,11 @@ class RayCluster:
     def _join(self, quiet: dict[str, Any]) -> None:
         check_authentication(self.plan.address, "--ray-address", self.plan.address)
         self._reach()
+        check_cluster(self.plan.address, "--ray-address", self.plan.address)
         ray.init(self.plan.address, **quiet)
         found = ray.get_runtime_context().gcs_address  # "auto" and loopback may lead off loopback
-        check_cluster(found, "--ray-address", self.plan.address)
+        if found != self.plan.address:
+            check_cluster(found, "--ray-address", self.plan.address)
 
     def _reach(self) -> None:
         """Whether anything listens at the address; Ray itself would try for a minute."""

@@ -195,6 +195,12 @@ class Needs:
     files: FileSizes | None = None
 
     @property
+    def on_gpu(self) -> "Needs":
+        """What the memory of a GPU has of it: states that a drafter keeps are the host's."""
+        draft = self.draft and replace(self.draft, slot=0, waiting=0)
+        return replace(self, draft=draft)
+
+    @property
     def undrafted(self) -> "Needs":
         """What the model needs where nothing drafts."""
         return replace(self.plain or self, draft=None)
@@ -255,10 +261,13 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
     """The plan with K/V for one sequence of full length, whether it fits or not.  The two models
     never compute at the same time.
     """
+    if sizing.on_gpu:
+        needs = needs.on_gpu
     draft, heads = needs.draft, needs.weights - needs.undrafted.weights
-    if draft and sizing.on_gpu:
-        draft = replace(draft, slot=0, waiting=0)  # the host's memory has these
     worst = [_count_working_bytes(one, sizing) for one in (needs, draft) if one is not None]
+    waiting = draft.waiting if draft else 0
+    if draft and sizing.on_gpu:
+        waiting = _count_captured_bytes(draft, sizing)
     kept = sizing.block_size, sizing.kv_dtype
     draft_block, draft_scratch = draft.count_block(*kept) if draft else (0, 0)
     return MemoryPlan(
@@ -267,7 +276,7 @@ def make_smallest_plan(needs: Needs, sizing: Sizing, bounds: tuple[int, int]) ->
         rounding=count_rounding_bytes(needs),
         block=needs.count_block(*kept)[0],
         blocks=sizing.blocks or count_blocks(sizing.max_model_len, sizing.block_size),
-        step=max(step for step, _ in worst) + (draft.waiting if draft else 0),
+        step=max(step for step, _ in worst) + waiting,
         logits=max(logits for _, logits in worst) + _count_probs(needs.spec.vocab, sizing),
         limit=bounds[1],
         sizing=sizing,
@@ -294,6 +303,14 @@ def _count_working_bytes(needs: Needs, sizing: Sizing) -> tuple[int, int]:
     else:
         sampling = sample_bytes(spec.vocab, rows, sizing.threads)
     return step, sampling + _count_listed_bytes(sizing, rows)
+
+
+def _count_captured_bytes(draft: Needs, sizing: Sizing) -> int:
+    """What a GPU keeps of a draft model's steps of a token a sequence: graphs of two models have
+    memory of their own.
+    """
+    tokens = sizing.max_num_seqs
+    return _count_working_bytes(draft, replace(sizing, max_num_batched_tokens=tokens))[0]
 
 
 def _count_probs(vocab: int, sizing: Sizing) -> int:

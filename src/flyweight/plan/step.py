@@ -25,6 +25,7 @@ SEGMENT, HISTOGRAM = 16384, 1024 * (8 + 4) + 64  # ids of a row's part; bytes ke
 APART = 64  # bytes per vocabulary entry of the row whose rarer cuts are made in NumPy
 WAVE_BYTES, LEAST_WAVE = 16 << 20, 64  # experts: bytes, and pairs at least, worked on together
 HUGE_PAGE = 2 << 20  # working memory grows by these
+GPU_CANDIDATES = 2 * 2 * 8192 * 4  # bytes of a drawn row's lists
 CANDIDATE = 2 * 8  # bytes a worker keeps per vocabulary entry: two lists of (logit, id)
 
 
@@ -158,8 +159,10 @@ def sample_bytes(vocab: int, rows: int, threads: int) -> int:
 
 
 def gpu_sample_bytes(vocab: int, rows: int) -> int:
-    """Logits of `rows`, a copy that is edited, and how often each token was there."""
-    return 3 * FLOAT * vocab * rows
+    """Logits of `rows`, a copy that a caller has edited and one that is edited here, how often each
+    token was there; and the candidates of drawn rows.
+    """
+    return rows * (4 * FLOAT * vocab + GPU_CANDIDATES)
 
 
 def _count_rounded(parts: Sequence[tuple[tuple[int, ...], str]], activations: str) -> int:

@@ -96,6 +96,7 @@ class CudaOps:
             return x
         held = torch.from_numpy(np.ascontiguousarray(x))
         if self.device.type == "cuda":
+            assert not torch.cuda.is_current_stream_capturing(), "a graph would read freed memory"
             return held.pin_memory().to(self.device, non_blocking=True)
         return held
 
@@ -231,13 +232,13 @@ class CudaOps:
         return SteppedStack(layers)
 
     def replay(self, batch: Batch, kv: Sequence[KVLayer], body: Body) -> Tensor:
-        step = None
-        if self.graphs and kv:
-            assert isinstance(kv[0], CudaKV)
-            step = self._stager.pad(batch, kv[0])
+        if not self.graphs or not kv:
+            return body(batch)
+        assert isinstance(kv[0], CudaKV)
+        step = self._stager.pad(batch, kv[0])
         if step is None:
             return body(batch)
-        return self._graphs.run(step, kv, body)[: len(batch.tokens)]
+        return self._graphs.run(step, kv[0].k, body)[: len(batch.tokens)]
 
     def read_memory(self) -> tuple[int, int] | None:
         return read_memory(self.device)

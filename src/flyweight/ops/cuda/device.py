@@ -9,7 +9,7 @@ import triton
 
 from flyweight.errors import ConfigError
 
-LEAST = (8, 0)  # the compute capability of which instructions the kernels use
+MIN_CAPABILITY = (8, 0)  # products and conversions of bfloat16 begin there
 
 
 def find_device() -> torch.device:
@@ -17,7 +17,7 @@ def find_device() -> torch.device:
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
         found = torch.cuda.get_device_capability(device)
-        if found < LEAST:
+        if found < MIN_CAPABILITY:
             name, (major, minor) = torch.cuda.get_device_name(device), found
             raise ConfigError(
                 f"needs a GPU of compute capability 8.0 or later; {name} has {major}.{minor}",

@@ -4,31 +4,31 @@ Invariant: a replayed step gives the bits of the ops it was captured from.  What
 reads is the step's fixed columns (step.py) and memory that never moves: weights, K and V.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from flyweight.ops.cuda.step import DeviceBatch
-from flyweight.ops.operands import KVLayer
 
 Body = Callable[[Any], Tensor]
 
 
 class Graphs:
-    """Captured steps by the K/V memory they use, which is that of one model, and by size: rows and
-    width of the tables, both rounded up by `Stager`.
+    """Captured steps by the memory of the first layer's K, which is that of one model, and by size:
+    rows and width of the tables, both rounded up by `Stager`.  They end with that memory.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, CapturedSteps] = {}
+        self._held = WeakIdKeyDictionary()
 
-    def run(self, step: DeviceBatch, owner: Sequence[KVLayer], body: Body) -> Tensor:
+    def run(self, step: DeviceBatch, owner: Tensor, body: Body) -> Tensor:
         """body(step), replayed where it was captured with this `owner`."""
-        steps = self._held.get(id(owner))
+        steps: CapturedSteps | None = self._held.get(owner)
         if steps is None:
-            steps = self._held[id(owner)] = CapturedSteps(owner)
+            steps = self._held[owner] = CapturedSteps()
         return steps.run(step, body)
 
 
@@ -37,8 +37,7 @@ class CapturedSteps:
     steps may come between a step and the use of its result.
     """
 
-    def __init__(self, owner: Sequence[KVLayer]) -> None:
-        self._owner = owner  # kept, so that its id stays its own
+    def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._held: dict[tuple[int, ...], tuple[Any, Tensor]] = {}
 

@@ -22,7 +22,7 @@ def launch_pipelined(
     """Runs program(*args, num_stages=..., **options) with `stages` or as many as fit.  `tile` is
     what decides how much memory a stage takes.  Raises `OutOfResources` where one does not fit.
     """
-    left = _fitting.get(tile, stages)
+    left = min(stages, _fitting.get(tile, stages))
     while True:
         try:
             program(*args, num_stages=left, **options)
