@@ -1,4 +1,6 @@
-"""Who can reach a Ray cluster, and when a replica gives up its server; no cluster is started."""
+"""Who can reach a Ray cluster, and when a replica gives up its server or its engine; no cluster is
+started.
+"""
 
 import asyncio
 import os
@@ -16,6 +18,9 @@ from flyweight.errors import ConfigError
 from flyweight.parallel import ray_actor
 from flyweight.parallel.ray_access import check_authentication, check_cluster, on_loopback
 from flyweight.parallel.ray_stranger import REFUSED
+
+# Python calls it too, after Serve.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .*__del__. was never awaited")
 
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -99,3 +104,38 @@ def test_only_a_dead_registry_ends_the_application(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ray.serve.delete", delete)
     asyncio.run(Replica()._report())
     assert deleted == ["app"] and len(errors) == 1
+
+
+def test_a_replica_that_ends_by_plan_closes_its_engine_and_reports_no_loss() -> None:
+    class Program:
+        closed = 0
+
+        def report(self) -> bytes:
+            return b"lost" if self.closed else b"ready"
+
+        async def close(self) -> None:
+            self.closed += 1
+            await asyncio.sleep(0.01)
+
+    said: list[bytes] = []
+
+    class Replica(ray_actor.ReplicaActor):
+        def __init__(self) -> None:
+            self.name, self.program = "one", Program()
+            self._reporting = asyncio.get_running_loop().create_task(self._report())
+
+        async def _report_once(self) -> None:
+            said.append(self.program.report())
+
+    async def main() -> None:
+        replica = Replica()
+        while not said:
+            await asyncio.sleep(0)
+        end: Any = replica.__del__
+        await end()  # as Serve does
+        assert replica.program.closed == 1
+        with pytest.raises(asyncio.CancelledError):
+            await replica._reporting
+        assert set(said) == {b"ready"}
+
+    asyncio.run(main())

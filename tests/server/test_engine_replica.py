@@ -1,6 +1,8 @@
 """One engine process behind frames: its streams, and what they are when it is killed."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,12 +13,15 @@ import pytest
 
 from flyweight.config import Settings
 from flyweight.errors import ConfigError
-from flyweight.parallel.cluster import END
+from flyweight.parallel.cluster import END, ReplicaPlan
 from flyweight.server import pipe
+from flyweight.server.engine_client import EngineClient
+from flyweight.server.engine_host import EngineHost
 from flyweight.server.replicas.clocks import ClockedSubmit, measure_epoch
 from flyweight.server.replicas.engine_replica import EngineReplica, decode
 from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
 from flyweight.types import Request, SamplingParams
+from http_server import WAIT
 
 
 def make_setup(**more: Any) -> bytes:
@@ -34,8 +39,8 @@ def make_frame(id: str, max_tokens: int = 5, shift: float = 0.0, **more: Any) ->
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[EngineReplica]:
-    replica = EngineReplica(make_setup())
+async def running(**more: Any) -> AsyncIterator[EngineReplica]:
+    replica = EngineReplica(make_setup(), **more)
     await replica.start()
     try:
         yield replica
@@ -118,6 +123,33 @@ def test_a_stream_of_a_killed_engine_has_no_end() -> None:
         assert [data async for data in replica.compute(make_frame("y"))] == []
 
     run(work)
+
+
+def test_an_engine_that_answers_nothing_is_killed_by_its_replica() -> None:
+    async def main() -> None:
+        async with running(patience=0.5) as replica:
+            assert replica.host._process is not None
+            os.kill(replica.host._process.pid, signal.SIGSTOP)
+            end = time.monotonic() + WAIT
+            while replica.healthy and time.monotonic() < end:
+                replica.report()
+                await asyncio.sleep(0.05)
+            assert replica.state.failed == "the engine process ended"
+
+    asyncio.run(main())
+
+
+def test_a_replica_kills_a_silent_engine_before_the_server_drops_the_replica() -> None:
+    plan = ReplicaPlan(1, 1, patience=1000.0)
+
+    async def main() -> None:
+        client = EngineClient(EngineHost(print), pipe.EngineSetup({}, 0.2), patience=plan.patience)
+        client._expect()
+        assert client._watching is not None
+        left = client._watching.when() - asyncio.get_running_loop().time()
+        assert plan.patience < plan.engine_patience < 0.8 * left
+
+    asyncio.run(main())
 
 
 def test_a_model_that_cannot_be_loaded_says_why() -> None:

@@ -29,6 +29,15 @@ class ReplicaPlan:
     patience: float = 60.0
     target: int = 32
 
+    @property
+    def engine_patience(self) -> float:
+        """Seconds without an answer after which a replica kills its own engine.
+
+        The server drops a replica without progress after twice `patience`.  This is earlier: one
+        that is dropped cannot kill its engine any more, which then ends by its watchdog alone.
+        """
+        return 1.5 * self.patience
+
 
 class ReplicaProgram(Protocol):
     """What runs in the process of a replica: an engine behind frames."""

@@ -72,6 +72,11 @@ class ReplicaActor:
                 await self._report_once()  # why it failed
             raise
 
+    async def __del__(self) -> None:
+        """Called, and awaited, by Ray Serve where it ends a replica whose requests are finished."""
+        self._reporting.cancel()  # its server would count an engine that ends by plan as lost
+        await self.program.close()
+
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
         if name != self.name:
             yield GONE

@@ -116,7 +116,7 @@ class RayCluster:
             serve.start(proxy_location="Disabled")
         options = self._choose_options()
         deployment = serve.deployment(ReplicaActor, name="replica", **options)
-        patience = 2 * self.plan.patience
+        patience = self.plan.engine_patience
         target = deployment.bind(self.make, setup, patience, self.app, self._registry)
         run = serve.RunTarget(target=target, name=self.app, route_prefix=None)
         (self._handle,) = serve.run_many([run], wait_for_applications_running=False)
