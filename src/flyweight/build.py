@@ -4,7 +4,7 @@ of several packages.
 Invariant: the memory plan is made, and shown through `notify`, before a tensor is read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from flyweight.describe import (
     check_quality,
     describe,
     find,
+    fingerprint_text,
 )
 from flyweight.draft.drafter import Drafter, StoringDrafter
 from flyweight.draft.latetokens import SLOT_BYTES
@@ -50,7 +51,7 @@ from flyweight.models.adapters import pack_adapter
 from flyweight.models.decoder import Decoder, SingleProcess
 from flyweight.models.linear import Parts
 from flyweight.ops.base import Ops, Packing
-from flyweight.ops.operands import LowRank, Weights
+from flyweight.ops.operands import Weights
 from flyweight.pairing import DraftDescription, find_draft, find_heads, judge_draft_length
 from flyweight.parallel.nodes.identity import make_hello
 from flyweight.parallel.nodes.leader import JoinedNodes, join_nodes
@@ -87,8 +88,8 @@ class LoadedModel:
     """A model ready to run.  `moving` and `ahead` are what else is done for it when there is time.
     `generation` is the checkpoint's generation_config.json, `isa` the instruction set that is
     computed with, `quality` what the model's passport says.  `fingerprint`, `quantisation` and
-    `opened` are as `Checkpoint` has them; `shape` is what `flyweight compile` prepared the weights
-    for; `ranks` are the processes of the other ranks.
+    `opened` are as `Checkpoint` has them, `text` is the tokenizer's fingerprint; `shape` is what
+    `flyweight compile` prepared the weights for; `ranks` are the processes of the other ranks.
     """
 
     engine: Engine
@@ -103,6 +104,7 @@ class LoadedModel:
     isa: str
     quality: Quality
     fingerprint: str
+    text: str
     quantisation: str
     opened: int
     shape: CompiledShape | None
@@ -144,10 +146,9 @@ def build(
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores, nodes)
     with ranks.close_on_error(), stay_on(ranks.cores):
         weights, moving, shape = load_weights(settings, found, ops, tell)
-        low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
-        model, group = _make_model(ranks, ops, found, weights, low, limits)
+        model, group = _make_model(ranks, ops, found, weights, adapters, limits)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
-    fingerprint = found.checkpoint.fingerprint
+    fingerprint, text = found.checkpoint.fingerprint, fingerprint_text(found)
     keys = kept.make_keys(f"{fingerprint} {kv_dtype}", adapters)
     pair = _load_draft(second, settings, ops, memory, limits) if second else None
     drafter = _make_drafter(settings, limits, model, drafts, pair)
@@ -171,6 +172,7 @@ def build(
         isa=getattr(ops, "isa", "numpy"),
         quality=found.quality,
         fingerprint=fingerprint,
+        text=text,
         quantisation=found.checkpoint.quantisation,
         opened=found.checkpoint.opened,
         shape=shape,
@@ -217,11 +219,12 @@ def _judge_lengths(
 
 def _make_model(
     ranks: RankProcesses, ops: Ops, found: ModelDescription, weights: Any,
-    low: Sequence[Mapping[str, LowRank]], limits: Limits,
+    adapters: Sequence[Adapter], limits: Limits,
 ) -> "tuple[Model, RankGroup | None]":  # fmt: skip
     """What this process computes of the model, and the ranks that compute the rest."""
     length = limits.max_model_len
     if not ranks.divided:
+        low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
         return Decoder(Parts(ops, SingleProcess(), found.spec, weights, low), length), None
     from flyweight.parallel.connections import RankConnections  # imports torch
 

@@ -18,6 +18,7 @@ from flyweight.models.registry import Family, find_family
 from flyweight.passport import UNKNOWN, Quality, QualityLimit
 from flyweight.plan.machine import Machine, measure_resident, read_machine
 from flyweight.spec import KV_TYPES, Files, ModelSpec, WeightPlan
+from flyweight.text.fingerprint import compute_fingerprint
 from flyweight.text.tokenizer import Tokenizer, load_tokenizer
 from flyweight.validation.untrusted import spell
 from flyweight.weights.checkpoint import Checkpoint, choose_format, open_checkpoint
@@ -237,6 +238,11 @@ def stop_ids(checkpoint: Checkpoint, tokenizer: Tokenizer, spec: ModelSpec) -> f
     """All that end a sequence; those past the vocabulary can never be drawn."""
     ends = {*checkpoint.eos_ids, *tokenizer.eos_ids}
     return frozenset(i for i in ends if i < spec.vocab)
+
+
+def fingerprint_text(found: ModelDescription) -> str:
+    """A hash of the tokenizer, the chat templates and the ids that end a sequence."""
+    return compute_fingerprint(found.checkpoint.tokenizer_source, found.stop_ids)
 
 
 def open_tokenizer(path: Path) -> Tokenizer:

@@ -14,7 +14,8 @@ from flyweight.text.gguf import MOST_TOKENS, TokenType
 from flyweight.validation.untrusted import read_bytes, read_json, shown
 
 TOKEN_ID = re.compile("[0-9]{1,10}")
-CONFIG = "tokenizer_config.json"
+CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
+ADDED, TEMPLATE = "added_tokens.json", "chat_template.jinja"
 NAMED = {  # tokens by name, and GGUF's keys for them
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -26,9 +27,16 @@ FLAGS = {"add_bos_token": "add_bos_token", "add_eos_token": "add_eos_token"}
 Json = dict[str, object]
 
 
+def list_companions(directory: Path) -> list[Path]:
+    """The files that are read next to a vocabulary."""
+    names = (MAP, CONFIG, ADDED, TEMPLATE)
+    found = [path for name in names if (path := directory / name).exists()]
+    return found + _list_templates(directory)
+
+
 def read_companions(directory: Path) -> Json:
     """special_tokens_map.json, and over it tokenizer_config.json; empty where there is neither."""
-    config = _read_json(directory / "special_tokens_map.json")
+    config = _read_json(directory / MAP)
     own = _read_json(directory / CONFIG)
     return config | {key: value for key, value in own.items() if value is not None}
 
@@ -75,8 +83,7 @@ def read_chat_templates(directory: Path, config: Json) -> dict[str, str]:
         name, template = named.get("name"), named.get("template")
         if isinstance(name, str) and isinstance(template, str):
             found[name] = template
-    files = {DEFAULT: directory / "chat_template.jinja"}
-    files |= {p.stem: p for p in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
+    files = {DEFAULT: directory / TEMPLATE} | {p.stem: p for p in _list_templates(directory)}
     for name, path in files.items():
         if path.exists():
             found[name] = read_bytes(path).decode("utf-8", "replace")
@@ -89,7 +96,7 @@ def lay_over(metadata: dict[str, object], directory: Path) -> dict[str, object]:
     """
     config, path = read_companions(directory), directory / CONFIG
     tokens, types = _copy_lists(metadata)
-    extra = _read_json(directory / "added_tokens.json")
+    extra = _read_json(directory / ADDED)
     listed: dict[int, Json] = {
         i: {"content": word, "special": False} for word, i in extra.items() if isinstance(i, int)
     }
@@ -139,6 +146,11 @@ def _add(tokens: list[str], types: list[int], token: int, entry: Json, path: Pat
     special = bool(entry.get("special"))
     if types[token] != TokenType.UNKNOWN:
         types[token] = (TokenType.CONTROL if special else TokenType.USER_DEFINED).value
+
+
+def _list_templates(directory: Path) -> list[Path]:
+    """Those with names."""
+    return sorted((directory / "additional_chat_templates").glob("*.jinja"))
 
 
 def _read_json(path: Path) -> Json:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flyweight.errors import CheckpointError, nearest
 from flyweight.text.codec import Codec, SpecialIds, TextStream
-from flyweight.text.companions import lay_over
+from flyweight.text.companions import lay_over, list_companions
 from flyweight.text.gguf_bpe import load_gguf_bpe
 from flyweight.text.gguf_spm import load_spm, load_unigram
 from flyweight.text.hf import load_hf
@@ -56,6 +56,13 @@ def _list_vocabularies(directory: Path) -> Iterator[Path]:
     for pattern in NAMES:
         if pattern != "vocab.json" or (directory / "merges.txt").is_file():
             yield from sorted(directory.glob(pattern))
+
+
+def list_tokenizer_files(directory: Path) -> list[Path]:
+    """The files of a folder that its tokenizer is read from.  Raises `CheckpointError`."""
+    file = _find_vocabulary(directory)
+    found = [file, file.with_name("merges.txt")] if file.name == "vocab.json" else [file]
+    return found + list_companions(directory)
 
 
 def _describe_search() -> str:

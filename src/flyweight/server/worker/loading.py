@@ -101,6 +101,8 @@ def describe_engine(loaded: LoadedModel, settings: Settings) -> dict[str, Any]:
         "fingerprint": loaded.fingerprint,
         "vocab": loaded.spec.vocab,
         "width": loaded.spec.hidden,
+        "context": loaded.spec.context,
+        "tokenizer": loaded.text,
         "max_model_len": limits.max_model_len,
         "scored": limits.scored,
         "adapters": list(settings.adapters),
