@@ -75,7 +75,10 @@ class Cluster(Protocol):
         """What each replica reported last, also while it loads or drains; by name."""
 
     def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
-        """See `ReplicaProgram.compute`; `GONE` where it does not take new requests."""
+        """See `ReplicaProgram.compute`; `GONE` where it does not take new requests.  Raises
+        `CallError` where the replica failed in this call and goes on; other errors, and a stream
+        without `END`, mean that it was lost.
+        """
 
     async def tell(self, name: str, frame: bytes) -> bytes:
         """See `ReplicaProgram.tell`; `GONE` where it does not run."""

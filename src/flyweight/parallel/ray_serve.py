@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from flyweight.config import set_unset_variables
-from flyweight.errors import ConfigError, EngineError
+from flyweight.errors import ConfigError
 from flyweight.parallel.cluster import END, GONE, ReplicaPlan
+from flyweight.parallel.cluster_errors import CallError, describe_error, explain_errors
 
 QUIET = {  # read by Ray when it is imported
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -26,7 +27,7 @@ set_unset_variables(QUIET)
 
 import ray  # noqa: E402
 from ray import serve  # noqa: E402
-from ray.exceptions import RayError  # noqa: E402
+from ray.exceptions import RayTaskError  # noqa: E402
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig  # noqa: E402
 from ray.serve.exceptions import RayServeException  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
@@ -63,34 +64,38 @@ class RayCluster:
         await self._call(lambda: self._start(setup))
 
     async def list(self) -> Mapping[str, bytes]:
-        try:
+        with explain_errors():
             found: dict[str, bytes] = await self._registry.list.remote()
-        except RayError as error:
-            raise EngineError(_describe(error)) from None
         return found
 
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
         answer = self._handle.options(method_name="compute", stream=True).remote(name, frame)
-        ended = False
+        ended = begun = False
         try:
             async for data in answer:
-                ended = data in (END, GONE)
+                ended, begun = data in (END, GONE), True
                 yield data
+        except RayTaskError as error:  # raised by our own code there; its actor goes on
+            raise CallError(type(error.cause).__name__) from None
+        except RayServeException:  # of Serve here: the call has reached no replica
+            if begun:
+                raise
+            ended = True
+            yield GONE
         finally:
             if not ended:  # its reader has left, so the replica is to abort the request
                 with suppress(Exception):  # the replica may be gone
                     answer.cancel()
 
     async def tell(self, name: str, frame: bytes) -> bytes:
-        try:
+        with explain_errors():
             found: bytes = await self._handle.options(method_name="tell").remote(name, frame)
-        except (RayError, RayServeException) as error:
-            raise EngineError(_describe(error)) from None
         return found
 
     async def drop(self, name: str) -> None:
-        await self._registry.forget.remote(name)
-        actor = await self._registry.find_actor.remote(name)
+        with explain_errors():
+            await self._registry.forget.remote(name)
+            actor = await self._registry.find_actor.remote(name)
         if actor:
             await self._call(lambda: self._kill(actor))
 
@@ -103,11 +108,9 @@ class RayCluster:
     # --- on a thread, as Ray's calls block ---
 
     async def _call(self, work: Callable[[], Result]) -> Result:
-        """Raises `EngineError` where Ray fails."""
-        try:
+        """Raises `EngineError` where Ray fails, in whatever way."""
+        with explain_errors():
             return await asyncio.to_thread(work)
-        except (RayError, RayServeException, TimeoutError) as error:
-            raise EngineError(_describe(error)) from None
 
     def _start(self, setup: bytes) -> None:
         if self._registry is None:
@@ -170,8 +173,8 @@ class RayCluster:
         except Exception as error:  # of many kinds, `Exception` itself among them
             ray.shutdown()
             if self.plan.address:
-                raise self._refuse(_describe(error)) from None
-            raise ConfigError(f"Ray could not be started: {_describe(error)}") from None
+                raise self._refuse(describe_error(error)) from None
+            raise ConfigError(f"Ray could not be started: {describe_error(error)}") from None
 
     def _join(self, quiet: dict[str, Any]) -> None:
         check_authentication(self.plan.address, "--ray-address", self.plan.address)
@@ -209,8 +212,3 @@ class RayCluster:
             with suppress(Exception):  # the cluster may be gone
                 serve.delete(self.app)
         ray.shutdown()
-
-
-def _describe(error: BaseException) -> str:
-    """The first line of what Ray says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
