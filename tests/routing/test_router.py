@@ -147,12 +147,38 @@ def test_a_replica_that_is_removed_loses_its_requests_and_its_cache() -> None:
     assert router.begin("4", [], 5) is None
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_replica_that_is_paused_keeps_its_work_and_its_cache(policy: str) -> None:
+    router, tokens = make_router(policy, replicas=2), list(range(41))
+    place, _ = send(router, "1", tokens)
+    paused = next(one for one in router.replicas if one.name == place)
+    router.pause_replica(place)
+    places = {send(router, str(i), tokens)[0] for i in range(2, 8)}
+    assert place not in places and len(places) == 1
+    assert paused.requests == 1 and paused.tokens == 41
+    router.pause_replica(*places)
+    assert router.begin("8", [], 5) is None, "all are paused"
+    for i in range(2, 8):
+        router.finish(str(i))
+    router.resume_replica(place)
+    cached = 10 if policy == "prefix" else 0
+    assert send(router, "9", tokens) == (place, cached) and paused.requests == 2
+    router.finish("1")
+    router.finish("9")
+    assert paused.work == 0
+    assert router.remove_replica(*places) == [], "also where it is paused"
+
+
 def test_names_of_replicas_are_checked() -> None:
     router = make_router(replicas=2)
     with pytest.raises(ConfigError, match="replica = 'a' is the name of a replica already"):
         router.add_replica("a", 1)
     with pytest.raises(ConfigError, match="replica = 'x' is no replica; allowed: a, b"):
         router.remove_replica("x")
+    with pytest.raises(ConfigError, match="replica = 'x' is no replica"):
+        router.pause_replica("x")
+    with pytest.raises(ConfigError, match="replica = 'x' is no replica"):
+        router.resume_replica("x")
 
 
 def test_round_robin_goes_on_in_turn_as_replicas_come_and_go() -> None:

@@ -13,7 +13,8 @@ REQUEST_TOKENS = 64  # what an unfinished request counts besides its prompt
 class Replica:
     """`blocks` of K/V are its prefix cache; `number` is its place in the order of being added.
     `requests` are unfinished, and `tokens` of their prompts were not expected in its cache.
-    `chosen` is the number of the newest request that was sent to it.
+    `chosen` is the number of the newest request that was sent to it.  One that is `paused` is not
+    chosen.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Replica:
     requests: int = 0
     tokens: int = 0
     chosen: int = -1
+    paused: bool = False
 
     @property
     def work(self) -> int:

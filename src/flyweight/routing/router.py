@@ -1,8 +1,8 @@
 """Sends requests to replicas, and counts the work that is outstanding there.
 
 Invariant: the work of a replica is that of the requests which began there and have not finished; a
-replica that was removed is not chosen.  One thread calls it.  Standard library only; knows no
-transport.
+replica that was removed or is paused is not chosen.  One thread calls it.  Standard library only;
+knows no transport.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,7 @@ class Router:
         """Returns the ids of the requests that had not finished there; they are forgotten.  Raises
         `ConfigError`.
         """
-        replica = next((one for one in self.replicas if one.name == name), None)
-        if replica is None:
-            known = ", ".join(one.name for one in self.replicas) or "none"
-            raise ConfigError("is no replica", "replica", value=name, allowed=known)
+        replica = self._find(name)
         self.replicas.remove(replica)
         self.policy.remove(replica)
         lost = [id for id, one in self._requests.items() if one.replica is replica]
@@ -54,14 +51,32 @@ class Router:
             del self._requests[id]
         return lost
 
+    def pause_replica(self, name: str) -> None:
+        """A replica is not chosen for a while; its requests go on, and its cache is kept.  Raises
+        `ConfigError`.
+        """
+        self._find(name).paused = True
+
+    def resume_replica(self, name: str) -> None:
+        """It may be chosen again.  Raises `ConfigError`."""
+        self._find(name).paused = False
+
+    def _find(self, name: str) -> Replica:
+        replica = next((one for one in self.replicas if one.name == name), None)
+        if replica is None:
+            known = ", ".join(one.name for one in self.replicas) or "none"
+            raise ConfigError("is no replica", "replica", value=name, allowed=known)
+        return replica
+
     def begin(self, id: str, chain: Sequence[bytes], tokens: int) -> Route | None:
         """Chooses a replica for a prompt of so many tokens, whose full blocks have these keys, and
-        counts its work there.  None: there is no replica.
+        counts its work there.  None: there is no replica, or all are paused.
         """
         assert id not in self._requests, "a request that has not finished"
-        if not self.replicas:
+        free = [one for one in self.replicas if not one.paused]
+        if not free:
             return None
-        route = self.policy.choose(chain, self.replicas)
+        route = self.policy.choose(chain, free)
         left = max(0, tokens - route.cached * self.block_size)
         self._requests[id] = OutstandingRequest(route.replica, left)
         route.replica.chosen = self._begun

@@ -21,8 +21,9 @@ class Outcome(Enum):
 @dataclass(slots=True, eq=False)
 class Member:
     """A replica, whose cache has so many `blocks`; `slot` is its number for people, the lowest that
-    is free.  `open` replicas get new requests; `readers` read the streams of those that run.
-    `refusals` are those in a row, and `again` is when the next request may be sent there.
+    is free.  `open` replicas get new requests, others are paused; `readers` read the streams of
+    those that run.  `refusals` are those in a row, and `again` is when the next request may be sent
+    there.
     """
 
     name: str

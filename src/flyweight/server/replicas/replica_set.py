@@ -78,17 +78,14 @@ class ReplicaSet:
         self._added.set()
         return member
 
-    def retire(self, member: Member) -> None:
-        """Sends a replica no more requests; those that it has go on."""
+    def pause(self, member: Member) -> None:
+        """A replica refused a request: it drains, or the cluster does not know it yet.  What it has
+        goes on, so that its work and its cache still count where it gets requests again.
+        """
         if member.open:
             assert self._router is not None
             member.open = False
-            self._router.remove_replica(member.name)
-
-    def pause(self, member: Member) -> None:
-        """A replica refused a request: it drains, or the cluster does not know it yet."""
-        if member.open:
-            self.retire(member)
+            self._router.pause_replica(member.name)
             member.again = time.monotonic() + min(LATEST, AGAIN * 2**member.refusals)
             member.refusals += 1
 
@@ -98,14 +95,16 @@ class ReplicaSet:
         if not member.open and time.monotonic() >= member.again:
             assert self._router is not None
             member.open = True
-            self._router.add_replica(name, member.blocks)
+            self._router.resume_replica(name)
             self._added.set()
 
     def remove(self, name: str) -> Member | None:
         """A replica has gone: what it had to do begins again elsewhere, or ends."""
         member = self.members.pop(name, None)
         if member is not None:
-            self.retire(member)
+            assert self._router is not None
+            member.open = False
+            self._router.remove_replica(name)
             for reader in member.readers:
                 reader.cancel()
         return member
