@@ -21,7 +21,7 @@ from flyweight.types import Request, SamplingParams
 LOST = ConnectionError("the replica is gone")
 FACTS = {
     "vocab": 100, "width": 8, "max_model_len": 512, "scored": 8, "adapters": [], "block_size": 4,
-    "blocks": 64, "fingerprint": "0123456789abcdef",
+    "blocks": 64, "fingerprint": "0123456789abcdef", "context": 1024, "tokenizer": "123abc",
 }  # fmt: skip
 
 
@@ -37,6 +37,11 @@ class FakeCluster:
         self.dropped: list[str] = []
         self.leaving: set[str] = set()
         self.deaf: set[str] = set()  # replicas that cannot be told or dropped
+        self.hung: set[str] = set()  # replicas that never answer a question
+        self.error: Exception | None = None  # of the next starts and stops
+        self.gate = asyncio.Event()  # starts end once it is set
+        self.gate.set()
+        self.starting = self.most = 0  # starts under way, now and at most
         self.garbage: dict[str, bytes] = {}  # reports as they are sent
         self.queues: dict[str, asyncio.Queue[bytes | Exception]] = {}
         self.starts = self.stops = 0
@@ -44,6 +49,12 @@ class FakeCluster:
 
     async def start(self, setup: bytes) -> None:
         self.starts += 1
+        self.starting += 1
+        self.most = max(self.most, self.starting)
+        await self.gate.wait()
+        self.starting -= 1
+        if self.error is not None:
+            raise self.error
         self.setup = msgspec.msgpack.decode(setup, type=ReplicaSetup)
 
     async def list(self) -> dict[str, bytes]:
@@ -71,6 +82,8 @@ class FakeCluster:
             raise EngineError("the actor died")
         message = decode(frame, pipe.ToEngine)
         self.told.append((name, message))
+        if name in self.hung:
+            await asyncio.Event().wait()
         if isinstance(message, pipe.EngineQuestion):
             return pipe.encode_frame(pipe.EngineAnswer(message.number, {"freed": 3}))
         return b""
@@ -83,6 +96,8 @@ class FakeCluster:
 
     async def stop(self) -> None:
         self.stops += 1
+        if self.error is not None:
+            raise self.error
         self.reports.clear()
 
     async def close(self) -> None:

@@ -13,7 +13,8 @@ from math import inf
 from typing import Any
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
-from flyweight.parallel.cluster import Cluster, ReplicaPlan
+from flyweight.parallel.cluster import GONE, Cluster, ReplicaPlan
+from flyweight.parallel.cluster_errors import CallError, describe_error
 from flyweight.server import pipe
 from flyweight.server.engine_host import EngineListener
 from flyweight.server.replicas.gauges import ReplicaGauges
@@ -29,6 +30,7 @@ from flyweight.server.replicas.reports import (
 EVERY = 0.5  # seconds between two looks at the replicas
 PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
 LONGEST = 300.0  # seconds that a start waits for replicas which do not report
+ANSWER = 10.0  # seconds that replicas have to answer a question
 
 
 class ReplicaHost:
@@ -54,6 +56,7 @@ class ReplicaHost:
         self._enough = inf  # when enough replicas reported last, or a load began
         self._shown = 0  # messages of loading that were passed on
         self._watching: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()  # held while replicas are started or stopped
 
     @property
     def restarts(self) -> int:
@@ -92,7 +95,8 @@ class ReplicaHost:
 
     async def open(self) -> None:
         """Starts the replicas.  Raises `ConfigError`."""
-        await self._start_replicas(self.client.begin_loading())
+        async with self._changing:
+            await self._start_replicas(self.client.begin_loading())
         self.connected = True
         self._watching = self.set.start(self._watch())
 
@@ -128,7 +132,8 @@ class ReplicaHost:
         """Starts the replicas again, a few at a time, so that they read their files again; those
         that end finish their requests first.
         """
-        await self._start_replicas(self.client.begin_loading())
+        async with self._changing:
+            await self._start_replicas(self.client.begin_loading())
 
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
         """Those of the generation before are replaced.  Raises `ConfigError`."""
@@ -156,8 +161,7 @@ class ReplicaHost:
             await asyncio.sleep(EVERY)
 
     def _give_up(self, error: Exception) -> None:
-        words = (str(error) or type(error).__name__).splitlines()[0]
-        problem = f"the cluster of the replicas does not answer: {words}"
+        problem = f"the cluster of the replicas does not answer: {describe_error(error)}"
         if self.restarts_lost:
             self.on_failure(problem)
         else:  # which ends the start
@@ -243,7 +247,8 @@ class ReplicaHost:
 
     def _note_error(self, error: Exception) -> None:
         """The text of an error of our own may hold a prompt."""
-        self.on_event("replicas_failed", problem=type(error).__name__)
+        name = str(error) if isinstance(error, CallError) else type(error).__name__
+        self.on_event("replicas_failed", problem=name)
 
     def _describe(self) -> None:
         """Lets the client know how many there are, once there are enough to begin."""
@@ -284,32 +289,56 @@ class ReplicaHost:
             client.take(message)
 
     async def _ask(self, question: pipe.EngineQuestion) -> None:
-        """Sends a question to all replicas; the answer has theirs, by their numbers."""
+        """Sends a question to all replicas; the answer has theirs, by their numbers, and lists
+        those that did not answer in time.
+        """
         members = list(self.set.members.values()) if question.topic != "ping" else []
-        found: dict[str, Any] = {}
-        for member in members:
+        found, silent = dict[str, Any](), list[int]()
+        frame = pipe.encode_frame(question)
+        asked = {self.set.start(self.cluster.tell(one.name, frame)): one for one in members}
+        if asked:
+            await asyncio.wait(asked, timeout=ANSWER)
+        for task, member in asked.items():
             try:
-                answer = await self.cluster.tell(member.name, pipe.encode_frame(question))
-                for _, one in pipe.PipeFrames(pipe.ToFront).push(answer) if len(answer) > 4 else ():
-                    found[str(member.slot)] = one.value
+                found[str(member.slot)] = read_answer(task)
             except Exception as error:  # the others' answers count
+                silent.append(member.slot)
                 self.on_event("replica_silent", replica=member.slot, problem=error)
         value: dict[str, Any] = {"replicas": found} if members else {}
         if question.topic == "reset":
             value = {"freed": sum(one["freed"] for one in found.values())}
+        if silent:
+            value["silent"] = silent
         self.client.take(pipe.EngineAnswer(question.number, value))
 
     async def _load(self, setup: pipe.EngineSetup) -> None:
-        self.facts, self._told, self._enough = {}, set(), time.monotonic()
-        try:
-            await self._start_replicas(setup)
-        except (ConfigError, EngineError) as error:
-            self.client.take(pipe.Failed(str(error)))
+        async with self._changing:
+            self.facts, self._told, self._enough = {}, set(), time.monotonic()
+            try:
+                await self._start_replicas(setup)
+            except Exception as error:  # whatever it is, nothing will report
+                self.client.take(pipe.Failed(describe_error(error)))
 
     async def _unload(self) -> None:
-        for name in list(self.set.members):
-            self.set.remove(name)
-            self.set.left.add(name)  # its last report is still there
-            self.gauges.remove(name)
-        await self.cluster.stop()
-        self.client.take(pipe.Unloaded())
+        async with self._changing:
+            for name in list(self.set.members):
+                self.set.remove(name)
+                self.set.left.add(name)  # its last report is still there
+                self.gauges.remove(name)
+            try:
+                await self.cluster.stop()
+            except Exception as error:  # the client waits all the same
+                self.on_event("replicas_failed", problem=describe_error(error))
+            self.client.take(pipe.Unloaded())
+
+
+def read_answer(asked: "asyncio.Task[bytes]") -> Any:
+    """What a replica has answered.  Raises an error where it has not."""
+    if not asked.done():
+        asked.cancel()
+        raise EngineError(f"no answer in {ANSWER:g} seconds")
+    data = b"" if asked.cancelled() else asked.result()
+    if len(data) <= len(GONE):
+        raise EngineError("it takes no more questions")
+    ((_, answer),) = pipe.PipeFrames(pipe.ToFront).push(data)
+    return answer.value

@@ -17,6 +17,7 @@ import msgspec
 
 from flyweight.errors import EngineError
 from flyweight.parallel.cluster import END, GONE, Cluster
+from flyweight.parallel.cluster_errors import CallError
 from flyweight.routing.keys import RoutingKeys
 from flyweight.routing.policies import make_policy
 from flyweight.routing.router import Router
@@ -32,6 +33,7 @@ BEGUN = "the replica that computed this request was lost after the answer had be
 TWICE = "two replicas were lost while they computed this request"
 NONE_LEFT = "no replica is ready; retry later"
 OURS = "the server failed to pass on this answer"
+CALL = "the replica failed to compute this request"
 
 
 class ReplicaSet:
@@ -175,9 +177,9 @@ class ReplicaSet:
     async def _serve(self, run: RoutedRequest) -> None:
         try:
             await self._find_answer(run)
-        except Exception as error:  # of our own side: the replica is not to blame
+        except Exception as error:  # of our own side, or of this call: the replica goes on
             self.on_error(error)
-            self._refuse(run, OURS, "engine_error")
+            self._refuse(run, CALL if isinstance(error, CallError) else OURS, "engine_error")
         finally:
             self.runs.pop(run.submit.id, None)
 
@@ -281,5 +283,7 @@ async def _receive(stream: AsyncGenerator[bytes], frames: pipe.PipeFrames) -> li
         if data == END:
             return Outcome.ENDED
         return Outcome.GONE if data == GONE else [one for _, one in frames.push(data)]
+    except CallError:
+        raise
     except Exception:  # whatever it is, the replica cannot be relied on
         return Outcome.LOST
