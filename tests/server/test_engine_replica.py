@@ -12,14 +12,16 @@ import msgspec
 import pytest
 
 from flyweight.config import Settings
+from flyweight.describe import ASSETS, describe
 from flyweight.errors import ConfigError
 from flyweight.parallel.cluster import END, ReplicaPlan
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient
 from flyweight.server.engine_host import EngineHost
+from flyweight.server.lifecycle.replacing import describe_files
 from flyweight.server.replicas.clocks import ClockedSubmit, measure_epoch
 from flyweight.server.replicas.engine_replica import EngineReplica, decode
-from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
+from flyweight.server.replicas.reports import ALIKE, FILES, ReplicaReport, ReplicaSetup
 from flyweight.types import Request, SamplingParams
 from http_server import WAIT
 
@@ -85,6 +87,18 @@ def test_each_request_has_a_stream_and_each_step_is_counted_once() -> None:
             await replica.tell(pipe.encode_frame(pipe.EngineQuestion(4, "kv"))), pipe.ToFront
         )
         assert answer.value["sequences"] == []
+
+    run(work)
+
+
+def test_an_engine_reports_what_the_server_reads_of_the_files() -> None:
+    async def work(replica: EngineReplica) -> None:
+        found = describe(ASSETS / "stories.gguf")
+        files = describe_files(found)
+        found.checkpoint.close()
+        state = msgspec.msgpack.decode(replica.report(), type=ReplicaReport)
+        assert state.facts is not None and state.facts.items() >= files.items()
+        assert set(ALIKE) <= state.facts.keys() and files.keys() == {*FILES, "fingerprint"}
 
     run(work)
 

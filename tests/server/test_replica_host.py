@@ -263,6 +263,10 @@ def test_a_server_is_ready_once_all_replicas_are() -> None:
             ReplicaReport(__version__, facts={**FACTS, "fingerprint": "fedcba"}),
             "fingerprint fedcba",
         ),
+        (
+            ReplicaReport(__version__, facts={**FACTS, "tokenizer": "of another model"}),
+            "tokenizer = of another m, another one's 123abc",
+        ),
         (ReplicaReport(__version__, failed="no memory for it"), "no memory for it"),
     ],
 )
@@ -282,13 +286,18 @@ def test_a_replica_that_differs_gets_no_request(report: ReplicaReport, words: st
 
 
 def test_replicas_that_follow_may_have_other_weights() -> None:
-    """Files are read again on a reload; a replica of before that is ready late does not decide."""
+    """Files are read again on a reload.  No replica decides which they are, neither one of before
+    that is ready late, nor the first of those that follow.
+    """
 
     async def work() -> None:
         cluster, host, _ = await begin("a")
-        await host.replace()
+        await host.replace("fedcba")
         assert cluster.setup is not None and cluster.setup.generation == 1
         other = {**FACTS, "fingerprint": "fedcba"}
+        foreign = {**FACTS, "fingerprint": "of another model"}
+        cluster.reports["foreign"] = ReplicaReport(__version__, 1, foreign)
+        await look(host, cluster)
         cluster.reports["late"] = ReplicaReport(__version__, facts=dict(FACTS))
         for name in "bc":
             cluster.reports[name] = ReplicaReport(__version__, 1, other)

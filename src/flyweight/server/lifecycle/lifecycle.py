@@ -10,11 +10,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import SSLContext
-from typing import Protocol
+from typing import Any, Protocol
 
 import uvicorn
 
@@ -30,6 +31,12 @@ from flyweight.server.engine_process import EngineProcess
 from flyweight.server.lifecycle.hosts import make_host
 from flyweight.server.lifecycle.loading import ModelReader, plan_entries
 from flyweight.server.lifecycle.notify import ServiceNotifier
+from flyweight.server.lifecycle.replacing import (
+    COPY,
+    ReplicaUpdates,
+    check_files,
+    describe_files,
+)
 from flyweight.server.lifecycle.running import (
     ServerRecord,
     find_own_log,
@@ -140,7 +147,11 @@ class ServerLifecycle:
         self.code = 0
         self._loading: asyncio.Task[ApiServer] | None = None
         self._draining: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        self._reloading = set[asyncio.Task[None]]()
+        self.replacing: ReplicaUpdates | None = None
+        if isinstance(self.host, ReplicaHost):
+            first = self.directory.first
+            self.replacing = ReplicaUpdates(self.host, first, self.reader, self.log)
 
     def begin(self) -> None:
         """Lets the engine process load the first model, while its vocabulary is read here."""
@@ -208,8 +219,11 @@ class ServerLifecycle:
         loading = asyncio.ensure_future(entry.client.wait_until_ready())
         try:
             found = await asyncio.to_thread(self.reader.describe, entry)
-            found.checkpoint.close()
+            with closing(found.checkpoint):
+                compared = self.replacing is not None
+                files = await asyncio.to_thread(describe_files, found) if compared else {}
             await loading
+            check_files(files, entry.client.facts, COPY)
         except BaseException:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
@@ -271,25 +285,23 @@ class ServerLifecycle:
         if serving:
             self.notifier.reloading()
         self._reload_keys()
-        if isinstance(self.host, ReplicaHost):
-            work = self._replace_replicas(self.host, serving)
-            self._reloading = asyncio.get_running_loop().create_task(work)
+        if self.replacing is not None:
+            if serving:
+                self._start_reload(self._replace_replicas(self.replacing))
         elif self.updates.sources.file:
-            work = self._reload_models(serving)
-            self._reloading = asyncio.get_running_loop().create_task(work)
+            self._start_reload(self._reload_models(serving))
         elif serving:
             self.notifier.ready()
 
-    async def _replace_replicas(self, host: ReplicaHost, serving: bool) -> None:
-        """Lets replicas read the model's files again; those that run go on if that fails."""
-        if not serving:
-            return
-        try:
-            self.log.event("replicas_reloading", replicas=len(host.set.open))
-            await host.replace()
-        except FlyweightError as error:
-            self.log.event("replicas_unchanged", problem=error)
-        if self._draining is None:
+    def _start_reload(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _replace_replicas(self, replacing: ReplicaUpdates) -> None:
+        """Lets replicas read the model's files again; the last of several reloads ends them all."""
+        await replacing.reload()
+        if self._draining is None and not replacing.running:
             self.notifier.ready()
 
     async def _reload_models(self, serving: bool) -> None:

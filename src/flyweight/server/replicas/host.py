@@ -128,11 +128,15 @@ class ReplicaHost:
         await self.set.close()
         await self.cluster.close()
 
-    async def replace(self) -> None:
+    async def replace(self, fingerprint: str) -> None:
         """Starts the replicas again, a few at a time, so that they read their files again; those
-        that end finish their requests first.
+        that end finish their requests first.  `fingerprint` is that of the files: a new replica
+        with another one gets no request.  Raises `ConfigError` or `EngineError`.
         """
         async with self._changing:
+            if not self.client.wanted:
+                raise ConfigError("the model was unloaded")
+            self._fingerprints[self.generation + 1] = fingerprint
             await self._start_replicas(self.client.begin_loading())
 
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:

@@ -12,7 +12,8 @@ import msgspec
 from flyweight import __version__
 from flyweight.server import pipe
 
-ALIKE = ("vocab", "width", "max_model_len", "scored", "adapters", "block_size")  # facts of engines
+FILES = ("vocab", "width", "context", "tokenizer")  # facts of engines that the model's files decide
+ALIKE = (*FILES, "max_model_len", "scored", "adapters", "block_size")
 SHOWN = 12  # digits of a fingerprint
 
 
@@ -65,11 +66,17 @@ def find_difference(report: ReplicaReport, facts: Mapping[str, Any], fingerprint
     for name in ALIKE if facts else ():
         theirs, ours = report.facts[name], facts[name]
         if theirs != ours:
-            return f"a replica's engine has {name} = {theirs}, another one's {ours}"
+            pair = shorten(theirs), shorten(ours)
+            return "a replica's engine has {} = {}, another one's {}".format(name, *pair)
     model = report.facts["fingerprint"]
     if not fingerprint or model == fingerprint:
         return ""
     return (
-        f"a replica's model has the fingerprint {model[:SHOWN]}, another one's "
-        f"{fingerprint[:SHOWN]}; copy the same files to every machine"
+        f"a replica's model has the fingerprint {shorten(model)}, and not "
+        f"{shorten(fingerprint)}; copy the same files to every machine"
     )
+
+
+def shorten(value: Any) -> str:
+    """A fact as messages show it: a fingerprint's first digits are enough."""
+    return value[:SHOWN] if isinstance(value, str) else str(value)
