@@ -47,10 +47,10 @@ def test_a_cluster_off_loopback_needs_a_token(monkeypatch: pytest.MonkeyPatch) -
     [
         (REFUSED, None),
         (0, "takes programs without a token"),
-        (1, r"cannot be asked whether it needs a token \(no route\)"),
+        (1, r"cannot be checked for authentication \(no route\)"),
     ],
 )
-def test_a_cluster_off_loopback_asks_for_the_token(
+def test_a_cluster_off_loopback_requires_the_token(
     monkeypatch: pytest.MonkeyPatch, code: int, problem: str | None
 ) -> None:
     """Also where this program has one, which a cluster without tokens ignores."""

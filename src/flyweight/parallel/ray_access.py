@@ -59,8 +59,8 @@ def check_authentication(cluster: str, option: str, given: str) -> None:
 
 
 def check_cluster(cluster: str, option: str, given: str) -> None:
-    """`check_authentication`, and that the cluster at HOST:PORT asks for a token itself: one that
-    was started without tokens ignores them.  Not known of ray://HOST:PORT.
+    """`check_authentication`, and whether the cluster at HOST:PORT requires a token: one that was
+    started without tokens ignores them.  ray://HOST:PORT is not checked.
     """
     check_authentication(cluster, option, given)
     if "://" in cluster or _is_near(cluster):
@@ -72,13 +72,13 @@ def check_cluster(cluster: str, option: str, given: str) -> None:
             words, env=without | {MODE: "disabled"}, capture_output=True, timeout=3 * PATIENCE
         )
     except subprocess.TimeoutExpired:
-        problem = "did not say whether it needs a token"
+        problem = "cannot be checked for authentication in time"
         raise _refuse(cluster, problem, option, given, UP) from None
     if done.returncode == 0:
         raise _refuse(cluster, "takes programs without a token", option, given)
     if done.returncode != REFUSED:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        problem = f"cannot be asked whether it needs a token ({said})"
+        problem = f"cannot be checked for authentication ({said})"
         raise _refuse(cluster, problem, option, given, UP)
 
 

@@ -1,8 +1,8 @@
-"""Asks a Ray cluster at an address, the only argument, something without a token.
+"""Sends a request without a token to a Ray cluster, whose address is the only argument.
 
 Whether Ray uses tokens is read once in a process, so this has one of its own.
 
-Invariant: ends with `REFUSED` where the cluster asks for a token, with 0 where it answers.
+Invariant: ends with `REFUSED` where the cluster requires a token, with 0 where it does not.
 """
 
 import sys
