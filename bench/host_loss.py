@@ -153,14 +153,14 @@ class ReplicaCluster:
 
 Act = Callable[[ReplicaCluster], None]
 
-# What happens after a third of the time, and after two thirds
-EVENTS: dict[str, tuple[str, Act, Act]] = {
-    "kill": ("all processes of the host killed", ReplicaCluster.kill, ReplicaCluster.join),
-    "cut": ("link cut", ReplicaCluster.cut, ReplicaCluster.restore),
-    "slow": (f"link at {SLOW}", ReplicaCluster.slow, ReplicaCluster.restore),
-    "engine": ("`kill -9` of the engine", ReplicaCluster.kill_engine, ReplicaCluster.stay),
-    "actor": ("`kill -9` of Ray's actor", ReplicaCluster.kill_actor, ReplicaCluster.stay),
-    "update": ("rolling update by SIGHUP", ReplicaCluster.update, ReplicaCluster.stay),
+# What happens after a third of the time, and after two thirds; how many replicas it starts anew
+EVENTS: dict[str, tuple[str, Act, Act, int]] = {
+    "kill": ("all processes of the host killed", ReplicaCluster.kill, ReplicaCluster.join, 1),
+    "cut": ("link cut", ReplicaCluster.cut, ReplicaCluster.restore, 1),
+    "slow": (f"link at {SLOW}", ReplicaCluster.slow, ReplicaCluster.restore, 0),
+    "engine": ("`kill -9` of the engine", ReplicaCluster.kill_engine, ReplicaCluster.stay, 1),
+    "actor": ("`kill -9` of Ray's actor", ReplicaCluster.kill_actor, ReplicaCluster.stay, 1),
+    "update": ("rolling update by SIGHUP", ReplicaCluster.update, ReplicaCluster.stay, 2),
 }
 
 
@@ -186,7 +186,7 @@ class EventRun:
 
 def run(event: str, seconds: float, folder: Path) -> EventRun:
     token = secrets.token_hex(32)
-    _, happen, recover = EVENTS[event]
+    _, happen, recover, anew = EVENTS[event]
     with ExitStack() as stack:
         first, second = stack.enter_context(make_hosts(2))
         start_ray(first, None, token, folder)
@@ -213,6 +213,7 @@ def run(event: str, seconds: float, folder: Path) -> EventRun:
         recover(cluster)
         for one in clients:
             one.join()
+        wait_for_replicas(server, 2 + anew)
         lines = server.get("/metrics").body.decode().splitlines()
         counters = dict(
             line.rsplit(" ", 1) for line in lines if line.startswith("flyweight:replica_")

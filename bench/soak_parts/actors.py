@@ -133,8 +133,15 @@ class SoakActors:
         answered = self.record.count(ANSWERED, CLIENTS)
         return {
             "time": round(self.record.now(), 2), "answered": answered, **gauges,
-            **read_processes(self.server),
+            "loaded": await self.list_loaded(), **read_processes(self.server),
         }  # fmt: skip
+
+    async def list_loaded(self) -> list[str]:
+        """Models that the engine process has."""
+        request = SentRequest("sample", "GET", "/api/ps", None, self.server.keys[0])
+        answer = await self.send(request, ("engine_down",))
+        found = answer.json.get("models", ()) if answer.fate == ANSWERED else ()
+        return sorted(one["name"] for one in found)
 
     # --- faults ---
 

