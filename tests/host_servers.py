@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,7 +36,9 @@ def serving(
 ) -> Iterator[HostServer]:
     """`flyweight serve` on a host, once it takes requests."""
     whole = [*command, "--port", "0", *SEED, *words]
-    with running(whole, environment, host.enter) as server:
+    with ExitStack() as stack:
+        with host.entered():
+            server = stack.enter_context(running(whole, environment, fresh=True))
         yield HostServer(server.process, server.port, server.said, host=host)
 
 

@@ -45,13 +45,24 @@ class Namespace:
         self.path = Path(f"/proc/{self._holder.pid}/ns/net")
         self.pid = self._holder.pid
 
-    def enter(self) -> None:
-        """Moves the calling thread, and what it starts, into the namespace."""
-        _enter(self.path)
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What this thread starts meanwhile, and sockets that it makes, are in the namespace.  A
+        child process enters so, and not before its program begins: a fork while gRPC has threads
+        can end the child.
+        """
+        own = Path(f"/proc/self/task/{threading.get_native_id()}/ns/net")
+        with own.open() as before:
+            _enter(self.path)
+            try:
+                yield
+            finally:
+                _set(before.fileno())
 
     def call(self, *words: str) -> str:
         """What a command in the namespace writes.  Raises `PermissionError` where it fails."""
-        done = subprocess.run(words, preexec_fn=self.enter, capture_output=True, text=True)
+        with self.entered():
+            done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
             raise PermissionError(f"{' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
@@ -96,20 +107,10 @@ class Host(Namespace):
         self.call("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
         self.call("ip", "link", "set", "eth0", "up")
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Sockets that this thread makes meanwhile are the host's."""
-        own = Path(f"/proc/self/task/{threading.get_native_id()}/ns/net")
-        with own.open() as before:
-            self.enter()
-            try:
-                yield
-            finally:
-                _set(before.fileno())
-
     def run(self, words: Sequence[str], **more: Any) -> "subprocess.Popen[Any]":
         """Starts a command on the host."""
-        return subprocess.Popen(words, preexec_fn=self.enter, **more)
+        with self.entered():
+            return subprocess.Popen(words, **more)
 
     def connect(self, port: int, timeout: float) -> socket.socket:
         """A connection from the host to a server on it."""

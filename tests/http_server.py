@@ -152,12 +152,15 @@ def served(
 
 
 def start(
-    command: Sequence[str], variables: Mapping[str, str], before: Callable[[], None] | None
-) -> tuple[AnyProcess, TextIO]:
-    """A process and what it says on stderr; a fork where that does the same."""
+    command: Sequence[str], variables: Mapping[str, str], before: Callable[[], None] | None,
+    *, fresh: bool = False,
+) -> tuple[AnyProcess, TextIO]:  # fmt: skip
+    """A process and what it says on stderr; a fork where that does the same, unless it has to be
+    `fresh`: a child of this thread.
+    """
     end, stderr = os.pipe()
     process: AnyProcess
-    if before is None and fits(command, variables):
+    if before is None and not fresh and fits(command, variables):
         process = ForkedProcess(command, variables, stderr)
     else:
         process = subprocess.Popen(
@@ -176,9 +179,11 @@ def running(
     command: Sequence[str],
     environment: Mapping[str, str],
     before: Callable[[], None] | None = None,
+    *,
+    fresh: bool = False,
 ) -> Iterator[Running]:
     """A server that a script starts, once it has said where it is."""
-    process, rest = start(command, {**os.environ, **environment}, before)
+    process, rest = start(command, {**os.environ, **environment}, before, fresh=fresh)
     said: list[str] = []
     port = None
     for line in rest:
