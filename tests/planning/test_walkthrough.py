@@ -107,6 +107,7 @@ def wordless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixtures of families have no tokenizer."""
     lenient = partial(describe, read_tokenizer=load_any_tokenizer)
     monkeypatch.setattr("flyweight.build.describe", lenient)
+    monkeypatch.setattr("flyweight.build.fingerprint_text", lambda found: "")
 
 
 @pytest.mark.usefixtures("wordless")
