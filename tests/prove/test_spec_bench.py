@@ -29,6 +29,10 @@ def make_cycles(limits, round):
     return [SpecPrompt(CYCLE * 4, (CYCLE * 3)[: limits.answer]) for _ in range(2)]
 
 
+def make_queue(limits, round):
+    return make_cycles(limits, round) * 6
+
+
 CYCLES = SpecWorkload("cycles", "tokens that repeat", make_cycles)
 
 
@@ -56,6 +60,15 @@ def test_replayed_answers_are_the_workloads_and_are_foreseen(bench: SpecBench) -
     assert drafted.accepted == drafted.proposed > 20
     assert drafted.places[0] == drafted.drafts and sum(drafted.places) == drafted.accepted
     assert len(drafted.steps) < len(without.steps)
+
+
+def test_a_queue_is_timed_from_the_first_full_batch(bench: SpecBench) -> None:
+    queued = SpecWorkload("queue", "more than are computed at once", make_queue)
+    found = bench.run(queued, 2)
+    (without, _), _, (drafted, _) = found.values()
+    assert len(without.answers) == 12 and without.tokens == 12 * 24 - 8
+    assert 4 * 24 < drafted.tokens < 12 * 24
+    assert max(verified for _, verified in drafted.steps) == 4.0
 
 
 def test_a_side_without_drafts_taps_no_layer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Decodes texts with drafts and without, in turns, and counts what became of the drafts.
 
 Invariant: all sides have one engine and the same requests, and give the same tokens; only the time
-after the last first token counts.  A side keeps its drafter and its controller from round to round,
-as a server does; the first round is not counted.
+after the first token of the last request that has room counts.  A side keeps its drafter and its
+controller from round to round, as a server does; the first round is not counted.
 """
 
 import random
@@ -72,7 +72,7 @@ def replaying(engine: Engine, prompts: Sequence[SpecPrompt], wanted: bool) -> It
 
 @dataclass(frozen=True, slots=True)
 class SpecRun:
-    """One run of a workload: seconds and tokens after the last first token, what became of draft
+    """One run of a workload: seconds and tokens once the engine is full, what became of draft
     tokens, and for each step the tokens so far and the draft tokens verified for a sequence.
     `without` are the seconds a token without drafts, on the same engine in the same round.
     """
@@ -153,14 +153,15 @@ class SpecBench:
             engine.add(request)
         steps: list[tuple[int, float]] = []
         began, early, proposed = 0.0, 0, before.proposed
+        at_once = min(len(prompts), engine.scheduler.limits.max_num_seqs)
         with replaying(engine, prompts, self.replayed):
             while engine.busy:
                 for event in engine.step():
                     answers[event.id] += event.tokens
                 made = sum(len(answer) for answer in answers.values())
-                if not began and all(answers.values()):
+                if not began and sum(map(bool, answers.values())) >= at_once:
                     began, early = self.clock(), made
-                steps.append((made, (metrics.proposed - proposed) / len(prompts)))
+                steps.append((made, (metrics.proposed - proposed) / at_once))
                 proposed = metrics.proposed
         seconds = self.clock() - began
         places += [0] * (len(side.drafts.places) - len(places))

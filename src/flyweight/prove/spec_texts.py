@@ -17,6 +17,7 @@ from flyweight.text.tokenizer import Tokenizer
 
 FEW = 16  # different tokens of a text whose every pair was there before
 MANUAL, SHORT = 4000, 1200  # tokens of a prompt, at most
+QUEUED = 4  # of each kind, in traffic
 Texts = tuple[str, str]  # a prompt and its answer
 
 
@@ -55,8 +56,9 @@ MakePrompts = Callable[[TextLimits, int], list[SpecPrompt]]
 
 @dataclass(frozen=True, slots=True)
 class SpecWorkload:
-    """`make` gives a round's prompts, which are computed at once.  A `random` one has answers that
-    cannot be foreseen, also where the model writes them itself.
+    """`make` gives a round's prompts.  As many as the engine has room for are computed at once, and
+    each of the others begins when one ends.  A `random` workload has answers that cannot be
+    foreseen, also where the model writes them itself.
     """
 
     name: str
@@ -139,4 +141,9 @@ def list_workloads(folder: Path | None) -> Iterator[SpecWorkload]:
     def mix(limits: TextLimits, round: int) -> list[SpecPrompt]:
         return [prompt for make in makers for prompt in make(limits, round)]
 
+    def queue(limits: TextLimits, round: int) -> list[SpecPrompt]:
+        first = QUEUED * (round + 1) - 1  # no texts of another round
+        return [prompt for i in range(QUEUED) for prompt in mix(limits, first + i)]
+
     yield SpecWorkload("mixed", "one of each at once", mix)
+    yield SpecWorkload("traffic", f"{QUEUED} of each, of which the next begins as one ends", queue)
