@@ -196,7 +196,7 @@ def test_a_reset_forgets_the_blocks_of_both(tmp_path: Path) -> None:
 def test_two_engines_never_have_one_file(tmp_path: Path) -> None:
     with (
         LLM(**SMALL, prefix_cache_dir=tmp_path),
-        pytest.raises(ConfigError, match="is in use by another process with this model"),
+        pytest.raises(ConfigError, match="is in use by another engine with this model"),
     ):
         LLM(**SMALL, prefix_cache_dir=tmp_path)
     LLM(**SMALL, prefix_cache_dir=tmp_path).close()

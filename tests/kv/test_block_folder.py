@@ -80,7 +80,7 @@ def test_a_model_has_one_process_at_a_time(tmp_path: Path) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=env, **pipes) as other:  # type: ignore[call-overload]
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match="is in use by another process with this model"):
+        with pytest.raises(ConfigError, match="is in use by another engine with this model"):
             BlockFolder(tmp_path, 1000).open_file(ONE)
         BlockFolder(tmp_path, 1000).open_file(TWO).close()
         folder = BlockFolder(tmp_path, 100)

@@ -18,6 +18,7 @@ from flyweight.server.apis import logprobs as scores
 from flyweight.server.apis.usage import RunningUsage, count_usage
 from flyweight.server.engine_client import EngineStream
 from flyweight.server.settings import ServerSettings
+from flyweight.server.transport.errors import HttpError
 from flyweight.types import Event, Finish, Request, SamplingParams, TokenLogprobs
 from http_server import Running, served
 
@@ -40,13 +41,13 @@ def feed(stream: EngineStream, *events: Event) -> None:
 class Under:
     """A bundle of one request under way, and its stream."""
 
-    def __init__(self, own: Collector) -> None:
+    def __init__(self, own: Collector, waited: float = 0.0, loading: float = 0.0) -> None:
         def submit(collector: Collector, news: asyncio.Event, key: Any) -> EngineStream:
             self.stream = EngineStream(collector, news)
             return self.stream
 
         model: Any = SimpleNamespace(
-            settings=ServerSettings(request_timeout=60.0),
+            settings=ServerSettings(request_timeout=60.0, queue_timeout=5.0),
             preparer=SimpleNamespace(
                 make_collector=lambda requested, id: own,
                 make_id=lambda: "r",
@@ -57,13 +58,14 @@ class Under:
             hold=lambda: None,
             release=lambda: None,
         )
-        queue: Any = SimpleNamespace(leave=lambda *given: None)
+        late = HttpError(429, "not started", code="queue_timeout")
+        queue: Any = SimpleNamespace(leave=lambda *given: None, make_timeout_error=lambda: late)
         place: Any = SimpleNamespace(requests=1, tokens=1)
         requested: Any = SimpleNamespace(pooling=None, beam=None, params=own.requested, tokens=(1,))
         server: Any = SimpleNamespace(_writers=ThreadPoolExecutor(1))
         server.write_in_thread = lambda work: ApiServer.write_in_thread(server, work)
         self.server, now = server, asyncio.get_running_loop().time()
-        admitted = AdmittedRequest([requested], place, now)
+        admitted = AdmittedRequest([requested], place, now - waited, loading)
         self.group = RequestGroup(model, queue, set(), admitted)
 
 
@@ -93,6 +95,17 @@ class Told:
 
 async def parts(under: Under, writer: Any) -> list[bytes]:
     return [one async for one in answers._write_parts(under.server, under.group, writer, "")]
+
+
+def test_a_load_does_not_count_as_waiting_in_the_queue() -> None:
+    async def work(loading: float) -> str:
+        under = Under(collector(), waited=10.0, loading=loading)
+        await asyncio.sleep(0.01)
+        error, _ = under.group._error, under.group.close()
+        return "" if error is None else error.code
+
+    assert asyncio.run(work(0.0)) == "queue_timeout"
+    assert asyncio.run(work(8.0)) == ""
 
 
 def test_tokens_that_arrive_during_a_write_are_sent_too() -> None:

@@ -168,6 +168,43 @@ def test_a_leader_that_leaves_is_computed_for_the_others() -> None:
     assert own.joined == 1, "what was aborted is not joined"
 
 
+@pytest.mark.parametrize("end", ["unloaded", "lost"])
+def test_an_unload_that_nobody_waits_for_ends_well(end: str) -> None:
+    """Its task was cancelled, and with it the future that it waited for."""
+
+    async def work() -> None:
+        own, _ = ready()
+        host: Any = own.host
+        host._line = object()
+        waiting = asyncio.ensure_future(own.unload())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        own.take(pipe.Ready({}))  # was under way
+        assert not own.ready, "it is being unloaded"
+        if end == "unloaded":
+            own.take(pipe.Unloaded())
+        else:
+            own.handle_lost()
+        assert own._dropped is None and not own.ready
+
+    asyncio.run(work())
+
+
+def test_progress_of_one_engine_counts_for_the_others_of_its_process() -> None:
+    """An engine with a small share of the time waits long, and is not stuck."""
+    starved = client(Told("a"))
+    other = EngineClient(starved.host, pipe.EngineSetup({}, 1.0))
+    other.streams["b"] = EngineStream(Told("b"), asyncio.Event())  # type: ignore[arg-type]
+    starved.spoke -= 1000.0
+    assert starved.measure_silence() >= 1000
+    other.take(stepped())  # a step without a token
+    assert starved.measure_silence() >= 1000
+    other.take(stepped("b", tokens=1))
+    assert starved.measure_silence() < 1000
+
+
 def test_a_process_that_ends_ends_followers_too() -> None:
     own, _ = ready()
     streams = [submit(own, request(id))[0] for id in "ab"]

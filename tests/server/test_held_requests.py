@@ -76,7 +76,7 @@ class World:
         place = self.queue.enter(len(prompts), len(prompts))
         now = asyncio.get_running_loop().time()
         batcher = self.batcher if held else None
-        admitted = AdmittedRequest(prompts, place, now, batcher)
+        admitted = AdmittedRequest(prompts, place, now, batcher=batcher)
         return RequestGroup(self.model, self.queue, self.groups, admitted)
 
     @property

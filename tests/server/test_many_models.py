@@ -125,6 +125,20 @@ def test_a_busy_model_is_not_unloaded(pair: Running) -> None:
     line.close()
 
 
+def test_a_client_that_leaves_during_an_unload_disturbs_nobody(pair: Running) -> None:
+    """The engine's process goes on, and so does the unload."""
+    text = complete(pair, "talker").json["choices"]
+    worker, line = pair.worker, pair.connection()
+    with pair.paused():
+        raw = dumps({"model": "talker"}).encode()
+        line.request("POST", "/v1/models/unload", raw, {"content-type": "application/json"})
+        pair.until(lambda: states(pair)["talker"] == "unloaded")
+        line.close()
+        pair.until(lambda: pair.get("/load").json["server_load"] == 0)
+    assert complete(pair, "talker").json["choices"] == text
+    assert pair.get("/health").status == 200 and pair.worker == worker
+
+
 def test_ollamas_keep_alive_unloads(pair: Running) -> None:
     body = {"model": "talker", "stream": False}
     got = pair.post("/api/generate", {**body, "prompt": "Hi", "keep_alive": "10m"}).json

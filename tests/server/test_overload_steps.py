@@ -1,5 +1,6 @@
 """What is done to requests while the queue fills, before they are refused."""
 
+import asyncio
 import json
 import re
 from array import array
@@ -12,13 +13,15 @@ import pytest
 
 import chat_model
 from flyweight.engine.sequence import Sequence
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, RequestError
 from flyweight.kv.blocks import Table
 from flyweight.params.structured import StructuredOutputs
 from flyweight.params.tasks import BeamSearchParams, PoolingParams
 from flyweight.requests.prompts import PreparedPrompt, RequestContext
 from flyweight.server.admission.overload import OverloadLadder, shorten, stop_drafts
 from flyweight.server.admission.queue import AdmissionQueue
+from flyweight.server.apis.fields import Fields
+from flyweight.server.app import _handle
 from flyweight.server.overload_steps import check_overload_models, parse_overload_steps
 from flyweight.server.settings import ServerSettings
 from flyweight.types import Request, RequestWords, SamplingParams
@@ -256,3 +259,33 @@ def test_requests_are_degraded_before_they_are_refused(pair: Running) -> None:
     pair.until(pair.empty)
     got = pair.post(TEXT, {**BODY, "prompt": "Once"})
     assert HEADER not in got.headers and got.json["usage"]["completion_tokens"] == 5
+
+
+def test_the_model_that_took_over_is_free_before_the_named_one_is_tried() -> None:
+    """The named one may have to be loaded in its memory."""
+    held: list[str] = []
+    released: list[str] = []
+
+    def hold(request: Any, name: str) -> None:
+        held.append(name)
+        model = SimpleNamespace(release=lambda: released.append(name))
+        request.scope.setdefault("models", []).append(model)
+
+    async def handler(server: Any, request: Any, body: Any) -> Any:
+        first = not held
+        hold(request, "small" if first else "big")
+        if first:
+            raise RequestError("is too long for small")
+        assert released == ["small"]
+        return "by big"
+
+    async def work() -> Any:
+        async def read() -> bytes:
+            return b"{}"
+
+        request: Any = SimpleNamespace(scope={}, body=read)
+        server: Any = SimpleNamespace(keep_model=lambda request: True, settings=ServerSettings())
+        entry: Any = SimpleNamespace(body=Fields, handler=handler)
+        return await _handle(server, entry, request)
+
+    assert asyncio.run(work()) == "by big" and held == ["small", "big"]

@@ -49,7 +49,7 @@ class BlockFolder:
             if not _is_locked(file):
                 os.close(file)
                 raise self._refuse(
-                    "is in use by another process with this model",
+                    "is in use by another engine with this model",
                     "choose another directory for each of them",
                 )
             with suppress(OSError):

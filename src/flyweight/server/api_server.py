@@ -31,7 +31,7 @@ from flyweight.server.overload_steps import OverloadStep
 from flyweight.server.request_model import count_sequences
 from flyweight.server.served_model import ServedModel
 from flyweight.server.settings import ServerSettings
-from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.errors import HttpError, hide_folders
 from flyweight.server.transport.replies import format_names, set_header
 from flyweight.server.transport.request_log import get_record
 
@@ -90,7 +90,8 @@ class ApiServer:
         try:
             model = await self.directory.open(entry)
         except (CheckpointError, ConfigError) as error:
-            words = f"model = {entry.name} cannot be loaded: {entry.failure or error}"
+            reason = entry.failure or hide_folders(str(error))
+            words = f"model = {entry.name} cannot be loaded: {reason}"
             raise HttpError(503, words, "model", code="model_not_loaded") from None
         model.hold()
         if not loaded:
@@ -127,8 +128,8 @@ class ApiServer:
         if isinstance(preparation, Preparation):
             preparation.end()
         record.model, record.prepared = model.names[0], time.monotonic()
-        group = RequestGroup(model, self.queue, self.groups, admitted)
-        record.collectors, group.on_start = group.collectors, record.note_start
+        group = RequestGroup(model, self.queue, self.groups, admitted, record.note_start)
+        record.collectors = group.collectors
         return group
 
     def _admit(
@@ -157,7 +158,8 @@ class ApiServer:
         reservation = self.queue.enter(choices, sum(len(one.tokens) for one in changed))
         notes |= note_steps(model, request, done) | note_loading(request)
         batcher = self.batcher if self.batcher.enabled and not stream else None
-        return AdmittedRequest(changed, reservation, arrived, batcher, timed, notes)
+        loading = get_record(request.scope).loading
+        return AdmittedRequest(changed, reservation, arrived, loading, batcher, timed, notes)
 
 
 def separate_tenant(prompts: Sequence[PreparedPrompt], tenant: str) -> Sequence[PreparedPrompt]:

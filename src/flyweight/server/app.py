@@ -85,6 +85,7 @@ async def _handle(server: ApiServer, entry: ApiRoute, request: Request) -> Respo
     except RequestError:  # of another model than the named one, which may take the request
         if not server.keep_model(request):
             raise
+        release_models(request)  # the named one may need its memory
         return await entry.handler(server, request, body)
 
 

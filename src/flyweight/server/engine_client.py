@@ -141,6 +141,11 @@ class EngineClient:
         if self.host.connected:
             await dropped
 
+    def _end_unload(self) -> None:
+        dropped, self._dropped = self._dropped, None
+        if dropped is not None and not dropped.done():
+            dropped.set_result(None)
+
     # --- requests ---
 
     def submit(
@@ -210,9 +215,9 @@ class EngineClient:
 
     def measure_silence(self) -> float:
         """Seconds since the engine's last message while it has work; if there are streams, since
-        its last progress on one.
+        the last progress on one of any engine of its process, which may compute another's first.
         """
-        return time.monotonic() - self.spoke if self._busy else 0.0
+        return time.monotonic() - max(self.spoke, self.host.progressed) if self._busy else 0.0
 
     def ping(self) -> None:
         """Makes the engine answer, so that its silence means something."""
@@ -245,8 +250,11 @@ class EngineClient:
     # --- messages of the engine ---
 
     def take(self, message: Any) -> None:
-        if not self.streams or _shows_progress(message):
+        progress = _shows_progress(message)
+        if progress or not self.streams:
             self.spoke = time.monotonic()
+        if progress:
+            self.host.progressed = self.spoke
         self._pinged = False
         if isinstance(message, pipe.StepReport):
             self._take_step(message)
@@ -260,8 +268,9 @@ class EngineClient:
             if future is not None and not future.done():
                 future.set_result(message.value)
         elif isinstance(message, pipe.Ready):
-            self.facts, self.ready = message.facts, True
-            self._settle(None)
+            if self.wanted:  # else it was unloaded meanwhile
+                self.facts, self.ready = message.facts, True
+                self._settle(None)
         elif isinstance(message, pipe.LoadingProgress):
             self.on_loading(message)
         elif isinstance(message, pipe.Failed):
@@ -269,8 +278,7 @@ class EngineClient:
             self._settle(kind(message.message))
         elif isinstance(message, pipe.Unloaded) and self._dropped is not None:
             self._settle(ConfigError("the model was unloaded"))  # while it was being loaded
-            self._dropped.set_result(None)
-            self._dropped = None
+            self._end_unload()
 
     def handle_lost(self) -> None:
         """The process has gone: ends all streams, and all waiting, with an error."""
@@ -284,9 +292,7 @@ class EngineClient:
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(error)
-        if self._dropped is not None:
-            self._dropped.set_result(None)
-            self._dropped = None
+        self._end_unload()
         self.begin.fault = ""  # was meant for the first process
         self._settle(ConfigError("the engine ended before it was ready"))
 

@@ -47,8 +47,11 @@ class EngineListener(Protocol):
 
 
 class Host(Protocol):
-    """Where the engines of `clients` run, by their numbers: one process, or replicas of it."""
+    """Where the engines of `clients` run, by their numbers: one process, or replicas of it.
+    `progressed` is when a request of any of them made progress last.
+    """
 
+    progressed: float
     on_event: Callable[..., None]
     on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None
     restarts_lost: bool
@@ -83,6 +86,7 @@ class EngineHost:
         self.on_event: Callable[..., None] = lambda name, **facts: None
         self.on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None = None
         self.clients: dict[int, EngineListener] = {}
+        self.progressed = 0.0
         self.restarts = 0
         self.restarts_lost = False  # set once the server is ready
         self._process: subprocess.Popen[bytes] | None = None

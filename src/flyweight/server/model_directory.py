@@ -1,14 +1,16 @@
 """The models of a server: loaded when a request names one, and unloaded when another needs the
 memory.
 
-Invariant: one model is loaded or unloaded at a time; a model that a request uses stays.  What is
-unloaded first is what was used longest ago.  A model that cannot be loaded is marked as failed, and
-the next request for it tries again.  Knows no API.
+Invariant: one model is loaded or unloaded at a time, while others may be fetched or wait for
+memory; a model that a request uses stays.  What is unloaded first is what was used longest ago.  A
+model that cannot be loaded is marked as failed, and the next request for it tries again.  What was
+begun goes on where the client leaves.  Knows no API.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from flyweight.errors import (
     CheckpointError,
@@ -22,23 +24,26 @@ from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import FOREVER
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.served_model import ServedModel
-from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.errors import HttpError, hide_folders
 from flyweight.validation.untrusted import shown
 
 POLL = 0.05  # seconds between looks at whether a model is idle
 EXPIRY = 1.0  # the same, for models that are not kept alive
+FetchModel = Callable[[ModelEntry], Awaitable[None]]
 MakeModel = Callable[[ModelEntry], Awaitable[ServedModel]]
 
 
 class ModelDirectory:
-    """`entries` is not empty; the first is the default.  `make` loads an entry's engine and gives
-    its model.  A request waits `patience` seconds for others' models to become idle.
+    """`entries` is not empty; the first is the default.  `fetch` finds an entry's files, `make`
+    loads its engine and gives its model.  A load waits `patience` seconds for others' models to
+    become idle.
     """
 
     def __init__(
         self,
         entries: Sequence[ModelEntry],
         host: Host,
+        fetch: FetchModel,
         make: MakeModel,
         log: ServerLog,
         patience: float,
@@ -47,8 +52,9 @@ class ModelDirectory:
         self.patience = patience
         self._leaving: list[ModelEntry] = []  # served no more, but not unloaded yet
         host.on_given_up = self._note_given_up
-        self._make = make
+        self._fetch, self._make = fetch, make
         self._lock = asyncio.Lock()
+        self._unloading: set[asyncio.Task[None]] = set()
         self._expiring: asyncio.Task[None] | None = None
 
     @property
@@ -84,7 +90,11 @@ class ModelDirectory:
         while entry.model is None:
             if entry not in self.entries:
                 self.find(entry.name)  # raises: it is not served any more
-            await asyncio.shield(self.start(entry))  # it goes on if this request's client leaves
+            entry.awaited += 1
+            try:
+                await asyncio.shield(self.start(entry))  # it goes on if this client leaves
+            finally:
+                entry.awaited -= 1
         return entry.model
 
     def start(self, entry: ModelEntry) -> "asyncio.Task[ServedModel]":
@@ -103,18 +113,18 @@ class ModelDirectory:
 
     async def unload(self, entry: ModelEntry) -> None:
         """Raises `HttpError` while a request uses it."""
+        check_idle(entry)  # at once, also while another model is loaded
+        task = asyncio.get_running_loop().create_task(self._unload(entry))
+        self._unloading.add(task)
+        task.add_done_callback(self._unloading.discard)
+        task.add_done_callback(note_failure)
+        await asyncio.shield(task)  # half an unload would leave the engine without its client
+
+    async def _unload(self, entry: ModelEntry) -> None:
         async with self._lock:
-            if entry.model is None:
-                return
-            if not entry.idle:
-                raise HttpError(
-                    409,
-                    f"model = {entry.name} is busy with {entry.model.users} requests; "
-                    "retry when they have ended",
-                    "model",
-                    code="model_busy",
-                )
-            await self._drop(entry, "requested")
+            check_idle(entry)
+            if entry.model is not None:
+                await self._drop(entry, "requested")
 
     def keep(self, entry: ModelEntry, seconds: float) -> None:
         """How long the entry's model is kept after its last request, from now on."""
@@ -138,15 +148,9 @@ class ModelDirectory:
 
     async def _load(self, entry: ModelEntry) -> ServedModel:
         try:
-            async with self._lock:
-                began = time.monotonic()
-                entry.apply_change()
-                entry.model = await self._make_room(entry)
-                entry.failure = ""
-                entry.loads += 1
-                name, seconds = entry.name, round(time.monotonic() - began, 3)
-                self.log.event("model_loaded", model=name, seconds=seconds)
-                return entry.model
+            entry.apply_change()
+            await self._fetch(entry)
+            return await self._load_in_turn(entry)
         except (CheckpointError, ConfigError) as error:
             self._note_failure(entry, error)
             raise
@@ -156,7 +160,8 @@ class ModelDirectory:
     def _note_failure(self, entry: ModelEntry, error: FlyweightError) -> None:
         """Marks an entry that cannot be loaded; clients are shown no folder."""
         text = str(error)
-        entry.failure = text.replace(str(entry.path), entry.path.name) if entry.path else text
+        own = text.replace(str(entry.path), entry.path.name) if entry.path else text
+        entry.failure = hide_folders(own)
         self.log.event("model_failed", model=entry.name, reason=error)
 
     async def _note_given_up(self, number: int, error: FlyweightError) -> None:
@@ -168,25 +173,39 @@ class ModelDirectory:
                 if model is not None:
                     await model.validator.close()
 
-    async def _make_room(self, entry: ModelEntry) -> ServedModel:
-        """Loads an engine, and unloads others as long as memory does not suffice."""
+    async def _load_in_turn(self, entry: ModelEntry) -> ServedModel:
+        """Loads an engine as soon as others leave memory for it."""
         until = time.monotonic() + self.patience
+        while True:
+            async with self._lock:
+                began = time.monotonic()
+                model = await self._make_room(entry, until)
+                if model is not None:
+                    entry.model, entry.failure = model, ""
+                    entry.loads += 1
+                    seconds = round(time.monotonic() - began, 3)
+                    self.log.event("model_loaded", model=entry.name, seconds=seconds)
+                    return model
+            while time.monotonic() <= until and self._all_busy:  # others are loaded and unloaded
+                await asyncio.sleep(POLL)
+
+    async def _make_room(self, entry: ModelEntry, until: float) -> ServedModel | None:
+        """Loads an engine, and unloads the models that were used longest ago while memory does not
+        suffice; None where all are busy.  Raises `MemoryShortage` where none is loaded, and
+        `HttpError` where they stay busy.
+        """
         while True:
             try:
                 return await self._make(entry)
-            except MemoryShortage as error:
-                await self._free_one(error, until)
-
-    async def _free_one(self, error: MemoryShortage, until: float) -> None:
-        """Unloads the model that was used longest ago.  Raises the error where none is loaded, and
-        `HttpError` where all stay busy.
-        """
-        while any(one.model is not None for one in self.known):
+            except MemoryShortage:
+                if not any(one.model for one in self.known):
+                    raise
             idle = [(one.model.used, one) for one in self.known if one.model and one.idle]
             if idle:
                 await self._drop(min(idle, key=lambda found: found[0])[1], "memory")
-                return
-            if time.monotonic() > until:
+            elif time.monotonic() <= until:
+                return None
+            else:
                 busy = ", ".join(one.name for one in self.known if one.model)
                 raise HttpError(
                     503,
@@ -194,8 +213,11 @@ class ModelDirectory:
                     code="models_busy",
                     headers={"Retry-After": "5"},
                 )
-            await asyncio.sleep(POLL)
-        raise error
+
+    @property
+    def _all_busy(self) -> bool:
+        loaded = [one for one in self.known if one.model is not None]
+        return bool(loaded) and not any(one.idle for one in loaded)
 
     async def _drop(self, entry: ModelEntry, reason: str) -> None:
         model, entry.model = entry.model, None
@@ -229,7 +251,19 @@ class ModelDirectory:
                 self.host.remove(entry.client.number)
 
 
-def note_failure(loading: asyncio.Task[ServedModel]) -> None:
+def check_idle(entry: ModelEntry) -> None:
+    """Raises `HttpError` for a model that requests use."""
+    if entry.model is not None and not entry.idle:
+        count = entry.model.users + entry.awaited
+        raise HttpError(
+            409,
+            f"model = {entry.name} is busy with {count} requests; retry when they have ended",
+            "model",
+            code="model_busy",
+        )
+
+
+def note_failure(task: asyncio.Task[Any]) -> None:
     """Marks an error as retrieved: all clients that waited for it may have left."""
-    if not loading.cancelled():
-        loading.exception()
+    if not task.cancelled():
+        task.exception()

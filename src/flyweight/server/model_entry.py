@@ -43,6 +43,7 @@ class ModelEntry:
         self.counts: ServerCounters | None = None
         self.keep_alive = options.keep_alive
         self.loading: asyncio.Task[ServedModel] | None = None
+        self.awaited = 0  # requests that wait for it to be loaded
         self.loading_since = 0.0
         self.loads = 0
         self.failure = ""
@@ -102,8 +103,9 @@ class ModelEntry:
 
     @property
     def idle(self) -> bool:
-        """Whether it is loaded and no request uses it."""
-        return self.model is not None and not self.model.users and not self.client.streams
+        """Whether it is loaded, and no request uses it or has waited for it."""
+        used = self.awaited or self.client.streams or (self.model is not None and self.model.users)
+        return self.model is not None and not used
 
     @property
     def name(self) -> str:

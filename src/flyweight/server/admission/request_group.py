@@ -38,14 +38,15 @@ class _Unsent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """What admission decided of an HTTP request, which `arrived` then: its prompts, its place in
-    the queue, and the batch that it waits for, if it does.  `timed` are its predicted times,
-    `notes` what is reported with the measured ones.
+    """What admission decided of an HTTP request, which `arrived` then and waited `loading` seconds
+    for its model: its prompts, its place in the queue, and the batch that it waits for, if it does.
+    `timed` are its predicted times, `notes` what is reported with the measured ones.
     """
 
     prompts: Sequence[PreparedPrompt]
     reservation: Reservation
     arrived: float
+    loading: float = 0.0
     batcher: RequestBatcher | None = None
     timed: TimedRequest | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -63,12 +64,13 @@ class RequestGroup:
         queue: AdmissionQueue,
         groups: set["RequestGroup"],
         admitted: AdmittedRequest,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self.model, self.queue, self.groups = model, queue, groups
         self.reservation, self.timed = admitted.reservation, admitted.timed
         self.notes = dict(admitted.notes)
         self.collectors: list[Collector | VectorCollector] = []
-        self.on_start: Callable[[], None] = lambda: None
+        self.on_start = on_start
         self._changed = asyncio.Event()
         self._streams: list[EngineStream] = []
         self._unsent: list[_Unsent] = []
@@ -83,7 +85,7 @@ class RequestGroup:
         gone = time.monotonic() - admitted.arrived
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(max(0.0, seconds - gone), self._time_out)
-        waiting = max(0.0, model.settings.queue_timeout - gone)
+        waiting = max(0.0, model.settings.queue_timeout - (gone - admitted.loading))
         self._waiting = loop.call_later(waiting, self._leave_queue_late)
         groups.add(self)
         model.hold()

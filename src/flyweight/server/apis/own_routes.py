@@ -5,7 +5,6 @@ on the engine's progress, not on an open socket.
 """
 
 import gzip
-import re
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -35,10 +34,9 @@ from flyweight.server.apis.usage import report_usage
 from flyweight.server.engine_client import EngineDown
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.pipe import Topic
-from flyweight.server.transport.errors import HttpError
+from flyweight.server.transport.errors import HttpError, hide_folders
 from flyweight.server.transport.replies import PING, encode_event, reply
 
-FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/:]*/)+")  # of a path: clients see the file's name
 OTHER_FIELDS = {  # fields that are no sampling options
     "prompt", "stream", "cache_salt", "priority", "slo", "return_cache_explanation",
     "return_cost",
@@ -114,7 +112,7 @@ async def reload_models(server: ApiServer, request: Request) -> Response:
     try:
         changes = await server.updates.reload()
     except (CheckpointError, ConfigError) as error:
-        words = f"the models were not changed: {FOLDERS.sub('', str(error))}"
+        words = f"the models were not changed: {hide_folders(str(error))}"
         raise HttpError(409, words, code="models_unchanged") from None
     return reply(asdict(changes))
 

@@ -137,7 +137,9 @@ class ServerLifecycle:
         plans = plan_entries(options.models, self.server)
         entries = [plan.make(self.server, self.host) for plan in plans]
         patience = self.server.queue_timeout
-        self.directory = ModelDirectory(entries, self.host, self._make_model, self.log, patience)
+        self.directory = ModelDirectory(
+            entries, self.host, self._fetch_model, self._make_model, self.log, patience
+        )
         self.updates = ModelUpdates(
             options.models, options.sources, self.server, self.directory, self.log
         )
@@ -205,9 +207,12 @@ class ServerLifecycle:
         directory.start_expiry()
         return ApiServer(self.server, directory, self.log, self.updates)
 
+    async def _fetch_model(self, entry: ModelEntry) -> None:
+        """Finds an entry's files, or downloads them."""
+        await asyncio.to_thread(entry.find, self.show)
+
     async def _make_model(self, entry: ModelEntry) -> ServedModel:
         """Loads an entry's engine, and reads its vocabulary meanwhile."""
-        await asyncio.to_thread(entry.find, self.show)
         entry.client.load()
         try:
             return await self._read_while_loading(entry)

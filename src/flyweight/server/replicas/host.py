@@ -43,7 +43,7 @@ class ReplicaHost:
         self.on_event: Callable[..., None] = lambda name, **facts: None
         self.on_given_up: Callable[[int, FlyweightError], Awaitable[None]] | None = None
         self.clients: dict[int, EngineListener] = {}
-        self.restarts_lost = False
+        self.restarts_lost, self.progressed = False, 0.0
         self.set = ReplicaSet(cluster, routing, self._deliver, self._note_lost)
         self.set.on_error = self._note_error
         self.gauges = ReplicaGauges()

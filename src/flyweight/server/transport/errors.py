@@ -4,6 +4,7 @@ Invariant: a message is this server's, or names the client's own value; it never
 address or the text of another request.
 """
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -32,8 +33,14 @@ CODES = {  # of refusals that name none
     431: "header_limit",
     500: "internal_error",
 }
+FOLDERS = re.compile(r"(?<![\w.:/-])~?/(?:[^\s/:]*/)+")  # of a path: clients see the file's name
 DOWN = "engine_down"
 OURS = "the server failed on this request; its log has the place"
+
+
+def hide_folders(text: str) -> str:
+    """The text, without the folders of paths in it."""
+    return FOLDERS.sub("", text)
 
 
 class HttpError(Exception):
