@@ -23,6 +23,7 @@ DISK_AT, KILL_AT = 0.12, 0.28  # of the run; its second half has no faults
 FULL = 60.0  # seconds, at most a tenth of the run
 POLL = 0.2
 UNLOAD_TRIES = 25
+LEFT_UNLOADS = 0.25  # share of unloads before which one is sent and left
 CLIENTS = frozenset(one.name for one in load.KINDS)  # what the samples count
 GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
 
@@ -103,6 +104,8 @@ class SoakActors:
         """Models are also loaded by the requests that name them."""
         while await self.wait(self.pace.load * (0.5 + draw.random())):
             model, key = draw.choice(MODELS), self.server.keys[0]
+            if draw.random() < LEFT_UNLOADS:
+                await self.send(load.make_unload(model, key, leave_in=0.01 * draw.random()))
             for _ in range(UNLOAD_TRIES):
                 outcome = await self.send(load.make_unload(model, key), ["model_busy"])
                 if outcome.code != "model_busy" or self.record.over:

@@ -20,7 +20,9 @@ LAST_EVENT = b"data: [DONE]"
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """`kind` is for the table; a stream is left after `leave_after` parts of its body, if given."""
+    """`kind` is for the table.  If given, a stream is left after `leave_after` parts of its body,
+    and any request `leave_in` seconds after it was sent.
+    """
 
     kind: str
     method: str
@@ -28,6 +30,7 @@ class SentRequest:
     body: dict[str, Any] | None = None
     key: str = ""
     leave_after: int = 0
+    leave_in: float = 0.0
 
     @property
     def streamed(self) -> bool:
@@ -94,6 +97,10 @@ async def exchange(port: int, request: SentRequest, answer: ReceivedAnswer) -> N
     try:
         writer.write(request.encode())
         await writer.drain()
+        if request.leave_in:
+            await asyncio.sleep(request.leave_in)
+            answer.left = True
+            return
         head = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         answer.status = int(head[0].split(b" ")[1])
         fields = dict(line.partition(b": ")[::2] for line in head[1:] if line)

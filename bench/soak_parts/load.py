@@ -143,5 +143,7 @@ def make_load(model: str, key: str) -> SentRequest:
     return SentRequest("load", "POST", "/v1/models/load", {"model": model}, key)
 
 
-def make_unload(model: str, key: str) -> SentRequest:
-    return SentRequest("unload", "POST", "/v1/models/unload", {"model": model}, key)
+def make_unload(model: str, key: str, leave_in: float = 0.0) -> SentRequest:
+    kind = "aborted unload" if leave_in else "unload"
+    body = {"model": model}
+    return SentRequest(kind, "POST", "/v1/models/unload", body, key, leave_in=leave_in)

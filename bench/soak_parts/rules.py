@@ -40,6 +40,7 @@ def judge_run(record: SoakRecord) -> list[JudgedRule]:
         judge_number("loads by the operator", record.fates["load", ANSWERED], least=1),
         judge_number("unloads", record.fates["unload", ANSWERED], least=1),
         judge_number("aborted streams", record.fates["aborted stream", "left"], least=1),
+        judge_number("aborted unloads", record.fates["aborted unload", "left"], least=1),
         JudgedRule("blocks released at the end", str(facts["idle"]), "True", bool(facts["idle"])),
         JudgedRule("exit code", str(facts["exit_code"]), "0", facts["exit_code"] == 0),
         judge_restarts(record),

@@ -230,10 +230,10 @@ def test_only_strict_requests_are_refused() -> None:
 
 
 class Group:
-    """What is run: the last argument of a `RequestGroup`."""
+    """What is run: an argument of a `RequestGroup`."""
 
     def __init__(self, *given: Any) -> None:
-        admitted: AdmittedRequest = given[-1]
+        (admitted,) = [one for one in given if isinstance(one, AdmittedRequest)]
         self.prompts, self.notes = admitted.prompts, admitted.notes
         self.collectors = list[Any]()
 

@@ -14,16 +14,17 @@ from types import MappingProxyType
 from flyweight.describe import LoadListener, find
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient
+from flyweight.server.latency import LatencyModel
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.served_model import ServedModel
 
 
 class ModelEntry:
-    """Clients are shown its `own` names; requests may also use those of `also`.  `counts` are of
-    all its engines, one after another; `loads` is how many there were.  `failure` is why it could
-    not be loaded when that was tried last, else empty; `loading_since` is when the last load was
-    requested.
+    """Clients are shown its `own` names; requests may also use those of `also`.  `counts` and
+    `latency` are of all its engines, one after another; `loads` is how many there were.  `failure`
+    is why it could not be loaded when that was tried last, else empty; `loading_since` is when the
+    last load was requested.
     `parents` are what adapters' base models are called in lists, where that is not this model.
     """
 
@@ -41,6 +42,7 @@ class ModelEntry:
         self.path: Path | None = None
         self.model: ServedModel | None = None
         self.counts: ServerCounters | None = None
+        self.latency = LatencyModel()
         self.keep_alive = options.keep_alive
         self.loading: asyncio.Task[ServedModel] | None = None
         self.awaited = 0  # requests that wait for it to be loaded
@@ -71,6 +73,7 @@ class ModelEntry:
         (options, setup), self._later = self._later, None
         if options.keep_alive != self.options.keep_alive:
             self.keep_alive = options.keep_alive
+        self.latency = LatencyModel()  # with other options steps may take other times
         setup.fault = self.client.begin.fault
         self.options, self.client.begin, self.path = options, setup, None
 

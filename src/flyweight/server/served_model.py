@@ -32,11 +32,12 @@ class ServedModel(RequestModel):
         effective: EffectiveConfiguration,
         log: ServerLog,
         counts: ServerCounters | None = None,
+        latency: LatencyModel | None = None,
     ) -> None:
         super().__init__(settings, preparer, defaults, names, aliases, log, counts)
         self.client, self.effective = client, effective
         self.users, self.used = 0, time.monotonic()  # requests that use it; when one ended last
-        self.latency = LatencyModel()
+        self.latency = latency or LatencyModel()
         self.observer = StepObserver(
             self.counts, lambda: client.streams, log, facts=lambda: client.facts
         )

@@ -229,7 +229,7 @@ class ModelReader:
             self.log.event("chat_template", model="none", used="messages as plain text")
         model = ServedModel(
             self.server, entry.client, preparer, defaults, entry.own, entry.also,
-            effective, self.log, entry.counts,
+            effective, self.log, entry.counts, entry.latency,
         )  # fmt: skip
         effective.add_chat_format(model.chat_format)
         entry.counts = model.counts
