@@ -169,7 +169,7 @@ def test_a_leader_that_leaves_is_computed_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("end", ["unloaded", "lost"])
-def test_an_unload_that_nobody_waits_for_ends_well(end: str) -> None:
+def test_an_unload_whose_waiter_was_cancelled_ends_well(end: str) -> None:
     """Its task was cancelled, and with it the future that it waited for."""
 
     async def work() -> None:

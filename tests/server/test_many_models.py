@@ -125,7 +125,7 @@ def test_a_busy_model_is_not_unloaded(pair: Running) -> None:
     line.close()
 
 
-def test_a_client_that_leaves_during_an_unload_disturbs_nobody(pair: Running) -> None:
+def test_a_client_may_leave_during_an_unload(pair: Running) -> None:
     """The engine's process goes on, and so does the unload."""
     text = complete(pair, "talker").json["choices"]
     worker, line = pair.worker, pair.connection()

@@ -127,7 +127,7 @@ def test_a_busy_model_is_refused_while_another_is_loaded() -> None:
     asyncio.run(work())
 
 
-def test_a_model_is_not_dropped_before_who_waited_for_it_has_it() -> None:
+def test_a_model_stays_until_its_waiting_requests_have_it() -> None:
     """Two loads that fit only one by one: each request gets its model once."""
 
     async def use(models: Models, entry: ModelEntry) -> None:
