@@ -245,7 +245,7 @@ class ModelFamilies:
         for name, text, of in OURS:
             yield self._counter("flyweight:" + name, text, of(counts))
         joined = "Requests that shared the computation of an identical running one."
-        yield self._counter("flyweight:coalesced_requests", joined, self.client.joined)
+        yield self._counter("flyweight:coalesced_requests", joined, counts.coalesced)
         caching = self.client.facts.get("prefix_caching")
         queried = counts.prompt_tokens if caching else 0
         external, found_here = counts.totals["external_hits"], counts.count_found_here()
