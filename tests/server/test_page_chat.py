@@ -76,9 +76,7 @@ def test_stop_releases_the_blocks_of_the_server(page: Any, server: Running) -> N
     server.until(server.empty)
 
 
-def test_messages_around_an_answer_without_text_are_sent_as_one(
-    page: Any, server: Running
-) -> None:
+def test_messages_around_an_answer_without_text_are_sent_as_one(page: Any, server: Running) -> None:
     bodies = read_bodies(page)
     set_option(page, "max_tokens", 4)
     with server.paused():
