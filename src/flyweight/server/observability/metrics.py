@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client import EngineClient
-from flyweight.server.observability.cost_metrics import ServedTokens, collect_costs
+from flyweight.server.observability.cost_metrics import ServedHistory, collect_costs
 from flyweight.server.observability.costs import MachineCosts
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.observability.metric_names import (
@@ -69,6 +69,7 @@ class MetricsPage(Collector):
         costs: MachineCosts,
     ) -> None:
         self.models, self.refused, self.http, self.costs = models, refused, http, costs
+        self.history = ServedHistory()
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -93,7 +94,8 @@ class MetricsPage(Collector):
         yield from merge(chain.from_iterable(one.collect() for one in models))
         yield from self._server()
         yield from collect_replicas(self.models[0].client.host, self.models[0].name)
-        yield from collect_costs(self.costs, [count_served(one) for one in self.models])
+        served = self.history.note((one.name, one.counts) for one in self.models)
+        yield from collect_costs(self.costs, served)
         yield from self._http()
         if models:  # else the models that were loaded are served no more
             yield from models[0].collect_llama()
@@ -354,13 +356,6 @@ class ModelFamilies:
         family = HistogramMetricFamily(name, text, labels=LABELS)
         family.add_metric(self.labels, list_buckets(histogram), histogram.sum)
         return family
-
-
-def count_served(model: CountedModel) -> ServedTokens:
-    counts = model.counts
-    if counts is None:
-        return ServedTokens(model.name, 0, 0)
-    return ServedTokens(model.name, counts.prompt_tokens, counts.generation_tokens)
 
 
 def read_share(limit: str | int | None) -> float | None:
