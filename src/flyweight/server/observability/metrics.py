@@ -193,7 +193,8 @@ class ModelFamilies:
         yield self._gauge("vllm:num_requests_swapped", "Swapped sequences (always 0).", 0)
         for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             yield self._gauge("vllm:" + name, "Fraction of K/V cache blocks in use.", usage)
-        room = self.client.facts.get("swap_space", 0)
+        facts = self.client.facts
+        room = facts.get("swap_space", 0) * facts.get("replicas", 1)  # that of each
         swapped = now.swapped / room if room else 0.0
         yield self._gauge("vllm:cpu_cache_usage_perc", "Share of the swap space in use.", swapped)
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
