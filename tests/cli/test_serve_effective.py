@@ -15,7 +15,7 @@ from flyweight.cli.serve.banner import (
     sort_features,
     write_table,
 )
-from flyweight.server.observability.effective_config import FeatureRow
+from flyweight.server.observability.features import FeatureRow
 
 FEATURES = (
     FeatureRow("prefix caching", DEFAULT, "on", "equal beginnings share blocks"),

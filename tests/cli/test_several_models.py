@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from flyweight.arguments.draft import DEFAULT
 from flyweight.cli.serve.choices import choose
 from flyweight.cli.serve.words import read
 from flyweight.errors import ConfigError
@@ -69,6 +70,28 @@ models:
     assert big.settings.max_model_len is not None and 4000 <= big.settings.max_model_len <= 4096
 
 
+def test_each_model_of_a_file_shows_its_own_settings(tmp_path: Path) -> None:
+    text = """
+models:
+  small: {model: a.gguf, max-model-len: 8k, seed: 3}
+  big: {model: b.gguf, memory-limit: 1GiB}
+"""
+    words = ["--models-file", write(tmp_path / "models.yaml", text), "--seed", "7"]
+    choice = choose(read([*words, "--gpu-memory-utilization", "0.5"]))
+    small, big = [one.requests for one in choice.models]
+    assert small is not None and big is not None and choice.requests == small
+    assert small.of("max-model-len") == "--max-model-len 8k" and big.of("max-model-len") == DEFAULT
+    share = "--gpu-memory-utilization 0.5"
+    limits = [one.of("memory-limit", "gpu-memory-utilization") for one in (small, big)]
+    assert limits == [share, "--memory-limit 1GiB"]
+    assert [[note.feature for note in one.noted] for one in (small, big)] == [
+        ["--gpu-memory-utilization"], []
+    ]  # fmt: skip
+    seeds = [(row.requested, row.effective) for one in (small, big)
+             for row in one.plain if row.feature == "--seed"]  # fmt: skip
+    assert seeds == [("--seed 3", "3"), ("--seed 7", "7")]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -123,4 +146,6 @@ def test_a_pulled_model_has_the_settings_of_all() -> None:
     made = make("/cache/T-Q8_0.gguf", "org/T:Q8_0")
     assert made.names == ("org/T:Q8_0",) and made.settings.model == "/cache/T-Q8_0.gguf"
     assert made.settings.max_num_seqs == 2 and made.settings.revision is None
-    assert made.settings.adapters == {}
+    assert made.settings.adapters == {} and made.requests is not None
+    assert made.requests.of("revision", "lora-modules") == DEFAULT
+    assert made.requests.of("max-num-seqs") == "--max-num-seqs 2"

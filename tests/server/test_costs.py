@@ -13,8 +13,9 @@ from flyweight.config import Settings
 from flyweight.driver.progress import CallProgress
 from flyweight.plan.energy import EnergyMeter
 from flyweight.server import pipe
-from flyweight.server.observability.cost_metrics import ServedTokens, collect_costs
+from flyweight.server.observability.cost_metrics import ServedHistory, ServedTokens, collect_costs
 from flyweight.server.observability.costs import MachineCosts, describe_cost
+from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.settings import ServerSettings
 from flyweight.server.worker.loop import READ, Worker
 from flyweight.server.worker.metering import RequestMeter
@@ -152,6 +153,7 @@ def test_the_machine_against_a_cloud(tmp_path: Path) -> None:
         "flyweight:energy_joules": [30.0],
         "flyweight:machine_cost": [pytest.approx(3.6 + 0.5 * 30 / 3.6e6)],
         "flyweight:cloud_cost": [4.0, 0.0],
+        "flyweight:break_even_ratio": [pytest.approx(4.0 / (3.6 + 0.5 * 30 / 3.6e6))],
     }
     write_joules(tmp_path, 21)
     assert read_metrics(costs, *served)["flyweight:energy_joules"] == [31.0]
@@ -162,6 +164,22 @@ def test_there_are_no_metrics_of_what_is_not_known(tmp_path: Path) -> None:
     assert read_metrics(MachineCosts(ServerSettings(), tmp_path), served) == {}
     unread = ServerSettings(price_per_kwh=0.5)
     assert read_metrics(MachineCosts(unread, tmp_path), served) == {}
+    alone = ServerSettings(price_per_hour=7.2), ServerSettings(price_input=1.0)
+    names = [list(read_metrics(MachineCosts(one, tmp_path), served)) for one in alone]
+    assert names == [["flyweight:machine_cost"], ["flyweight:cloud_cost"]]
+
+
+def test_models_that_are_served_no_more_keep_their_tokens() -> None:
+    history, first, second = ServedHistory(), ServerCounters(512), ServerCounters(512)
+    first.prompt_tokens = second.generation_tokens = 5
+    assert history.note([("a", first), ("b", None)]) == [("a", 5, 0), ("b", 0, 0)]
+    first.prompt_tokens = 7  # of requests that it ended before it was removed
+    assert history.note([("b", second)]) == [("b", 0, 5), ("a", 7, 0)]
+    again = ServerCounters(512)
+    assert history.note([("a", None)]) == [("a", 7, 0), ("b", 0, 5)]
+    again.prompt_tokens = 1
+    for _ in range(2):
+        assert history.note([("a", again)]) == [("a", 8, 0), ("b", 0, 5)]
 
 
 @pytest.fixture(scope="module")
@@ -199,4 +217,6 @@ def test_metrics_compare_the_machine_with_a_cloud(priced: Running) -> None:
     }
     tokens = found["vllm:prompt_tokens_total"] + 2 * found["vllm:generation_tokens_total"]
     assert found["flyweight:cloud_cost"] == tokens > 0
-    assert found["flyweight:machine_cost"] > 0, "a second costs 1"
+    spent = found["flyweight:machine_cost"]
+    assert spent > 0, "a second costs 1"
+    assert found["flyweight:break_even_ratio"] == pytest.approx(tokens / spent)

@@ -54,6 +54,7 @@ def test_the_dashboards_metrics_are_served(metrics: set[str]) -> None:
 
 
 SOMETIMES = {  # where there are prices, energy can be read, or there are replicas
+    "flyweight:break_even_ratio",
     "flyweight:cloud_cost",
     "flyweight:energy_joules_total",
     "flyweight:machine_cost",

@@ -287,15 +287,37 @@ def test_outcomes(
     assert judge(deadlines, first, last, gone) == outcome
 
 
-def end(timed: TimedRequest, *finish: Finish | None) -> None:
-    """Ends a request whose first token came after 250 ms, and its last after 450 ms."""
+def make_stream(*finish: Finish | None, last: float = 0.45) -> EngineStream:
+    """Of a prompt whose first token came after 250 ms, and its last after 450 ms."""
     request = Request("r", (5,) * 100, SamplingParams(), max_tokens=11, arrival=ARRIVED)
     tokenizer = load_tokenizer(json.loads(VOCABULARY.read_text(encoding="utf-8")))
-    collector = Collector(request, tokenizer, "x", lambda: ARRIVED + 0.45)
+    collector = Collector(request, tokenizer, "x", lambda: ARRIVED + last)
     for reason in finish:
         times = Timings(ARRIVED, ARRIVED + 0.1, ARRIVED + 0.25, ARRIVED + 0.25)
         collector.feed(Event("r", 0, (5,), finish=reason, timings=times))
-    timed.end([EngineStream(collector, asyncio.Event())])
+    return EngineStream(collector, asyncio.Event())
+
+
+def end(timed: TimedRequest, *finish: Finish | None) -> None:
+    timed.end([make_stream(*finish)])
+
+
+@pytest.mark.parametrize(
+    ("limit", "lasts", "outcome"),
+    [
+        (0.455, (0.43, 0.45), {"met": 1}),
+        (0.44, (0.43, 0.45), {"missed": 1}),
+        (0.5, (0.45, None), {}),  # its client left
+    ],
+)
+def test_a_request_of_several_prompts_counts_once(
+    limit: float, lasts: tuple[float | None, ...], outcome: dict[str, int]
+) -> None:
+    timed = time_request(Deadlines(0.3, limit))
+    done = (None, Finish.LENGTH)
+    timed.end([make_stream(*done, last=at) if at else make_stream(None) for at in lasts])
+    counts = timed.model.counts.deadlines
+    assert {name: count for name, count in counts.items() if count} == outcome
 
 
 def test_what_ends_is_counted_and_learned_from() -> None:

@@ -68,6 +68,35 @@ def test_a_compiled_shape_is_shown_with_its_count() -> None:
     assert "compiled shape" not in [row["feature"] for row in plain]
 
 
+def test_what_requests_share_has_rows_with_counters() -> None:
+    counts = counted(awaited=7)
+    counts.count_joined = lambda: 2
+    counts.count_token_query(True)
+    counts.deadlines["refused"], counts.degraded["model"] = 3, 4
+    rows = {row["feature"]: row for row in ledger().document(counts)["features"]}
+    names = ["coalescing", "shared prefill", "token cache", "deadlines", "overload steps"]
+    assert [rows[name]["counter"]["value"] for name in names] == [2, 7, 1, 3, 4]
+    assert rows["overload steps"]["effective"] == rows["batching window"]["effective"] == "off"
+
+
+def test_what_requests_share_can_be_switched_off() -> None:
+    server = ServerSettings(
+        coalesce_requests=False, token_cache_bytes=0, batch_wait_ms=5,
+        overload_steps="max_tokens=8", max_priority=0,
+    )  # fmt: skip
+    given = {"batch-wait-ms": "--batch-wait-ms 5"}
+    made = EffectiveConfiguration(
+        Settings(), server, SettingRequests(given), FACTS | {"prefix_caching": False}, PORTRAIT
+    )
+    rows = {feature.name: feature for feature in made.features}
+    assert rows["coalescing"].effective == rows["token cache"].effective == "off"
+    assert rows["shared prefill"].effective == "choices of one prompt"
+    assert rows["overload steps"].effective == "max_tokens=8"
+    assert rows["deadlines"].effective == "without an order"
+    window = rows["batching window"]
+    assert (window.requested, window.effective) == ("--batch-wait-ms 5", "5 ms")
+
+
 def test_unrequested_features_cause_no_warning() -> None:
     off = Settings(enable_prefix_caching=False)
     facts = FACTS | {"prefix_caching": False}

@@ -50,7 +50,6 @@ OLLAMA: list[tuple[str, str, dict[str, Any]]] = [
 ]  # fmt: skip
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("Continue", "/api/generate", {"prompt": "def f(", "suffix": ")"}, "suffix"),
-    ("LM Studio", "/v1/chat/completions", {"messages": TALK, "ttl": 300}, "ttl"),
 ]
 
 
@@ -74,6 +73,15 @@ def test_a_field_is_refused_by_name(
 ) -> None:
     got = talker.post(path, {"model": name(talker), **body})
     assert got.status == 400 and field in got.body.decode(), got.body
+
+
+def test_lm_studios_ttl_is_listed_as_ignored_by_a_server_of_one_model(talker: Running) -> None:
+    given = ("/v1/chat/completions", {"messages": TALK}), ("/v1/embeddings", {"input": "a"})
+    for path, body in given:
+        got = talker.post(path, {"model": name(talker), "ttl": 300, **body})
+        assert got.status == 200 and got.headers["x-ignored-params"] == "ttl"
+        refused = talker.post(path, {"model": name(talker), "ttl": -1, **body})
+        assert refused.status == 400 and refused.json["error"]["param"] == "ttl"
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/api/tags", "/api/ps", "/api/version", "/health"])

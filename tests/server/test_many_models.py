@@ -152,6 +152,22 @@ def test_ollamas_keep_alive_unloads(pair: Running) -> None:
     pair.post("/api/generate", {**body, "keep_alive": -1})
 
 
+def test_lm_studios_ttl_unloads(pair: Running) -> None:
+    talk = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    for path, body in (
+        ("/v1/chat/completions", talk),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 1}),
+        ("/v1/embeddings", {"input": "Hi"}),
+    ):
+        got = pair.post(path, {"model": "talker", "ttl": 600, **body})
+        assert got.status == 200 and "x-ignored-params" not in got.headers
+        (one,) = [m for m in pair.get("/api/ps").json["models"] if m["name"] == "talker"]
+        assert not one["expires_at"].startswith("9999")
+        pair.post(path, {"model": "talker", "ttl": 0, **body})
+        pair.until(lambda: states(pair)["talker"] == "unloaded")
+    pair.post("/api/generate", {"model": "talker", "keep_alive": -1, "stream": False})
+
+
 def test_a_reply_has_the_wait_for_its_model(pair: Running) -> None:
     body = {"model": "talker", "prompt": "Hi", "stream": False}
     unload(pair, "talker")

@@ -27,7 +27,7 @@ from flyweight.server.observability.counters import (
     series,
 )
 from flyweight.server.observability.log import ServerLog
-from flyweight.server.observability.metrics import read_share
+from flyweight.server.observability.metrics import ModelFamilies, read_share
 from flyweight.server.pipe import EngineSetup, Gauges, StepEvents, StepReport
 from flyweight.text.tokenizer import load_tokenizer
 from flyweight.types import Request, SamplingParams
@@ -251,6 +251,16 @@ def test_totals_go_on_where_another_process_starts_over() -> None:
         totals.take(EngineMetrics(steps=step))
         seen.append(totals["steps"])
     assert seen == [5, 9, 11, 13]
+
+
+def test_swapped_bytes_are_a_share_of_all_replicas_swap() -> None:
+    gauges = Gauges(0, 0, 8, 8, EngineMetrics(), 0, 0.0, 0.0, swapped=300)
+    client: Any = SimpleNamespace(gauges=gauges, ready=True, begin=EngineSetup({}, 0.1))
+    for replicas, share in ((1, 0.3), (3, 0.1)):
+        client.facts = {"swap_space": 1000, "replicas": replicas}
+        families = ModelFamilies(ServerCounters(512), client, "m")._gauges()
+        found = {one.name: one.samples[0].value for one in families}
+        assert found["vllm:cpu_cache_usage_perc"] == pytest.approx(share)
 
 
 def test_what_is_counted_adds_up(quiet: Running) -> None:

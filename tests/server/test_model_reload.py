@@ -134,6 +134,11 @@ def test_options_change_at_the_next_load(several: Several) -> None:
         found: int = several.server.get(f"/v1/models/{model}").json["max_model_len"]
         return found
 
+    def requested(model: str) -> str:
+        document = several.server.get(f"/v1/engine/effective?model={model}").json
+        (row,) = [one for one in document["features"] if one["feature"] == "context"]
+        return f"{row['requested']}: {row['effective']}"
+
     assert several.complete("b") == 200 and (length("a"), length("b")) == (512, 512)
     several.server.post("/v1/models/unload", {"model": "b"})
     shorter = "{model: stories, max-model-len: 128}"
@@ -142,6 +147,8 @@ def test_options_change_at_the_next_load(several: Several) -> None:
     assert several.reload().json == {"added": [], "removed": [], "changed": []}
     assert several.complete("a") == several.complete("b") == 200
     assert (length("a"), length("b")) == (512, 128)
+    assert requested("a") == "--max-model-len 512: 512 tokens", "it was not loaded again"
+    assert requested("b") == "--max-model-len 128: 128 tokens"
     several.server.post("/v1/models/unload", {"model": "a"})
     assert several.complete("a") == 200 and length("a") == 128
 

@@ -76,6 +76,23 @@ def test_stop_releases_the_blocks_of_the_server(page: Any, server: Running) -> N
     server.until(server.empty)
 
 
+def test_messages_around_an_answer_without_text_are_sent_as_one(page: Any, server: Running) -> None:
+    bodies = read_bodies(page)
+    set_option(page, "max_tokens", 4)
+    with server.paused():
+        say(page, "Once upon")
+        page.wait_for_selector("#stop:visible")
+        page.click("#stop")
+        wait_for_end(page)
+    say(page, "a time")
+    wait_for_end(page, 2)
+    assert [body["messages"] for body in bodies] == [
+        [{"role": "user", "content": "Once upon"}],
+        [{"role": "user", "content": "Once upon\n\na time"}],
+    ]
+    assert page.locator(".user").count() == 2
+
+
 def test_regenerate_sends_the_same_messages_again(page: Any) -> None:
     bodies = read_bodies(page)
     set_option(page, "seed", 5)

@@ -1,6 +1,7 @@
 """Token ids of earlier prompts: the same ids, a bound, and a cache for each tenant."""
 
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,8 +30,8 @@ class Counting:
         self.queries: list[bool] = []
         self.cache = TokenCache(most, self.queries.append)
 
-    def of(self, tenant: str) -> Tokenizer:
-        codec = CachedCodec(self.tokenizer.codec, self.cache, tenant)
+    def of(self, tenant: str, salt: str = "") -> Tokenizer:
+        codec = CachedCodec(self.tokenizer.codec, self.cache, tenant, salt)
         return replace(self.tokenizer, codec=codec)
 
     def found(self, tenant: str, text: str, **options: bool) -> bool:
@@ -83,6 +84,22 @@ def test_what_was_used_longest_ago_goes_first(tokenizer: Tokenizer) -> None:
     assert not counting.found("a", texts[1])
 
 
+def test_a_tenant_drops_its_own_before_those_of_others(tokenizer: Tokenizer) -> None:
+    texts = [f"{i} {TEXT}" for i in range(9)]
+    (size,) = {4 * len(tokenizer.encode(text)) + OVERHEAD for text in texts}
+    counting = Counting(tokenizer, 4 * size)
+    assert not counting.found("a", texts[0]) and not counting.found("a", texts[1])
+    for i, text in enumerate(texts):  # with salts of its own, which make it no further tenant
+        counting.of("b", salt=str(i)).encode(text)
+    assert [counting.found("a", texts[i]) for i in (0, 1)] == [True, True]
+    counting.of("b", salt="8").encode(texts[8])
+    assert counting.queries[-1] and counting.cache.held == 4 * size
+    for text in texts[2:]:
+        counting.of("a").encode(text)
+    counting.of("b", salt="8").encode(texts[8])
+    assert counting.queries[-1], "b holds no more than half"
+
+
 def test_what_is_larger_than_the_cache_is_not_kept(tokenizer: Tokenizer) -> None:
     counting = Counting(tokenizer, OVERHEAD + 4)
     assert [counting.found("a", TEXT) for _ in range(2)] == [False, False]
@@ -95,7 +112,7 @@ def test_a_text_that_two_threads_read_is_kept_once() -> None:
         cache.keep(b"key", ids)
     found = cache.find(b"key")
     assert found == [1, 2, 3] and cache.held == 3 * 4 + OVERHEAD
-    assert count_bytes(cache._entries[b"key"]) == cache.held
+    assert count_bytes(array("i", [1, 2, 3])) == cache.held
 
 
 def test_short_texts_are_not_looked_up(tokenizer: Tokenizer) -> None:

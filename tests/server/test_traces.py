@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,27 @@ def test_stages_follow_one_another_to_the_end() -> None:
     assert bounds(traced(answered(101.0, 102.0))) == [
         ("llm_request", 100.0, 103.0), ("tokenize", 100.0, 100.25), ("queue", 100.25, 100.5),
         ("prefill", 100.5, 101.0), ("decode", 101.0, 102.0), ("detokenize", 102.0, 103.0),
+    ]  # fmt: skip
+
+
+def test_the_load_of_a_model_is_a_stage_of_its_own() -> None:
+    trace = replace(traced(answered(101.0, 102.0), prepared=100.25), loading=0.125)
+    assert bounds(trace) == [
+        ("llm_request", 100.0, 103.0), ("load", 100.0, 100.125), ("tokenize", 100.125, 100.25),
+        ("queue", 100.25, 100.5), ("prefill", 100.5, 101.0), ("decode", 101.0, 102.0),
+        ("detokenize", 102.0, 103.0),
+    ]  # fmt: skip
+
+
+def test_a_request_that_joined_another_late_was_decoded() -> None:
+    clock = Clock()
+    clock.now = 102.0
+    joined = Mute(answered().request, NOBODY, None, clock)
+    timings = Timings(100.25, 100.25, 100.25, 102.0)  # as it arrived after all of them
+    joined.feed(Event("r", 0, (5,), finish=Finish.LENGTH, cached=2, timings=timings))
+    assert bounds(traced(joined)) == [
+        ("llm_request", 100.0, 103.0), ("tokenize", 100.0, 100.25), ("queue", 100.25, 100.25),
+        ("prefill", 100.25, 100.25), ("decode", 100.25, 102.0), ("detokenize", 102.0, 103.0),
     ]  # fmt: skip
 
 

@@ -6,8 +6,9 @@ engine process is started.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings
 
 FOREVER = float("inf")
@@ -19,7 +20,8 @@ class ModelOptions:
     """`names` are what requests call the model; without any it is called by its file's name.  The
     engine gets step time in proportion to its `weight`; `memory` (a size, or a share such as 25%)
     is what it may hold, "" for an equal part.  The model is unloaded `keep_alive` seconds after its
-    last request, and loaded at the server's start if `preload`.
+    last request, and loaded at the server's start if `preload`.  `requests` say how its settings
+    were requested, None: as the server's; models do not differ by them.
     """
 
     settings: Settings
@@ -28,6 +30,7 @@ class ModelOptions:
     memory: str = ""
     keep_alive: float = FOREVER
     preload: bool = False
+    requests: SettingRequests | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,7 @@ class RequestModel:
         """The tokenizer, which knows earlier prompts of this tenant with this salt."""
         if not self.token_cache.most:
             return self.tokenizer
-        owner = f"{len(tenant)}:{tenant}{salt or ''}"
-        codec = CachedCodec(self.tokenizer.codec, self.token_cache, owner)
+        codec = CachedCodec(self.tokenizer.codec, self.token_cache, tenant, salt or "")
         return replace(self.tokenizer, codec=codec)
 
     @property

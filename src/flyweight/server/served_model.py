@@ -38,6 +38,7 @@ class ServedModel(RequestModel):
         self.client, self.effective = client, effective
         self.users, self.used = 0, time.monotonic()  # requests that use it; when one ended last
         self.latency = latency or LatencyModel()
+        self.counts.count_joined = lambda: client.joined
         self.observer = StepObserver(
             self.counts, lambda: client.streams, log, facts=lambda: client.facts
         )

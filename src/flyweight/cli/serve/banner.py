@@ -22,7 +22,7 @@ from flyweight.arguments.draft import DEFAULT
 from flyweight.cli.serve.choices import ServeChoice
 from flyweight.passport import UNKNOWN
 from flyweight.server.lifecycle.running import measure_age
-from flyweight.server.observability.effective_config import FeatureRow
+from flyweight.server.observability.features import FeatureRow
 from flyweight.validation.untrusted import printable
 
 if TYPE_CHECKING:  # heavy modules are imported while the engine loads

@@ -5,9 +5,8 @@ or is refused; all refusals are reported at once.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,12 @@ ELSEWHERE = {  # options that have no row in the effective configuration, and wh
     "models-file": "/v1/models lists its models",
 }
 
-
+OF_ONE_MODEL = ("enable-lora", "lora-modules", "revision")  # not of one that a client has pulled
+OVERRIDDEN = {  # options of one model, and which of all models has no effect on it then
+    "activations": "dtype",
+    "backend": "device",
+    "memory-limit": "gpu-memory-utilization",
+}
 HTTP_ALONE = ("detach", "json", "models-file", "api-key", "api-key-file", "chat-template",
               "default-chat-template-kwargs")  # fmt: skip
 
@@ -90,18 +94,42 @@ def choose(parsed: ParsedOptions) -> ServeChoice:
         raise Refusals(draft.refusals)
     on = parsed.options
     given = {name: write_option(name, value) for name, value in on.items()}
-    plain = tuple(list_plain(given, engine, server))
-    requests = SettingRequests(given, tuple(draft.notes), plain)
-    made = (ModelOptions(engine, (first.name,) if first.name else (), **first.more),
-            *(one.make(draft.engine) for one in models[1:]))  # fmt: skip
+    common = SettingRequests(given, tuple(draft.notes))
+    options = (ModelOptions(engine, (first.name,) if first.name else (), **first.more),
+               *(one.make(draft.engine) for one in models[1:]))  # fmt: skip
+    made = tuple(
+        add_requests(one, common, server, named.given)
+        for one, named in zip(options, models or [first], strict=True)
+    )
     file = Path(draft.text("models-file")).expanduser() if "models-file" in on else ""
     sources = ModelSources(
         str(file), (lambda: choose(parsed).models) if file else None,
-        partial(make_pulled, dict(draft.engine)),
+        lambda path, name: add_requests(
+            make_pulled(draft.engine, path, name), common, server, {}, OF_ONE_MODEL
+        ),
     )  # fmt: skip
+    requests = made[0].requests or common
     return ServeChoice(
         made, server, requests, sources, on.get("detach") is True, on.get("json") is True, headless
     )
+
+
+def add_requests(
+    model: ModelOptions,
+    common: SettingRequests,
+    server: ServerSettings,
+    own: Mapping[str, str],
+    without: Collection[str] = (),
+) -> ModelOptions:
+    """The model with how its settings were requested: as those of all models, but for options
+    `without` effect on it, or by its `own` options, which win.
+    """
+    lost = {*without, *own, *(OVERRIDDEN[name] for name in own if name in OVERRIDDEN)}
+    given = {name: text for name, text in common.given.items() if name not in lost}
+    given |= own
+    noted = tuple(one for one in common.noted if one.feature.removeprefix("--") not in lost)
+    plain = tuple(list_plain(given, model.settings, server))
+    return replace(model, requests=SettingRequests(given, noted, plain))
 
 
 def list_http_options(options: Mapping[str, Value]) -> list[str]:

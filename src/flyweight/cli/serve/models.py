@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyweight.arguments.draft import write_option
 from flyweight.arguments.options import Flag, convert
 from flyweight.cli.serve.file import find_name, load_yaml, read_value
 from flyweight.config import Settings
@@ -26,12 +27,15 @@ MOST_WEIGHT = 10**6
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A model and what it is called; `own` are its settings, `more` fields of `ModelOptions`."""
+    """A model and what it is called; `own` are its settings, `more` fields of `ModelOptions`, and
+    `given` its options as they were written, by name.
+    """
 
     model: str
     name: str = ""
     own: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
 
     def make(self, common: Mapping[str, Any]) -> ModelOptions:
         """With the settings that are common to all.  Raises `ConfigError`."""
@@ -77,6 +81,7 @@ def read_entry(where: str, name: str, given: Any, known: Mapping[str, Flag]) -> 
         raise ConfigError(f"{where}: no model; allowed: a file, a folder or a name on the Hub")
     own: dict[str, Any] = {}
     more: dict[str, Any] = {}
+    written: dict[str, str] = {}
     settable = {flag.name: flag for flag in known.values() if flag.sets.startswith("engine.")}
     for key, value in given.items():
         option = find_name(str(key), known)
@@ -84,11 +89,13 @@ def read_entry(where: str, name: str, given: Any, known: Mapping[str, Flag]) -> 
             more.update(read_own(f"{where}: {key}", option, value))
         elif option in settable:
             flag = settable[option]
-            own[flag.sets.partition(".")[2]] = convert(flag, read_value(where, flag, value))
+            found = read_value(where, flag, value)
+            own[flag.sets.partition(".")[2]] = convert(flag, found)
+            written[option] = write_option(option, found)
         else:
             hint = nearest(str(key), {*OWN, *settable})
             raise ConfigError(f"{where}: unknown key {shown(str(key))}{hint}")
-    return NamedModel(given["model"], name, own, more)
+    return NamedModel(given["model"], name, own, more, written)
 
 
 def read_own(where: str, key: str, value: Any) -> dict[str, Any]:

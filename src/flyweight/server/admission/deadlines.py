@@ -102,20 +102,25 @@ class TimedRequest:
     # --- the end ---
 
     def end(self, streams: Sequence[EngineStream]) -> None:
-        """Learns from requests that have ended, and counts the deadlines that were kept."""
+        """Learns from prompts that have ended, and counts whether the deadlines were kept."""
+        outcomes = set[str]()
         for stream in streams:
             collector = stream.collector
             if isinstance(collector, Collector):
-                self._count(stream, collector)
+                outcomes |= self._judge(stream, collector)
                 self._learn(stream, collector)
+        if "missed" in outcomes:
+            self.model.counts.deadlines["missed"] += 1
+        elif outcomes == {"met"}:  # by all prompts
+            self.model.counts.deadlines["met"] += 1
 
-    def _count(self, stream: EngineStream, collector: Collector) -> None:
-        if self.deadlines is not None:
-            failed = stream.error is not None or any(one.error for one in collector.choices)
-            gone = inf if failed else self.clock() - self.arrived
-            outcome = judge(self.deadlines, *measure_ends(collector, self.arrived), gone)
-            if outcome:
-                self.model.counts.deadlines[outcome] += 1
+    def _judge(self, stream: EngineStream, collector: Collector) -> set[str]:
+        """The outcome of a prompt, if the request has deadlines."""
+        if self.deadlines is None:
+            return set()
+        failed = stream.error is not None or any(one.error for one in collector.choices)
+        gone = inf if failed else self.clock() - self.arrived
+        return {judge(self.deadlines, *measure_ends(collector, self.arrived), gone)}
 
     def _learn(self, stream: EngineStream, collector: Collector) -> None:
         """From a request that was computed for itself, to its end."""

@@ -35,7 +35,7 @@ from flyweight.server.apis.prompt_fields import (
 from flyweight.server.apis.sampling_fields import Id, make_sampling_params
 from flyweight.server.apis.tools import TOOLS, Tool
 from flyweight.server.served_model import ServedModel
-from flyweight.server.transport.replies import reply
+from flyweight.server.transport.replies import ignore_also, reply
 
 SOURCES = ("prompt", "content", "messages")  # one of them is what is tokenised
 OF_TEXT = ("add_special", "parse_special")
@@ -159,6 +159,8 @@ async def _render(
     model: ServedModel, request: Request, body: ChatBody, names: FieldNames = OWN_NAMES
 ) -> dict[str, Any]:
     model.preparer.reader.check_ids(make_sampling_params(body.to_options(model.defaults)))
+    if body.ttl is not None:  # nothing runs
+        ignore_also(request, "ttl")
     body = check_template_fields(model, request, body, names)
     tokenizer = model.cache_tokens(get_tenant(request), body.cache_salt)
     return await model.run_in_thread(render_prompt, model, body, tokenizer)

@@ -183,7 +183,9 @@ def make_setup(
 
 @dataclass(frozen=True, slots=True)
 class ModelReader:
-    """Reads models for one server; `requests` are the settings that the user gave."""
+    """Reads models for one server; `requests` are the settings that the user gave, for models
+    without their own.
+    """
 
     server: ServerSettings
     requests: SettingRequests
@@ -222,8 +224,9 @@ class ModelReader:
         theirs = found.checkpoint.generation if self.server.model_defaults else {}
         defaults = {**read_generation_options(theirs), **self.server.sampling_defaults}
         defaults = {name: value for name, value in defaults.items() if value is not None}
+        requests = entry.options.requests or self.requests
         effective = EffectiveConfiguration(
-            settings, self.server, self.requests, facts, summarize_model(found)
+            settings, self.server, requests, facts, summarize_model(found)
         )
         if tokenizer.chat_template == PLAIN:
             self.log.event("chat_template", model="none", used="messages as plain text")

@@ -180,6 +180,7 @@ class ServerCounters:
         self.longest = 0  # tokens of a prompt and its answer that have ended
         self.busy, self._busy = 0.0, 0.0
         self._found_here = 0
+        self.count_joined: Callable[[], int] = lambda: 0  # requests that joined an identical one
         self.totals = EngineTotals()
 
     def update_engine(
@@ -193,6 +194,20 @@ class ServerCounters:
     def outside_shape(self) -> int:
         """How often a request exceeded a limit of the compiled shape."""
         return sum(self.outside.values())
+
+    @property
+    def coalesced(self) -> int:
+        return self.count_joined()
+
+    @property
+    def timed_requests(self) -> int:
+        """Requests whose deadlines were judged."""
+        return sum(self.deadlines.values())
+
+    @property
+    def degraded_requests(self) -> int:
+        """How often an overload step changed a request."""
+        return sum(self.degraded.values())
 
     def count_found_here(self) -> int:
         """Prompt tokens found in the K/V cache itself.  Hits elsewhere are counted before their

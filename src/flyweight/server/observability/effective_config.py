@@ -6,7 +6,7 @@ had no effect after `PATIENCE` sequences is warned of once, and marked until it 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from typing import Any
 
 from flyweight.arguments.draft import DEFAULT, SettingRequests
@@ -21,27 +21,13 @@ from flyweight.describe import (
 from flyweight.plan.memory import format_size
 from flyweight.server.chat_format import ChatFormat
 from flyweight.server.observability.counters import FIELDS, ServerCounters
+from flyweight.server.observability.features import FeatureRow, list_request_rows
 from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
 from flyweight.weights.packed.shape import CompiledShape
 
 PATIENCE = 100  # sequences that end before a feature without effect is reported
 ENDED = "speculation: a failure ended drafting for all requests; the log names it"
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureRow:
-    """`counter` names the total that grows when the feature has an effect, `counts` its unit;
-    `expected`: a total that stays 0 is reported.
-    """
-
-    name: str
-    requested: str
-    effective: str
-    reason: str
-    counter: str = ""
-    counts: str = ""
-    expected: bool = False
 
 
 class EffectiveConfiguration:
@@ -60,7 +46,9 @@ class EffectiveConfiguration:
         computed = _list_steps(settings, server, requests, facts)
         built = _list_build(settings, server, requests, facts, summary)
         compiled = _list_compiled(facts)
-        known = (*computed, *_list_quality(settings, requests, summary), *built, *compiled)
+        shared = list_request_rows(server, requests, facts)
+        quality = _list_quality(settings, requests, summary)
+        known = (*computed, *shared, *quality, *built, *compiled)
         known_rows = {(one.requested, one.effective) for one in known}  # have a row already
         noted = [FeatureRow(*astuple(request)) for request in requests.noted]
         self.noted = tuple(

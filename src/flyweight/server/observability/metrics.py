@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.server.engine_client import EngineClient
-from flyweight.server.observability.cost_metrics import ServedTokens, collect_costs
+from flyweight.server.observability.cost_metrics import ServedHistory, collect_costs
 from flyweight.server.observability.costs import MachineCosts
 from flyweight.server.observability.counters import Histogram, HttpCounts, ServerCounters
 from flyweight.server.observability.metric_names import (
@@ -69,6 +69,7 @@ class MetricsPage(Collector):
         costs: MachineCosts,
     ) -> None:
         self.models, self.refused, self.http, self.costs = models, refused, http, costs
+        self.history = ServedHistory()
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -93,7 +94,8 @@ class MetricsPage(Collector):
         yield from merge(chain.from_iterable(one.collect() for one in models))
         yield from self._server()
         yield from collect_replicas(self.models[0].client.host, self.models[0].name)
-        yield from collect_costs(self.costs, [count_served(one) for one in self.models])
+        served = self.history.note((one.name, one.counts) for one in self.models)
+        yield from collect_costs(self.costs, served)
         yield from self._http()
         if models:  # else the models that were loaded are served no more
             yield from models[0].collect_llama()
@@ -191,7 +193,8 @@ class ModelFamilies:
         yield self._gauge("vllm:num_requests_swapped", "Swapped sequences (always 0).", 0)
         for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             yield self._gauge("vllm:" + name, "Fraction of K/V cache blocks in use.", usage)
-        room = self.client.facts.get("swap_space", 0)
+        facts = self.client.facts
+        room = facts.get("swap_space", 0) * facts.get("replicas", 1)  # that of each
         swapped = now.swapped / room if room else 0.0
         yield self._gauge("vllm:cpu_cache_usage_perc", "Share of the swap space in use.", swapped)
         states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
@@ -245,7 +248,7 @@ class ModelFamilies:
         for name, text, of in OURS:
             yield self._counter("flyweight:" + name, text, of(counts))
         joined = "Requests that shared the computation of an identical running one."
-        yield self._counter("flyweight:coalesced_requests", joined, self.client.joined)
+        yield self._counter("flyweight:coalesced_requests", joined, counts.coalesced)
         caching = self.client.facts.get("prefix_caching")
         queried = counts.prompt_tokens if caching else 0
         external, found_here = counts.totals["external_hits"], counts.count_found_here()
@@ -354,13 +357,6 @@ class ModelFamilies:
         family = HistogramMetricFamily(name, text, labels=LABELS)
         family.add_metric(self.labels, list_buckets(histogram), histogram.sum)
         return family
-
-
-def count_served(model: CountedModel) -> ServedTokens:
-    counts = model.counts
-    if counts is None:
-        return ServedTokens(model.name, 0, 0)
-    return ServedTokens(model.name, counts.prompt_tokens, counts.generation_tokens)
 
 
 def read_share(limit: str | int | None) -> float | None:

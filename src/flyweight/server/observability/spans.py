@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from flyweight.requests.collector import Collector, VectorCollector
 
+LOAD = "load"  # of a request that waited for its model
 STAGES = ("tokenize", "queue", "prefill", "decode", "detokenize")
 OF_VECTORS = ("tokenize", "queue", "prefill", "detokenize")
 CHATS = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"})
@@ -23,7 +24,8 @@ Attributes = dict[str, str | int | float | list[str]]
 class RequestTrace:
     """An HTTP request that has ended.  Times are monotonic seconds, 0 where it did not get so far:
     its prompts were `prepared`, and it was computed for the first time (`started`).  `whole`: its
-    reply was sent to the end.  `context` are its headers `traceparent` and `tracestate`.
+    reply was sent to the end.  `context` are its headers `traceparent` and `tracestate`.  It waited
+    `loading` seconds for models to be loaded, before its prompts were read.
     """
 
     method: str
@@ -39,6 +41,7 @@ class RequestTrace:
     reply: str = ""
     collectors: Sequence[Collector | VectorCollector] = ()
     context: Mapping[str, str] = field(default_factory=dict)
+    loading: float = 0.0
 
 
 class Stage(NamedTuple):
@@ -66,7 +69,7 @@ def measure_offset() -> int:
 
 def divide(trace: RequestTrace, offset: int) -> list[Stage]:
     """The request itself, then the stages it reached; the last one lasts until its end.  A request
-    that ran no prompt has none.
+    that ran no prompt has none.  The wait for a model comes first, and is no part of tokenizing.
     """
     began, ended = to_ns(trace.began, offset), to_ns(trace.ended, offset)
     stages = [Stage("llm_request", began, ended)]
@@ -78,6 +81,9 @@ def divide(trace: RequestTrace, offset: int) -> list[Stage]:
     if not all(isinstance(one, VectorCollector) for one in trace.collectors):
         marks.append(times.last)
         names = STAGES
+    if trace.loading:
+        marks.insert(0, trace.began + trace.loading)
+        names = (LOAD, *names)
     reached = marks.index(0.0) if 0.0 in marks else len(marks)
     for name, mark in zip(names, marks[:reached], strict=False):
         until = min(max(to_ns(mark, offset), began), ended)
@@ -112,7 +118,7 @@ def _find_own_times(collector: Collector | VectorCollector) -> ComputedTimes | N
         done = collector.done
         return None if known is None else ComputedTimes(known.scheduled, done, done)
     metrics, arrival = collector.metrics(), collector.request.arrival
-    if not metrics.ttft:
+    if not metrics.total:  # one that joined another has its first token at once
         return None
     return ComputedTimes(arrival + metrics.queued, arrival + metrics.ttft, arrival + metrics.total)
 

@@ -98,7 +98,7 @@ export class Chat {
     const model = this.getModel();
     const turn = { role: "assistant", content: "" };
     const view = new AssistantMessage(model || "the default model");
-    const messages = [...this.settings.readSystemMessages(), ...this.#turns.filter((one) => one.content)];
+    const messages = [...this.settings.readSystemMessages(), ...listMessages(this.#turns)];
     this.#add(turn, view);
     this.#again?.remove();
     this.#running = new AbortController();
@@ -136,4 +136,16 @@ export class Chat {
     find("stop").hidden = !this.isRunning;
     find("send").hidden = this.isRunning;
   }
+}
+
+// The turns as they are sent.  An answer without text is left out, and the messages around it become one, as some
+// templates refuse two of a user's in a row.
+function listMessages(turns) {
+  const messages = [];
+  for (const { role, content } of turns.filter((one) => one.content)) {
+    const last = messages.at(-1);
+    if (last?.role === role) last.content += `\n\n${content}`;
+    else messages.push({ role, content });
+  }
+  return messages;
 }

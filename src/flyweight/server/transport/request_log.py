@@ -127,7 +127,7 @@ def make_trace(scope: Scope, record: RequestRecord, method: str, route: str) -> 
     return RequestTrace(
         method, route, record.status, record.whole, record.began, record.prepared, record.started,
         time.monotonic(), record.model, record.id, record.reply, record.collectors,
-        {name: headers[name] for name in CONTEXT if name in headers},
+        {name: headers[name] for name in CONTEXT if name in headers}, record.loading,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from flyweight.server.apis.openai.chat_schema import (
     make_effort_variables,
 )
 from flyweight.server.apis.openai.chat_stream import ChatWriter
+from flyweight.server.apis.openai.idle_time import apply_idle_time
 from flyweight.server.apis.output_formats import form_keywords
 from flyweight.server.apis.prompt_fields import check_size, get_max_bytes, make_params, truncate_ids
 from flyweight.server.apis.tools import Tools
@@ -44,6 +45,7 @@ BROKEN = (
 
 async def create_chat_completion(server: ApiServer, request: Request, body: ChatBody) -> Response:
     model = await server.open_to_generate(request, body.model)
+    apply_idle_time(server, request, body.model, body.ttl)
     with field_names({"prompt": "messages"} | name_logprobs(body.top_logprobs)):
         prepared, reading = await prepare_chat(model, request, body, model.defaults)
     write = partial(ChatWriter, body, reading)

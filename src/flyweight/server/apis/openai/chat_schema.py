@@ -14,6 +14,7 @@ from starlette.requests import Request
 from flyweight.errors import OWN_NAMES, FieldNames, RequestError, nearest, translate_path
 from flyweight.server.apis.body import FIRST, mark_limit
 from flyweight.server.apis.fields import Fields
+from flyweight.server.apis.openai.idle_time import IdleTime
 from flyweight.server.apis.sampling_fields import (
     IDLE,
     SamplingBody,
@@ -133,6 +134,7 @@ class ChatBody(SamplingBody):
     add_special_tokens: bool | None = None
     return_prompt_text: bool | None = None
     modalities: list[Literal["text"]] | None = Field(None, min_length=1, max_length=1)
+    ttl: IdleTime = None
     chat_template: None = Field(None, description="The server's own: --chat-template.")
     functions: None = Field(None, description="`tools` took their place.")
     function_call: None = Field(None, description="`tool_choice` took its place.")

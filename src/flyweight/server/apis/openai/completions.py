@@ -18,6 +18,7 @@ from flyweight.server.apis.answer import AnswerGroup, answer
 from flyweight.server.apis.logprobs import PromptScores, TextScores
 from flyweight.server.apis.openai.chat_schema import LOGPROBS
 from flyweight.server.apis.openai.chunk_writer import ChunkWriter
+from flyweight.server.apis.openai.idle_time import IdleTime, apply_idle_time
 from flyweight.server.apis.prompt_fields import Prompts, fit_prompts, make_params, split_prompts
 from flyweight.server.apis.sampling_fields import SamplingBody, check_listed_ids
 from flyweight.server.apis.usage import report_attempts
@@ -39,6 +40,7 @@ class CompletionBody(SamplingBody):
     best_of: int | None = Field(None, ge=1, le=20)
     suffix: str | None = None
     add_special_tokens: bool | None = None
+    ttl: IdleTime = None
 
     @property
     def prompt_score_copies(self) -> int:
@@ -61,6 +63,7 @@ class CompletionBody(SamplingBody):
 
 async def create_completion(server: ApiServer, request: Request, body: CompletionBody) -> Response:
     model = await server.open_to_generate(request, body.model)
+    apply_idle_time(server, request, body.model, body.ttl)
     prepared = await prepare_completion(model, request, body)
     write = partial(CompletionWriter, body)
     return await answer(server, model, request, prepared, write, stream=bool(body.stream))

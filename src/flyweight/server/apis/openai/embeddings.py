@@ -23,6 +23,7 @@ from flyweight.server.api_server import ApiServer
 from flyweight.server.apis.fields import Fields
 from flyweight.server.apis.openai.chat import render_prompt
 from flyweight.server.apis.openai.chat_schema import ChatBody, Message
+from flyweight.server.apis.openai.idle_time import IdleTime, apply_idle_time
 from flyweight.server.apis.prompt_fields import (
     Ids,
     choose_source,
@@ -81,6 +82,7 @@ class EmbeddingBody(Fields):
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     return_cache_explanation: Explain = None
     return_cost: ReturnCost = None
+    ttl: IdleTime = None
 
     def prompts(self, model: RequestModel) -> list[Any]:
         """The separate prompts.  Raises `RequestError`."""
@@ -99,6 +101,7 @@ class EmbeddingBody(Fields):
 
 async def create_embeddings(server: ApiServer, request: Request, body: EmbeddingBody) -> Response:
     model = await server.open(request, body.model)
+    apply_idle_time(server, request, body.model, body.ttl)
     context = model.make_context(
         body.model, body.cache_salt, body.priority, body.return_cache_explanation, body.return_cost
     )
