@@ -23,6 +23,7 @@ from flyweight.planning.replica_limits import (
     FEW,
     MANY,
     MOST_SERIES,
+    RECEIVED,
     REPLICA_SERIES,
     ROUTER_BYTES,
     STREAMED,
@@ -114,7 +115,7 @@ def test_the_least_number_of_a_range_is_recommended(trace: Path, costs: Path) ->
     ]
     assert limits["notes"][0] == "None of them is reached by the most replicas."
     # 100 requests a second with 20 tokens each
-    assert limits["notes"][2].startswith("2,000 tokens/s take 6 % of the API server's core")
+    assert limits["notes"][2].startswith("2,000 tokens/s take 22 % of the API server's core")
 
 
 def test_a_list_that_is_too_short(trace: Path, costs: Path) -> None:
@@ -190,12 +191,13 @@ def test_the_median_of_rounds() -> None:
 
 
 LIMITS = Limits(4096, 16, 512, 32, 1000)
+TOKEN = STREAMED + RECEIVED
 
 
 def test_limits_by_hand() -> None:
     """1 us and 1 us a replica on average, three times as much at p99; 100 bytes a key."""
     mean, p99 = ChoiceTime(1e-6, 1e-6), ChoiceTime(3e-6, 3e-6)
-    load = FrontLoad(100.0, 0.5 / STREAMED)
+    load = FrontLoad(100.0, 0.5 / TOKEN)
     core, choice, index, series, option = list_limits(
         RouterCost(100.0, mean, p99), LIMITS, load, 10, 10_000
     )
@@ -218,7 +220,7 @@ def test_a_choice_that_does_not_grow(
 ) -> None:
     same = ChoiceTime(fixed, 0.0)
     found = list_limits(
-        RouterCost(100.0, same, same), LIMITS, FrontLoad(100.0, tokens / STREAMED), 10, 10_000
+        RouterCost(100.0, same, same), LIMITS, FrontLoad(100.0, tokens / TOKEN), 10, 10_000
     )
     assert [one.replicas for one in found[:2]] == [core, choice]
     first = "with any number of" if core == 0 else "beyond 1,024"

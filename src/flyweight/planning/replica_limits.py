@@ -3,7 +3,8 @@ of metrics, what `serve` allows, caches.
 
 Each limit is worked out from what is measured here, by lines through it: bytes of a key in the
 router's index, seconds of a choice among few and among many replicas.  What a streamed token takes
-was measured elsewhere.  What is allowed is a convention, and the table shows it.
+is a constant, which was measured with a server.  What is allowed is a convention, and the table
+shows it.
 
 Invariant: bytes and series are the same on every machine; seconds are measured in processor time.
 """
@@ -35,6 +36,9 @@ REPLICA_SERIES = 6  # of one replica: `server.observability.replica_metrics`
 # Seconds of the API server for a streamed token, all of it: `bench/front_end.py` on a Xeon, with
 # one engine and 64 streams (docs/log/server.md).
 STREAMED = 27.8e-6
+# Seconds of its event loop to receive a token from Ray: `bench/ray_hop.py --streams 64` on a Xeon
+# with other work.
+RECEIVED = 82.8e-6
 FEW, MANY = 16, 256
 PROMPTS, TURNS = 100, 10  # prompts that are routed, and how often: less than makes blocks popular
 KEY, SAMPLE = 32, 4096  # bytes of a key; keys that are measured
@@ -80,8 +84,8 @@ class FrontLoad(NamedTuple):
 
     @property
     def streaming(self) -> float:
-        """The part of a core that passes on the tokens."""
-        return self.tokens * STREAMED
+        """The part of a core that receives the tokens and passes them on."""
+        return self.tokens * (STREAMED + RECEIVED)
 
 
 @dataclass(frozen=True, slots=True)

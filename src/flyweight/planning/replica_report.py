@@ -14,6 +14,7 @@ from flyweight.planning.cost import HOUR
 from flyweight.planning.cost_report import write_dollars
 from flyweight.planning.plots import Limit, LinePlot, Series
 from flyweight.planning.replica_limits import (
+    RECEIVED,
     STREAMED,
     FrontLoad,
     RouterCost,
@@ -189,8 +190,8 @@ def describe_router(router: RouterCost, front: FrontLoad) -> list[str]:
         f"time, measured here, on one core. The router's index takes {router.key:.0f} bytes for "
         "each block of a replica's cache.",
         f"{write_rate(front.tokens)} tokens/s take {write_share(front.streaming)} of the API "
-        f"server's core if all are streamed, at {write_seconds(STREAMED)} each. That was measured "
-        "on another machine, with one engine and short prompts; Ray's messages are not in it.",
+        f"server's core if all are streamed: {write_seconds(RECEIVED)} each to receive them from "
+        f"Ray, and {write_seconds(STREAMED)} to pass them on, both measured on another machine.",
     ]  # fmt: skip
 
 
