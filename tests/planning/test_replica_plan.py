@@ -27,8 +27,8 @@ from flyweight.planning.replica_limits import (
     REPLICA_SERIES,
     ROUTER_BYTES,
     STREAMED,
-    ChoiceTime,
     FrontLoad,
+    ReplicaLine,
     RouterCost,
     count_series,
     find_calm,
@@ -196,7 +196,7 @@ TOKEN = STREAMED + RECEIVED
 
 def test_limits_by_hand() -> None:
     """1 us and 1 us a replica on average, three times as much at p99; 100 bytes a key."""
-    mean, p99 = ChoiceTime(1e-6, 1e-6), ChoiceTime(3e-6, 3e-6)
+    mean, p99 = ReplicaLine(1e-6, 1e-6), ReplicaLine(3e-6, 3e-6)
     load = FrontLoad(100.0, 0.5 / TOKEN)
     core, choice, index, series, option = list_limits(
         RouterCost(100.0, mean, p99), LIMITS, load, 10, 10_000
@@ -218,7 +218,7 @@ def test_limits_by_hand() -> None:
 def test_a_choice_that_does_not_grow(
     fixed: float, tokens: float, core: int | None, choice: int | None
 ) -> None:
-    same = ChoiceTime(fixed, 0.0)
+    same = ReplicaLine(fixed, 0.0)
     found = list_limits(
         RouterCost(100.0, same, same), LIMITS, FrontLoad(100.0, tokens / TOKEN), 10, 10_000
     )

@@ -44,36 +44,36 @@ PROMPTS, TURNS = 100, 10  # prompts that are routed, and how often: less than ma
 KEY, SAMPLE = 32, 4096  # bytes of a key; keys that are measured
 
 
-class ChoiceTime(NamedTuple):
-    """Seconds of a choice, and `each` more for each replica."""
+class ReplicaLine(NamedTuple):
+    """An amount, and `each` more for each replica."""
 
     fixed: float
     each: float
 
     @classmethod
-    def through(cls, few: float, many: float) -> "ChoiceTime":
-        """The line through the times among `FEW` and among `MANY`."""
+    def through(cls, few: float, many: float) -> "ReplicaLine":
+        """The line through the amounts among `FEW` and among `MANY`."""
         each = max(0.0, (many - few) / (MANY - FEW))
         return cls(max(0.0, few - each * FEW), each)
 
-    def compute_seconds(self, replicas: int) -> float:
+    def compute(self, replicas: int) -> float:
         return self.fixed + self.each * replicas
 
-    def count_replicas(self, seconds: float) -> int | None:
-        """As many as so many seconds allow; None: any number."""
-        if seconds < self.fixed:
+    def count_replicas(self, allowed: float) -> int | None:
+        """As many as that amount allows; None: any number."""
+        if allowed < self.fixed:
             return 0
-        return floor((seconds - self.fixed) / self.each) if self.each else None
+        return floor((allowed - self.fixed) / self.each) if self.each else None
 
 
 class RouterCost(NamedTuple):
-    """`key` bytes of a key in an index; a choice with the keys of its prompt, the mean and the
-    99th percentile.
+    """`key` bytes of a key in an index; seconds of a choice with the keys of its prompt, the mean
+    and the 99th percentile.
     """
 
     key: float
-    mean: ChoiceTime
-    p99: ChoiceTime
+    mean: ReplicaLine
+    p99: ReplicaLine
 
 
 class FrontLoad(NamedTuple):
@@ -110,7 +110,7 @@ def measure_router(
     few, many = (time_choices(routing, n, blocks, prompts, block_size) for n in (FEW, MANY))
     tails = (quantiles(found, n=100, method="inclusive")[98] for found in (few, many))
     return RouterCost(
-        measure_key(), ChoiceTime.through(fmean(few), fmean(many)), ChoiceTime.through(*tails)
+        measure_key(), ReplicaLine.through(fmean(few), fmean(many)), ReplicaLine.through(*tails)
     )
 
 
@@ -167,23 +167,23 @@ def list_limits(
     router: RouterCost, limits: Limits, load: FrontLoad, recommended: int, largest: int
 ) -> list[ScaleLimit]:
     """Limits that more replicas reach, for such a load."""
-    both = recommended, largest
     index, series = router.key * limits.blocks, count_series(limits.max_model_len)
-    choice = [router.p99.compute_seconds(n) for n in both]
-    core = [load.streaming + load.requests * router.mean.compute_seconds(n) for n in both]
-    left = (1.0 - load.streaming) / load.requests
-    # fmt: off
+    core = ReplicaLine(load.streaming + load.requests * router.mean.fixed,
+                       load.requests * router.mean.each)  # fmt: skip
+
+    def make(
+        name: str, line: ReplicaLine, allowed: float, write: Callable[[float], str]
+    ) -> ScaleLimit:
+        now, most = line.compute(recommended), line.compute(largest)
+        return ScaleLimit(name, now, most, allowed, line.count_replicas(allowed), write)
+
     return [
-        ScaleLimit("API server's core", *core, 1.0, router.mean.count_replicas(left), write_part),
-        ScaleLimit("router's choice, p99", *choice, DECISION,
-                   router.p99.count_replicas(DECISION), write_seconds),
-        ScaleLimit("router's index", *(index * n for n in both), ROUTER_BYTES,
-                   floor(ROUTER_BYTES / index), write_binary),
-        ScaleLimit("series of metrics", *(series + REPLICA_SERIES * n for n in both), MOST_SERIES,
-                   (MOST_SERIES - series) // REPLICA_SERIES, write_number),
-        ScaleLimit("serve --replicas", *both, MOST_REPLICAS, MOST_REPLICAS, write_number),
+        make("API server's core", core, 1.0, write_part),
+        make("router's choice, p99", router.p99, DECISION, write_seconds),
+        make("router's index", ReplicaLine(0.0, index), ROUTER_BYTES, write_binary),
+        make("series of metrics", ReplicaLine(series, REPLICA_SERIES), MOST_SERIES, write_number),
+        make("serve --replicas", ReplicaLine(0.0, 1.0), MOST_REPLICAS, write_number),
     ]
-    # fmt: on
 
 
 def find_calm(
