@@ -1,10 +1,12 @@
 """`plan capacity --replicas`: costs that are saved, limits, the report, and what is refused."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,24 +15,41 @@ from flyweight.cli.plan.capacity import CapacityOptions
 from flyweight.cli.plan.replicas import ReplicaOptions
 from flyweight.config import Limits, Settings
 from flyweight.errors import CheckpointError, ConfigError
+from flyweight.parallel.cluster import ReplicaPlan
+from flyweight.planning import replica_limits
 from flyweight.planning.capacity import LatencyTargets
 from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.replica_limits import (
+    FEW,
+    MANY,
     MOST_SERIES,
+    RECEIVED,
+    REPLICA_SERIES,
     ROUTER_BYTES,
+    STREAMED,
+    FrontLoad,
+    ReplicaLine,
     RouterCost,
     count_series,
     find_calm,
     list_limits,
+    make_prompts,
     measure_key,
+    measure_router,
 )
 from flyweight.planning.replica_plan import ReplicaQuestion, predict_replicas, read_requests
 from flyweight.planning.replica_points import ReplicaPoint
+from flyweight.planning.replica_report import describe_first
 from flyweight.planning.replica_run import FailurePlan
 from flyweight.planning.replica_search import ReplicaNumbers
 from flyweight.planning.speed import make_decode
 from flyweight.planning.step_cost import CostLine, StepCostModel
 from flyweight.planning.timed_costs import TimedCosts, read_costs, save_costs, take_median
+from flyweight.routing.keys import RoutingKeys
+from flyweight.routing.router import Router
+from flyweight.server.observability.replica_metrics import collect_replicas
+from flyweight.server.replicas.host import ReplicaHost
+from flyweight.validation.replicas import MOST_REPLICAS
 
 COSTS = StepCostModel(
     CostLine((1.0, 512.0), (0.01, 0.16)), CostLine((1.0,), (0.001,)), 1e-7, 1e-8, LoopCost(0, 0)
@@ -89,7 +108,14 @@ def test_the_least_number_of_a_range_is_recommended(trace: Path, costs: Path) ->
     assert 1 <= low <= least <= high
     loss = first["losses"]["rows"][0]
     assert 90 < loss["requests"] < 150 and loss["dollars_per_hour"] == 2.0
-    assert [row["limit"] for row in first["limits"]["rows"]][-1] == "series of metrics"
+    limits = first["limits"]
+    assert [row["limit"] for row in limits["rows"]][-2:] == [
+        "series of metrics",
+        "serve --replicas",
+    ]
+    assert limits["notes"][0] == "None of them is reached by the most replicas."
+    # 100 requests a second with 20 tokens each
+    assert limits["notes"][2].startswith("2,000 tokens/s take 22 % of the API server's core")
 
 
 def test_a_list_that_is_too_short(trace: Path, costs: Path) -> None:
@@ -164,17 +190,87 @@ def test_the_median_of_rounds() -> None:
 # --- limits ---
 
 
+LIMITS = Limits(4096, 16, 512, 32, 1000)
+TOKEN = STREAMED + RECEIVED
+
+
 def test_limits_by_hand() -> None:
-    """1 us and 1 us a replica; 100 bytes a key."""
-    router, limits = RouterCost(100.0, 1e-6, 1e-6), Limits(4096, 16, 512, 32, 1000)
-    index, choice, core, series = list_limits(router, limits, 100.0, 10, 10_000)
+    """1 us and 1 us a replica on average, three times as much at p99; 100 bytes a key."""
+    mean, p99 = ReplicaLine(1e-6, 1e-6), ReplicaLine(3e-6, 3e-6)
+    load = FrontLoad(100.0, 0.5 / TOKEN)
+    core, choice, index, series, option = list_limits(
+        RouterCost(100.0, mean, p99), LIMITS, load, 10, 10_000
+    )
     assert (index.now, index.most, index.replicas) == (1e6, 1e9, ROUTER_BYTES // 100_000)
-    assert choice.now == pytest.approx(11e-6) and choice.replicas in (998, 999)
-    assert core.most == pytest.approx(1.0001) and core.replicas in (9998, 9999)
-    each = count_series(4096)
-    assert (series.now, series.replicas) == (10 * each, MOST_SERIES // each) and each > 100
-    fixed = list_limits(RouterCost(100.0, 1e-6, 0.0), limits, 100.0, 10, 10_000)
-    assert [one.replicas for one in fixed[1:3]] == [None, None]
+    assert choice.now == pytest.approx(33e-6) and choice.replicas in (332, 333)
+    assert core.now == pytest.approx(0.5011) and core.most == pytest.approx(1.5001)
+    assert core.replicas in (4998, 4999)
+    own = count_series(4096)
+    assert (series.now, series.most) == (own + 10 * REPLICA_SERIES, own + 10_000 * REPLICA_SERIES)
+    assert series.replicas == (MOST_SERIES - own) // REPLICA_SERIES and own > 100
+    assert (option.most, option.allowed, option.replicas) == (10_000, MOST_REPLICAS, MOST_REPLICAS)
+
+
+@pytest.mark.parametrize(
+    "fixed, tokens, core, choice",
+    [(1e-6, 0.5, None, None), (1e-6, 1.0, 0, None), (0.1, 0.5, 0, 0)],
+)
+def test_a_choice_that_does_not_grow(
+    fixed: float, tokens: float, core: int | None, choice: int | None
+) -> None:
+    same = ReplicaLine(fixed, 0.0)
+    found = list_limits(
+        RouterCost(100.0, same, same), LIMITS, FrontLoad(100.0, tokens / TOKEN), 10, 10_000
+    )
+    assert [one.replicas for one in found[:2]] == [core, choice]
+    first = "with any number of" if core == 0 else "beyond 1,024"
+    assert describe_first(found, 10_000).endswith(f" breaks first, {first} replicas.")
+
+
+def test_one_more_replica_has_so_many_series() -> None:
+    """What `/metrics` has of replicas, and that the rest does not grow with them."""
+
+    def count(replicas: int) -> int:
+        host = ReplicaHost(cast(Any, None), ReplicaPlan(1, 8), "prefix", print)
+        for slot in range(replicas):
+            host.set.add(str(slot), {"blocks": 4, "block_size": 32})
+            host.set.requests[slot] = host.set.cached[slot] = 1
+        return sum(len(one.samples) for one in collect_replicas(host, "model"))
+
+    assert count(5) - count(2) == 3 * REPLICA_SERIES
+
+
+def test_prompts_have_the_lengths_of_the_trace() -> None:
+    found = sorted(len(one) // 4 for one in make_prompts([*range(1000, 0, -1)]))
+    assert found == [*range(6, 1000, 10)]
+    assert {len(one) // 4 for one in make_prompts([7])} == {7}
+
+
+def test_a_choice_is_timed_with_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock counts tokens that keys are made of, and replicas that are chosen among."""
+    clock = [0.0]
+
+    class CountedKeys(RoutingKeys):
+        def make_keys(
+            self, tokens: Sequence[int], salt: str = "", adapter: str = ""
+        ) -> list[bytes]:
+            clock[0] += len(tokens)
+            return super().make_keys(tokens, salt, adapter)
+
+    class CountedRouter(Router):
+        def begin(self, *given: Any, **more: Any) -> Any:
+            clock[0] += len(self.replicas)
+            return super().begin(*given, **more)
+
+    monkeypatch.setattr(replica_limits, "RoutingKeys", CountedKeys)
+    monkeypatch.setattr(replica_limits, "Router", CountedRouter)
+    monkeypatch.setattr(replica_limits, "time", SimpleNamespace(thread_time=lambda: clock[0]))
+    lengths = [*range(100, 200)]
+    found = measure_router("prefix", 64, lengths, 32)
+    assert found.mean == (pytest.approx(149.5), pytest.approx(1.0))
+    assert found.p99.fixed == pytest.approx(198.01) and found.p99.each == pytest.approx(1.0)
+    without = measure_router("round-robin", 64, lengths, 32)
+    assert without.mean == without.p99 == (0.0, pytest.approx(1.0)) and FEW < MANY
 
 
 def test_a_key_takes_its_own_bytes_and_its_place() -> None:

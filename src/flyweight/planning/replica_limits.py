@@ -1,8 +1,10 @@
-"""What does not grow with replicas: the router's memory and time, series of metrics, caches.
+"""What does not grow with replicas: the API server's core, the router's memory and time, series
+of metrics, what `serve` allows, caches.
 
 Each limit is worked out from what is measured here, by lines through it: bytes of a key in the
-router's index, seconds of a choice among few and among many replicas.  What is allowed is a
-convention, and the table shows it.
+router's index, seconds of a choice among few and among many replicas.  What a streamed token takes
+is a constant, which was measured with a server.  What is allowed is a convention, and the table
+shows it.
 
 Invariant: bytes and series are the same on every machine; seconds are measured in processor time.
 """
@@ -13,36 +15,77 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf
-from statistics import median
+from statistics import fmean, quantiles
+from typing import NamedTuple
 
 from flyweight.config import Limits
 from flyweight.planning.replica_points import ReplicaPoint
 from flyweight.planning.units import write_binary, write_seconds
-from flyweight.routing.policies import RoutingPolicy
+from flyweight.routing.keys import RoutingKeys
+from flyweight.routing.policies import make_policy
 from flyweight.routing.prefix_index import PrefixIndex
 from flyweight.routing.router import Router
 from flyweight.server.observability.counters import ServerCounters
 from flyweight.server.observability.metric_names import COUNTERS, DRAFTS, HISTOGRAMS, OURS
+from flyweight.validation.replicas import MOST_REPLICAS
 
 ROUTER_BYTES = 8 << 30
 DECISION = 1e-3  # seconds
 MOST_SERIES = 10_000_000
-FEW, MANY, CHOICES = 16, 128, 200
+REPLICA_SERIES = 6  # of one replica: `server.observability.replica_metrics`
+# Seconds of the API server for a streamed token, all of it: `bench/front_end.py` on a Xeon, with
+# one engine and 64 streams (docs/log/server.md).
+STREAMED = 27.8e-6
+# Seconds of its event loop to receive a token from Ray: `bench/ray_hop.py --streams 64` on a Xeon
+# with other work.
+RECEIVED = 82.8e-6
+FEW, MANY = 16, 256
+PROMPTS, TURNS = 100, 10  # prompts that are routed, and how often: less than makes blocks popular
 KEY, SAMPLE = 32, 4096  # bytes of a key; keys that are measured
 
 
-@dataclass(frozen=True, slots=True)
-class RouterCost:
-    """`key` bytes of a key in an index; a choice takes `choice` seconds, and `each` more for each
-    replica.
+class ReplicaLine(NamedTuple):
+    """An amount, and `each` more for each replica."""
+
+    fixed: float
+    each: float
+
+    @classmethod
+    def through(cls, few: float, many: float) -> "ReplicaLine":
+        """The line through the amounts among `FEW` and among `MANY`."""
+        each = max(0.0, (many - few) / (MANY - FEW))
+        return cls(max(0.0, few - each * FEW), each)
+
+    def compute(self, replicas: int) -> float:
+        return self.fixed + self.each * replicas
+
+    def count_replicas(self, allowed: float) -> int | None:
+        """As many as that amount allows; None: any number."""
+        if allowed < self.fixed:
+            return 0
+        return floor((allowed - self.fixed) / self.each) if self.each else None
+
+
+class RouterCost(NamedTuple):
+    """`key` bytes of a key in an index; seconds of a choice with the keys of its prompt, the mean
+    and the 99th percentile.
     """
 
     key: float
-    choice: float
-    each: float
+    mean: ReplicaLine
+    p99: ReplicaLine
 
-    def compute_seconds(self, replicas: int) -> float:
-        return self.choice + self.each * replicas
+
+class FrontLoad(NamedTuple):
+    """Requests and tokens of answers, a second."""
+
+    requests: float
+    tokens: float
+
+    @property
+    def streaming(self) -> float:
+        """The part of a core that receives the tokens and passes them on."""
+        return self.tokens * (STREAMED + RECEIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +103,24 @@ class ScaleLimit:
 
 
 def measure_router(
-    make_policy: Callable[[], RoutingPolicy], blocks: int, chain: int, block_size: int
+    routing: str, blocks: int, lengths: Sequence[int], block_size: int
 ) -> RouterCost:
-    """For prompts of `chain` blocks."""
-    few, many = (time_choice(make_policy(), n, blocks, chain, block_size) for n in (FEW, MANY))
-    each = max(0.0, (many - few) / (MANY - FEW))
-    return RouterCost(measure_key(), max(0.0, few - each * FEW), each)
+    """For prompts of such lengths, and caches of so many blocks."""
+    prompts = make_prompts(lengths)
+    few, many = (time_choices(routing, n, blocks, prompts, block_size) for n in (FEW, MANY))
+    tails = (quantiles(found, n=100, method="inclusive")[98] for found in (few, many))
+    return RouterCost(
+        measure_key(), ReplicaLine.through(fmean(few), fmean(many)), ReplicaLine.through(*tails)
+    )
+
+
+def make_prompts(lengths: Sequence[int]) -> list[bytes]:
+    """Random tokens, as requests have them, of lengths that are spread evenly over those given."""
+    held, draw = sorted(lengths), random.Random(0)
+    found = [draw.randbytes(4 * held[(2 * i + 1) * len(held) // (2 * PROMPTS)])
+             for i in range(PROMPTS)]  # fmt: skip
+    draw.shuffle(found)
+    return found
 
 
 def measure_key() -> float:
@@ -79,22 +134,24 @@ def measure_key() -> float:
     return (after - before) / SAMPLE
 
 
-def time_choice(
-    policy: RoutingPolicy, replicas: int, blocks: int, chain: int, block_size: int
-) -> float:
-    """Processor seconds of `begin` and `finish`, the median, for prompts that have come before."""
-    router, draw = Router(policy, block_size), random.Random(0)
+def time_choices(
+    routing: str, replicas: int, blocks: int, prompts: Sequence[bytes], block_size: int
+) -> list[float]:
+    """Processor seconds of the keys, `begin` and `finish` of each prompt that has come before, as
+    `server.replicas.replica_set` has them on the API server's event loop.
+    """
+    router, keys = Router(make_policy(routing), block_size), RoutingKeys("", b"key", block_size)
     for number in range(replicas):
         router.add_replica(str(number), blocks)
-    talks = [[draw.randbytes(KEY) for _ in range(chain)] for _ in range(32)]
     found = []
-    for number in range(CHOICES):
-        keys = talks[number % len(talks)]
+    for number in range(TURNS * len(prompts)):
+        prompt = prompts[number % len(prompts)]
         start = time.thread_time()
-        router.begin(str(number), keys, chain * block_size + 1)
+        chain = keys.make_keys(memoryview(prompt).cast("i").tolist()) if routing == "prefix" else []
+        router.begin(str(number), chain, len(prompt) // 4)
         router.finish(str(number))
         found.append(time.thread_time() - start)
-    return median(found[len(talks) :])
+    return found[len(prompts) :]
 
 
 def count_series(longest: int) -> int:
@@ -107,30 +164,26 @@ def count_series(longest: int) -> int:
 
 
 def list_limits(
-    router: RouterCost, limits: Limits, rate: float, recommended: int, largest: int
+    router: RouterCost, limits: Limits, load: FrontLoad, recommended: int, largest: int
 ) -> list[ScaleLimit]:
-    """Limits that more replicas reach, for so many requests a second."""
+    """Limits that more replicas reach, for such a load."""
     index, series = router.key * limits.blocks, count_series(limits.max_model_len)
-    busy = 1 / rate
-    free = inf if not router.each else 1 / router.each
-    # fmt: off
+    core = ReplicaLine(load.streaming + load.requests * router.mean.fixed,
+                       load.requests * router.mean.each)  # fmt: skip
+
+    def make(
+        name: str, line: ReplicaLine, allowed: float, write: Callable[[float], str]
+    ) -> ScaleLimit:
+        now, most = line.compute(recommended), line.compute(largest)
+        return ScaleLimit(name, now, most, allowed, line.count_replicas(allowed), write)
+
     return [
-        ScaleLimit("router's index", index * recommended, index * largest, ROUTER_BYTES,
-                   floor(ROUTER_BYTES / index), write_binary),
-        ScaleLimit("router's choice", router.compute_seconds(recommended),
-                   router.compute_seconds(largest), DECISION,
-                   count_replicas((DECISION - router.choice) * free), write_seconds),
-        ScaleLimit("router's core", rate * router.compute_seconds(recommended),
-                   rate * router.compute_seconds(largest), 1.0,
-                   count_replicas((busy - router.choice) * free), write_part),
-        ScaleLimit("series of metrics", series * recommended, series * largest, MOST_SERIES,
-                   MOST_SERIES // series, write_number),
+        make("API server's core", core, 1.0, write_part),
+        make("router's choice, p99", router.p99, DECISION, write_seconds),
+        make("router's index", ReplicaLine(0.0, index), ROUTER_BYTES, write_binary),
+        make("series of metrics", ReplicaLine(series, REPLICA_SERIES), MOST_SERIES, write_number),
+        make("serve --replicas", ReplicaLine(0.0, 1.0), MOST_REPLICAS, write_number),
     ]
-    # fmt: on
-
-
-def count_replicas(number: float) -> int | None:
-    return None if number == inf else max(0, floor(number))
 
 
 def find_calm(

@@ -79,6 +79,12 @@ class TraceLoad:
         """Requests a second."""
         return self.copies * self.kept * len(self.requests) / self.span
 
+    @property
+    def output_rate(self) -> float:
+        """Tokens of answers a second."""
+        tokens = sum(self.scale.count_tokens(one)[1] for one in self.requests)
+        return self.rate * tokens / len(self.requests)
+
     def draw(self, share: float, seconds: float) -> Iterator[ReplicaRequest]:
         """The requests of that share of the conversations, which arrive before so many seconds.
         Their tokens are made as they are needed.

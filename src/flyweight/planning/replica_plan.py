@@ -82,8 +82,7 @@ def predict_replicas(settings: Settings, asked: ReplicaQuestion, tell: RunListen
     )  # fmt: skip
     found, points = search_replicas(asked.numbers, load, timed, ready, tell)
     lengths = [scale.count_tokens(one)[0] for one in load.requests]
-    chain = max(1, sum(lengths) // len(lengths) // limits.block_size)
-    router = measure_router(ready.make_policy, limits.blocks, chain, limits.block_size)
+    router = measure_router(asked.routing, limits.blocks, lengths, limits.block_size)
     where = f"on {device.title}" if device else f"{engine.ops.threads} threads"
     facts = ReplicaFacts(
         asked.trace.name, load, limits, asked.targets, asked.hourly, asked.failures, router,

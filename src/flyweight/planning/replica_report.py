@@ -13,7 +13,15 @@ from flyweight.planning.capacity import SHARE, LatencyTargets
 from flyweight.planning.cost import HOUR
 from flyweight.planning.cost_report import write_dollars
 from flyweight.planning.plots import Limit, LinePlot, Series
-from flyweight.planning.replica_limits import RouterCost, find_calm, list_limits
+from flyweight.planning.replica_limits import (
+    RECEIVED,
+    STREAMED,
+    FrontLoad,
+    RouterCost,
+    ScaleLimit,
+    find_calm,
+    list_limits,
+)
 from flyweight.planning.replica_load import TraceLoad
 from flyweight.planning.replica_points import ReplicaPoint
 from flyweight.planning.replica_run import FailurePlan
@@ -152,24 +160,39 @@ def make_limits(
     """What more replicas reach, and what caches need."""
     largest = points[-1].replicas if points else 1
     least = found.least or largest
-    load, limits = facts.load, facts.limits
-    listed = list_limits(facts.router, limits, load.rate, least, largest)
+    front = FrontLoad(facts.load.rate, facts.load.output_rate)
+    listed = list_limits(facts.router, facts.limits, front, least, largest)
     rows = [
         (one.name, one.write(one.now), one.write(one.most), one.write(one.allowed), one.replicas)
         for one in listed
     ]
-    first = min(listed, key=lambda one: inf if one.replicas is None else one.replicas)
-    notes = [
-        f"{first.name.capitalize()} breaks first, beyond "
-        f"{'any number of' if first.replicas is None else f'{first.replicas:,}'} replicas."
-        if first.replicas is None or first.replicas < largest
-        else "None of them is reached by the most replicas.",
-        f"The router's index takes {facts.router.key:.0f} bytes for each block of a replica's "
-        f"cache; a choice {write_seconds(facts.router.choice)} of processor time and "
-        f"{write_seconds(facts.router.each)} for each replica, measured here, on one core.",
-    ]  # fmt: skip
+    notes = [describe_first(listed, largest), *describe_router(facts.router, front)]
     return ReportTable("limits", "What breaks first", LIMITS, rows,
                        [*notes, *describe_caches(points, facts)])  # fmt: skip
+
+
+def describe_first(listed: Sequence[ScaleLimit], largest: int) -> str:
+    first = min(listed, key=lambda one: inf if one.replicas is None else one.replicas)
+    if first.replicas is None or first.replicas >= largest:
+        return "None of them is reached by the most replicas."
+    where = f"beyond {first.replicas:,}" if first.replicas else "with any number of"
+    return f"{first.name[0].upper()}{first.name[1:]} breaks first, {where} replicas."
+
+
+def describe_router(router: RouterCost, front: FrontLoad) -> list[str]:
+    """Where the amounts of the API server come from."""
+    mean, tail = (
+        f"{write_seconds(one.fixed)} and {write_seconds(one.each)} for each replica"
+        for one in (router.mean, router.p99)
+    )
+    return [
+        f"A choice, with the keys of its prompt, takes {mean} on average, {tail} at p99: processor "
+        f"time, measured here, on one core. The router's index takes {router.key:.0f} bytes for "
+        "each block of a replica's cache.",
+        f"{write_rate(front.tokens)} tokens/s take {write_share(front.streaming)} of the API "
+        f"server's core if all are streamed: {write_seconds(RECEIVED)} each to receive them from "
+        f"Ray, and {write_seconds(STREAMED)} to pass them on, both measured on another machine.",
+    ]  # fmt: skip
 
 
 def describe_caches(points: Sequence[ReplicaPoint], facts: ReplicaFacts) -> list[str]:
