@@ -137,5 +137,5 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
             str(tmp_path),
         ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert ended.returncode == 2 and "is in use by another process" in ended.stderr
+        assert ended.returncode == 2 and "is in use by another engine" in ended.stderr
         assert complete(running)[:2] == first[:2]
