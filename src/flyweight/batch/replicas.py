@@ -21,6 +21,7 @@ from flyweight.config import Settings, parse_bytes
 from flyweight.errors import ConfigError, EngineError, RequestError
 from flyweight.llm import LLM
 from flyweight.plan.machine import read_machine
+from flyweight.server.replicas.places import locate_settings
 from flyweight.server.settings import ServerSettings
 
 MAX_SHARE = 256  # rows that a replica gets at a time
@@ -85,7 +86,7 @@ class RayRunner:
         except ImportError:
             raise ConfigError(MISSING, "replicas", value=self.replicas) from None
         cpus = float(self.settings.get("threads") or 1)
-        make = partial(partial, RayReplica, locate_model(self.settings), self.server)
+        make = partial(partial, RayReplica, locate_settings(self.settings), self.server)
         most = MAX_SHARE
         while index.done < index.rows:
             done = index.done
@@ -96,13 +97,6 @@ class RayRunner:
                 yield from map(make_lost, index.read_pending())
             elif index.done == done:
                 most = 1
-
-
-def locate_model(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings for a process with another working directory."""
-    path = Path(str(settings.get("model") or "")).expanduser()
-    there = settings.get("model") and path.exists()
-    return {**settings, "model": str(path.absolute())} if there else settings
 
 
 def divide_machine(settings: dict[str, Any], sharing: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 Invariant: a replica of another version of flyweight is refused, whatever its report is encoded as.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from flyweight import __version__
 from flyweight.server import pipe
+from flyweight.server.replicas.places import locate_settings
 
 FILES = ("vocab", "width", "context", "tokenizer")  # facts of engines that the model's files decide
 ALIKE = (*FILES, "max_model_len", "scored", "adapters", "block_size")
@@ -38,11 +38,8 @@ class ReplicaReport(msgspec.Struct, array_like=True):
 
 
 def encode_setup(generation: int, setup: pipe.EngineSetup) -> bytes:
-    """A `ReplicaSetup`; replicas have another working directory."""
-    model = setup.settings.get("model")
-    if model and os.path.exists(model):
-        settings = {**setup.settings, "model": os.path.abspath(model)}
-        setup = msgspec.structs.replace(setup, settings=settings)
+    """A `ReplicaSetup`, whose settings mean the same on every host."""
+    setup = msgspec.structs.replace(setup, settings=locate_settings(setup.settings))
     return msgspec.msgpack.encode(ReplicaSetup(generation, setup))
 
 
