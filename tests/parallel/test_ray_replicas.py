@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
 from http_server import Running, started
+from tiny_model import tiny_adapter, tiny_folder
 
 pytestmark = pytest.mark.long
 
@@ -120,6 +121,17 @@ def test_a_killed_engine_loses_nothing_that_is_not_reported(pair: Running) -> No
     assert read_metric(pair, "flyweight:replica_lost_total") == 1
     pair.until(lambda: read_metric(pair, "flyweight:replica_up") == 2)
     assert ask(pair) == ask(pair)
+
+
+def test_replicas_have_adapters(tmp_path: Path) -> None:
+    model, adapter = tiny_folder(tmp_path / "tiny"), tiny_adapter(tmp_path / "lora")
+    words = (str(model), *LIMITS, "--enable-lora", "--lora-modules", f"other={adapter}")
+    body = {**BODY, "prompt": [5, 6, 7]}
+    with started(*words, "--replicas", "2") as pair, started(*words) as alone:
+        found = [
+            ask(one, {**body, "model": name}) for one in (pair, alone) for name in ("tiny", "other")
+        ]
+    assert found[:2] == found[2:] and found[0] != found[1]
 
 
 def test_a_reload_replaces_replicas_and_loses_no_request(pair: Running) -> None:

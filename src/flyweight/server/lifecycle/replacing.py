@@ -13,11 +13,12 @@ from flyweight.errors import ConfigError, FlyweightError
 from flyweight.server.lifecycle.loading import ModelReader
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.observability.log import ServerLog
+from flyweight.server.replicas.builds import ADAPTERS, fingerprint_adapters
 from flyweight.server.replicas.host import ReplicaHost
-from flyweight.server.replicas.reports import FILES, shorten
+from flyweight.server.replicas.reports import FILES, WEIGHTS, shorten
 from flyweight.server.transport.errors import print_failure
 
-MODEL = "fingerprint"  # the fact that other weights change
+MODEL = "fingerprint"  # the fact that other weights of the model change
 UNLOADED = "the model is not loaded; a load reads its files"
 COPY = "copy the same files to every machine"
 LOAD = "unload the model and load it, or restart the server"
@@ -73,15 +74,16 @@ class ReplicaUpdates:
         if self.entry.model is None:
             raise ConfigError(UNLOADED)
         files = await asyncio.to_thread(self._read)
-        model = files.pop(MODEL)
+        weights = {name: files.pop(name) for name in WEIGHTS}
         check_files(files, self.entry.client.facts, LOAD)
         self.log.event("replicas_reloading", replicas=len(self.host.set.open))
-        await self.host.replace(model)
+        await self.host.replace(weights)
 
     def _read(self) -> dict[str, Any]:
         """Checks the files as at the start."""
         found = self.reader.describe(self.entry)
         try:
-            return describe_files(found)
+            adapters = fingerprint_adapters(self.entry.options.settings.adapters)
+            return {**describe_files(found), ADAPTERS: adapters}
         finally:
             found.checkpoint.close()

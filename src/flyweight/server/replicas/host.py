@@ -21,6 +21,7 @@ from flyweight.server.replicas.gauges import ReplicaGauges
 from flyweight.server.replicas.members import Member
 from flyweight.server.replicas.replica_set import ReplicaSet
 from flyweight.server.replicas.reports import (
+    WEIGHTS,
     ReplicaReport,
     decode_report,
     encode_setup,
@@ -49,7 +50,7 @@ class ReplicaHost:
         self.gauges = ReplicaGauges()
         self.facts: Mapping[str, Any] = {}  # of the first replica that was ready
         self.generation = 0  # starts of the replicas; in each they may have other weights
-        self._fingerprints: dict[int, str] = {}  # of the model of each generation's first replica
+        self._weights: dict[int, Mapping[str, Any]] = {}  # `WEIGHTS` of each generation
         self.connected = False
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
@@ -128,15 +129,15 @@ class ReplicaHost:
         await self.set.close()
         await self.cluster.close()
 
-    async def replace(self, fingerprint: str) -> None:
+    async def replace(self, weights: Mapping[str, Any]) -> None:
         """Starts the replicas again, a few at a time, so that they read their files again; those
-        that end finish their requests first.  `fingerprint` is that of the files: a new replica
-        with another one gets no request.  Raises `ConfigError` or `EngineError`.
+        that end finish their requests first.  `weights` are facts of the files: a new replica with
+        other ones gets no request.  Raises `ConfigError` or `EngineError`.
         """
         async with self._changing:
             if not self.client.wanted:
                 raise ConfigError("the model was unloaded")
-            self._fingerprints[self.generation + 1] = fingerprint
+            self._weights[self.generation + 1] = weights
             await self._start_replicas(self.client.begin_loading())
 
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
@@ -203,14 +204,15 @@ class ReplicaHost:
 
     def _consider(self, name: str, report: ReplicaReport) -> None:
         """A replica that is no member yet."""
-        model = self._fingerprints.get(report.generation, "")
-        problem = report.failed or find_difference(report, self.facts, model)
+        weights = self._weights.get(report.generation, {})
+        problem = find_difference(report, self.facts, weights)
         if problem:
             self._exclude(name, problem)
         elif report.facts is not None:
             member = self.set.add(name, report.facts)
             self.facts = self.facts or report.facts
-            self._fingerprints.setdefault(report.generation, report.facts["fingerprint"])
+            found = {name: report.facts[name] for name in WEIGHTS}
+            self._weights.setdefault(report.generation, found)
             self.on_event("replica_ready", replica=member.slot, replicas=len(self.set.open))
 
     def _exclude(self, name: str, problem: str) -> None:
