@@ -94,7 +94,8 @@ def batch(
     with show_loading(planned=not as_json) as tell, BatchProgress() as shown:
         runner: BatchRunner = LocalRunner(settings, server, tell)
         if replicas is not None or ray_address:
-            runner = RayRunner(settings, 1 if replicas is None else replicas, ray_address, server)
+            count = 1 if replicas is None else replicas
+            runner = RayRunner(settings, count, ray_address, server, tell)
         summary = run_batch(Path(input).expanduser(), Path(output).expanduser(), runner, shown)
     print(json.dumps(summary.to_document()) if as_json else describe(summary))
 
