@@ -31,6 +31,7 @@ from flyweight.server.replicas.reports import (
 EVERY = 0.5  # seconds between two looks at the replicas
 PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
 LONGEST = 300.0  # seconds that a start waits for replicas which do not report
+ENDED = "a replica ended before it was ready; Ray's log on its machine may say why"
 ANSWER = 10.0  # seconds that replicas have to answer a question
 
 
@@ -54,6 +55,7 @@ class ReplicaHost:
         self.connected = False
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
+        self._starting = set[str]()  # replicas that report, and are not ready
         self._enough = inf  # when enough replicas reported last, or a load began
         self._shown = 0  # messages of loading that were passed on
         self._watching: asyncio.Task[None] | None = None
@@ -143,6 +145,7 @@ class ReplicaHost:
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
         """Those of the generation before are replaced.  Raises `ConfigError`."""
         self.generation += 1
+        self._starting = set()
         await self.cluster.start(encode_setup(self.generation, setup))
 
     # --- replicas that come and go ---
@@ -186,6 +189,7 @@ class ReplicaHost:
             self._end_if_idle()
         if self._told != {one.name for one in self.set.open}:
             self._describe()
+        self._check_starting(reports)
         self._check_start(len(reports.keys() - self.set.left))
         for report in list(reports.values())[:1]:
             self._show_loading(report)
@@ -280,6 +284,16 @@ class ReplicaHost:
                 )
             )
 
+    def _check_starting(self, reports: Mapping[str, ReplicaReport]) -> None:
+        """Ends a start where a replica has gone that was not ready: another would end as well."""
+        gone = self._starting - reports.keys()
+        self._starting = {
+            name for name, one in reports.items()
+            if one.facts is None and one.generation == self.generation and name not in self.set.left
+        }  # fmt: skip
+        if gone and self.loading:
+            self.client.take(pipe.Failed(ENDED))
+
     def _show_loading(self, report: ReplicaReport) -> None:
         """Passes on what the first replica says while it loads."""
         for message in report.loading[self._shown :]:
@@ -312,7 +326,8 @@ class ReplicaHost:
                 self.on_event("replica_silent", replica=member.slot, problem=error)
         value: dict[str, Any] = {"replicas": found} if members else {}
         if question.topic == "reset":
-            value = {"freed": sum(one["freed"] for one in found.values())}
+            self.set.forget_caches()
+            value = {"freed": sum(one.get("freed", 0) for one in found.values())}
         if silent:
             value["silent"] = silent
         self.client.take(pipe.EngineAnswer(question.number, value))
@@ -331,6 +346,7 @@ class ReplicaHost:
                 self.set.remove(name)
                 self.set.left.add(name)  # its last report is still there
                 self.gauges.remove(name)
+            self.set.left |= self._starting
             try:
                 await self.cluster.stop()
             except Exception as error:  # the client waits all the same
