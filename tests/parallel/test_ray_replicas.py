@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
+from flyweight.describe import ASSETS
 from http_server import Running, started
 from tiny_model import tiny_adapter, tiny_folder
 
@@ -58,8 +60,14 @@ def read_metric(server: Running, name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Running]:
-    with started("stories", "--replicas", "2", *LIMITS) as server:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that a test may replace, under the name of the model inside."""
+    return Path(shutil.copy(ASSETS / "stories.gguf", tmp_path_factory.mktemp("model") / "stories"))
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path) -> Iterator[Running]:
+    with started(str(model), "--replicas", "2", *LIMITS) as server:
         yield server
 
 
@@ -134,8 +142,12 @@ def test_replicas_have_adapters(tmp_path: Path) -> None:
     assert found[:2] == found[2:] and found[0] != found[1]
 
 
-def test_a_reload_replaces_replicas_and_loses_no_request(pair: Running) -> None:
+def test_a_reload_replaces_replicas_and_loses_no_request(pair: Running, model: Path) -> None:
+    """Once the file is another one; a signal for the keys alone replaces nothing."""
     expected, before = ask(pair), set(list_engines(pair))
+    assert pair.post("/v1/models/reload", {}).json["changed"] == []
+    assert set(list_engines(pair)) == before
+    shutil.copy(model, model.with_suffix(".new")).replace(model)
     pair.process.send_signal(signal.SIGHUP)
     seen: list[str] = []
 

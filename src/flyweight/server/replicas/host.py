@@ -55,6 +55,7 @@ class ReplicaHost:
         self.connected = False
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
+        self.unused = 0  # replicas that report and get no requests: they differ, or are lost
         self._starting = set[str]()  # replicas that report, and are not ready
         self._enough = inf  # when enough replicas reported last, or a load began
         self._shown = 0  # messages of loading that were passed on
@@ -189,6 +190,7 @@ class ReplicaHost:
             self._end_if_idle()
         if self._told != {one.name for one in self.set.open}:
             self._describe()
+        self.unused = len(reports.keys() & self.set.left)
         self._check_starting(reports)
         self._check_start(len(reports.keys() - self.set.left))
         for report in list(reports.values())[:1]:
