@@ -16,6 +16,7 @@ import http.client
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -31,12 +32,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import pytest  # noqa: E402
 
+from flyweight.describe import ASSETS  # noqa: E402
 from flyweight.planning.plots import LinePlot, Series  # noqa: E402
 from flyweight.planning.svg import draw_lines  # noqa: E402
 from host_servers import HostServer, serving  # noqa: E402
 from hosts import Host, make_hosts  # noqa: E402
 
 PORT = 6379  # of Ray
+MODEL = "stories.gguf"  # a copy, which an update replaces
 CLIENTS = 6
 PROMPTS = ("Once upon a time", "The little dog", "One day, Tom and Sue went to the park")
 BODY = {"temperature": 0, "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -140,6 +143,8 @@ class ReplicaCluster:
         self._kill_processes(b"ray::ServeReplica")
 
     def update(self) -> None:
+        model = self.folder / MODEL
+        shutil.copy(model, model.with_suffix(".new")).replace(model)
         self.server.process.send_signal(signal.SIGHUP)
 
     def stay(self) -> None: ...
@@ -189,12 +194,13 @@ def run(event: str, seconds: float, folder: Path) -> EventRun:
     _, happen, recover, anew = EVENTS[event]
     with ExitStack() as stack:
         first, second = stack.enter_context(make_hosts(2))
+        model = shutil.copy(ASSETS / "stories.gguf", folder / MODEL)
         start_ray(first, None, token, folder)
         start_ray(second, first, token, folder)
         words = ("--ray-address", f"{first.address}:{PORT}", "--replicas", "2", "--threads", "1")
         limits = ("--max-model-len", "512", "--memory-limit", "2GiB", "--no-coalesce-requests")
         server = stack.enter_context(
-            serving(first, "stories", *words, *limits, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+            serving(first, str(model), *words, *limits, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
         )
         cluster = ReplicaCluster(server, first, second, token, folder)
         wait_for_replicas(server, 2)

@@ -14,9 +14,10 @@ import pytest
 from batch_texts import write_rows
 from flyweight import LLM, SamplingParams
 from flyweight.batch.answering import RowAnswerer
-from flyweight.batch.job import run_batch
+from flyweight.batch.job import BatchSummary, run_batch
 from flyweight.batch.local import LocalRunner
 from flyweight.batch.rows import Row
+from flyweight.cli.batch import BatchProgress
 from flyweight.cli.main import main
 from flyweight.server.settings import ServerSettings
 
@@ -192,3 +193,17 @@ def test_a_job_that_is_killed_goes_on(tmp_path: Path) -> None:
         number = int(line["custom_id"][4:]) - 1
         texts[number % 4].add(line["response"]["body"]["choices"][0]["text"])
     assert [len(found) for found in texts.values()] == [1, 1, 1, 1]
+
+
+def test_without_a_terminal_progress_is_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = BatchSummary("in", "out", rows=9, done_before=2)
+    with BatchProgress() as shown:
+        shown.begin(9, 2)
+        for seconds in (1.0, 59.0, 61.0, 100.0, 122.0):
+            summary.answered += 1
+            summary.completion_tokens += 61
+            summary.seconds = seconds
+            shown.report(summary)
+    assert capsys.readouterr().err.splitlines() == [
+        "5 of 9 rows, 3 tokens/s, 0 errors", "7 of 9 rows, 2 tokens/s, 0 errors",
+    ]  # fmt: skip

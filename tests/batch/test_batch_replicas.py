@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 import types
 from collections.abc import Iterator
@@ -13,11 +14,23 @@ import msgspec
 import pytest
 
 from batch_texts import ROWS, generate_texts, read_texts, write_rows
+from flyweight import __version__
+from flyweight.batch import replicas
 from flyweight.batch.job import run_batch
-from flyweight.batch.replicas import MAX_SHARE, RayRunner, RowShare, divide_machine, make_shares
+from flyweight.batch.replicas import (
+    MAX_SHARE,
+    RayReplica,
+    RayRunner,
+    RowShare,
+    describe_driver,
+    divide_machine,
+    make_shares,
+)
 from flyweight.batch.rows import JsonLines, RowAnswer, RowIndex
 from flyweight.cli.main import main
+from flyweight.describe import ASSETS
 from flyweight.errors import ConfigError
+from flyweight.server.settings import ServerSettings
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
 
@@ -99,6 +112,39 @@ def test_a_row_that_ends_its_process_gets_an_error(
     last = json.loads(out.read_text().splitlines()[-1])
     assert last["custom_id"] == "row-2500"
     assert last["error"]["message"] == "the replica ended each time that it computed this row"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("version", "0.0.1", f"has flyweight {__version__}, and not 0.0.1; have the same"),
+        ("code", "0ther", "has a build "),
+        ("adapter_weights", ["abc"], "has adapters with fingerprints none, and not abc"),
+        ("fingerprint", "fedcba", "has a model with fingerprint "),
+    ],
+)
+def test_a_host_that_differs_is_refused(name: str, value: Any, words: str) -> None:
+    settings = {"model": "stories", "threads": 1, "memory_limit": "300MiB", "max_model_len": 64}
+    same, driver = describe_driver(settings)
+    assert same == settings
+    with pytest.raises(ConfigError, match="a replica on ") as refused:
+        RayReplica(settings, ServerSettings(), {**driver, name: value}, 1)
+    assert words in str(refused.value)
+    if name == "fingerprint":
+        RayReplica(settings, ServerSettings(), driver, 1)
+
+
+def test_replicas_of_a_cluster_get_a_commit_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models--tiny--one" / "snapshots" / ("0" * 40)
+    folder.mkdir(parents=True)
+    shutil.copy(ASSETS / "stories.gguf", folder / "one-Q8_0.gguf")
+    inside = describe_driver({})[1]
+    monkeypatch.setattr(replicas, "find", lambda settings, tell: folder / "one-Q8_0.gguf")
+    settings, facts = describe_driver({"model": "tiny/one"})
+    assert settings == {"model": "tiny/one:one-Q8_0.gguf", "revision": "0" * 40}
+    assert facts["fingerprint"] == inside["fingerprint"]
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import socket
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -15,6 +16,7 @@ from peer_cases import (
     KIND,
     LATER,
     WAIT,
+    NumberedStore,
     check_blocks,
     connected,
     find,
@@ -32,6 +34,7 @@ from flyweight.kv.peers.fetch import ChainFetch
 from flyweight.kv.peers.log import PeerLog
 from flyweight.kv.peers.messages import MOST_KEYS, BlockKind
 from flyweight.kv.peers.worker import PeerWorker
+from flyweight.validation.peers import MOST_PEERS
 
 
 def test_blocks_arrive_as_they_are_stored() -> None:
@@ -153,13 +156,13 @@ def test_a_peer_with_the_secret_may_send_garbage_too(seed: int) -> None:
 def test_slow_handshakes_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """And so many connections at most are open meanwhile."""
     with serving([1]) as one:
-        lines = [socket.create_connection(one.address) for _ in range(server.MOST_CONNECTIONS)]
-        wait_until(lambda: len(one._open) == server.MOST_CONNECTIONS)
+        lines = [socket.create_connection(one.address) for _ in range(server.MOST_UNPROVED)]
+        wait_until(lambda: len(one._open) == server.MOST_UNPROVED)
         with connected(one.address) as client:
             with pytest.raises(TransferError):
                 client.find(keys_of(1))
             lines.pop().close()
-            wait_until(lambda: len(one._open) < server.MOST_CONNECTIONS)
+            wait_until(lambda: len(one._open) < server.MOST_UNPROVED)
             assert client.find(keys_of(1)) == 1
         for line in lines:
             line.close()
@@ -170,6 +173,20 @@ def test_slow_handshakes_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
             line.sendall(b"f")
             assert read_to_end(line) == 0
     assert one.refused == 2, "those that left before the handshake are not counted"
+
+
+def test_as_many_peers_are_served_as_a_list_may_have() -> None:
+    """More than may be unproved; one more is refused, and has room once another leaves."""
+    with serving([1]) as one, ExitStack() as stack:
+        peers = [stack.enter_context(connected(one.address)) for _ in range(MOST_PEERS)]
+        assert [peer.find(keys_of(1)) for peer in peers] == [1] * MOST_PEERS
+        with connected(one.address) as other:
+            with pytest.raises(TransferError):
+                other.find(keys_of(1))
+            wait_until(lambda: one.refused == 1)
+            peers[0].close()
+            wait_until(lambda: len(one._proved) < MOST_PEERS)
+            assert other.find(keys_of(1)) == 1
 
 
 def test_a_server_that_ends_closes_its_connections() -> None:
@@ -191,6 +208,15 @@ def test_a_port_in_use_is_refused_in_one_line() -> None:
         f"prefix_cache_listen = '{one.address}' cannot be listened on: Address already in use; "
         "choose another address or port"
     )
+
+
+def test_of_two_servers_that_start_at_once_one_has_the_port() -> None:
+    with closing(server.BlockServer(HERE, KEY)) as one:
+        with pytest.raises(ConfigError, match="Address already in use"):
+            server.BlockServer(one.address, KEY)
+        one.start(NumberedStore([1]), KIND)
+        with connected(one.address) as client:
+            assert client.find(keys_of(1)) == 1
 
 
 def test_a_fetch_holds_so_many_blocks_at_most() -> None:

@@ -87,6 +87,21 @@ def test_nodes_get_their_ranks_in_order() -> None:
     assert sorted(node.said) == ["node 1 has joined", "node 2 has joined"]
 
 
+def test_of_two_servers_that_start_at_once_one_has_the_port() -> None:
+    """Nodes that came before the first one was ready get in, and leave no note."""
+    with listening() as node:
+        with pytest.raises(ConfigError, match=r"master_port = \d+ is in use"):
+            NodeListener(*node.where, KEY, node.said.append)
+        with suppress(TransferError), socket.create_connection(node.where) as gone:
+            gone.sendall(b"a node that was not patient")
+        joining = node.join(make_hello())
+        (joined,) = node.wait().result(LATE)
+        JoinedNodes([joined]).start_ranks([make_setup(1)], 1, RankBoard([1], pytest.fail))
+        assert joining.result(LATE)[1]
+        assert node.said == ["node 1 has joined"]
+        joined.link.close()
+
+
 @pytest.mark.parametrize(
     "other, said",
     [

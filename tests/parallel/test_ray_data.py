@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 import ray
 
 from flyweight.errors import ConfigError
-from flyweight.parallel.ray_data import ActorPool, Work, connect, map_in_actors
+from flyweight.parallel.ray_data import ActorPool, Work, connect, count_machines, map_in_actors
 
 pytestmark = pytest.mark.long
 LISTENS = "0A"  # in /proc/net/tcp
@@ -35,6 +35,18 @@ def make(sharing: int) -> Callable[[], Work]:
 def test_an_item_that_ends_its_process_is_left_out() -> None:
     items = [b"1", b"fatal", b"2", b"3"]
     assert set(map_in_actors(items, make, ActorPool(1, items=1))) == {b"1", b"2", b"3"}
+
+
+def test_a_node_without_cpus_is_no_machine() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"memory": 1.0}},  # a head of KubeRay
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": False, "Resources": {"CPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0}},
+    ]
+    assert count_machines(nodes) == 2 and count_machines(nodes[:1]) == 1
+    with connect(ActorPool(2)):
+        assert count_machines(ray.nodes()) == 1
 
 
 def test_nothing_starts_another_cluster_afterwards() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
+from flyweight.describe import ASSETS
 from http_server import Running, started
+from tiny_model import tiny_adapter, tiny_folder
 
 pytestmark = pytest.mark.long
 
@@ -57,8 +60,14 @@ def read_metric(server: Running, name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Running]:
-    with started("stories", "--replicas", "2", *LIMITS) as server:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that a test may replace, under the name of the model inside."""
+    return Path(shutil.copy(ASSETS / "stories.gguf", tmp_path_factory.mktemp("model") / "stories"))
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path) -> Iterator[Running]:
+    with started(str(model), "--replicas", "2", *LIMITS) as server:
         yield server
 
 
@@ -122,8 +131,23 @@ def test_a_killed_engine_loses_nothing_that_is_not_reported(pair: Running) -> No
     assert ask(pair) == ask(pair)
 
 
-def test_a_reload_replaces_replicas_and_loses_no_request(pair: Running) -> None:
+def test_replicas_have_adapters(tmp_path: Path) -> None:
+    model, adapter = tiny_folder(tmp_path / "tiny"), tiny_adapter(tmp_path / "lora")
+    words = (str(model), *LIMITS, "--enable-lora", "--lora-modules", f"other={adapter}")
+    body = {**BODY, "prompt": [5, 6, 7]}
+    with started(*words, "--replicas", "2") as pair, started(*words) as alone:
+        found = [
+            ask(one, {**body, "model": name}) for one in (pair, alone) for name in ("tiny", "other")
+        ]
+    assert found[:2] == found[2:] and found[0] != found[1]
+
+
+def test_a_reload_replaces_replicas_and_loses_no_request(pair: Running, model: Path) -> None:
+    """Once the file is another one; a signal for the keys alone replaces nothing."""
     expected, before = ask(pair), set(list_engines(pair))
+    assert pair.post("/v1/models/reload", {}).json["changed"] == []
+    assert set(list_engines(pair)) == before
+    shutil.copy(model, model.with_suffix(".new")).replace(model)
     pair.process.send_signal(signal.SIGHUP)
     seen: list[str] = []
 

@@ -88,6 +88,12 @@ def test_replicas_of_several_hosts_each_are_refused(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_replicas_may_have_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_is_installed", lambda module: True)
+    model = ModelOptions(Settings(adapters={"one": "folder"}))
+    start.check_replicas([model], ServerSettings(replicas=2), ModelSources())
+
+
 def test_replicas_of_this_machine_share_what_one_engine_would_have() -> None:
     settings = Settings(threads=9, memory_limit="4GiB", kv_cache_memory_bytes=1 << 30)
     model = ModelOptions(settings)

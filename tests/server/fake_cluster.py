@@ -22,6 +22,7 @@ LOST = ConnectionError("the replica is gone")
 FACTS = {
     "vocab": 100, "width": 8, "max_model_len": 512, "scored": 8, "adapters": [], "block_size": 4,
     "blocks": 64, "fingerprint": "0123456789abcdef", "context": 1024, "tokenizer": "123abc",
+    "code": "c0de", "adapter_weights": [],
 }  # fmt: skip
 
 

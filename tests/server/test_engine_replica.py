@@ -2,28 +2,40 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from flyweight import __version__
 from flyweight.config import Settings
 from flyweight.describe import ASSETS, describe
 from flyweight.errors import ConfigError
+from flyweight.external_cache import read_code
 from flyweight.parallel.cluster import END, ReplicaPlan
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.lifecycle.replacing import describe_files
+from flyweight.server.replicas.builds import fingerprint_adapters
 from flyweight.server.replicas.clocks import ClockedSubmit, measure_epoch
 from flyweight.server.replicas.engine_replica import EngineReplica, decode
-from flyweight.server.replicas.reports import ALIKE, FILES, ReplicaReport, ReplicaSetup
+from flyweight.server.replicas.reports import (
+    ALIKE,
+    FILES,
+    ReplicaReport,
+    ReplicaSetup,
+    decode_report,
+)
 from flyweight.types import Request, SamplingParams
 from http_server import WAIT
+from tiny_model import tiny_adapter, tiny_folder
 
 
 def make_setup(**more: Any) -> bytes:
@@ -173,5 +185,35 @@ def test_a_model_that_cannot_be_loaded_says_why() -> None:
             await replica.start()
         assert "nowhere" in replica.state.failed
         await replica.close()
+
+    asyncio.run(main())
+
+
+def test_a_setup_that_cannot_be_decoded_is_reported() -> None:
+    async def main() -> None:
+        replica = EngineReplica(b"\x93\x01\x02\x03")
+        with pytest.raises(ConfigError, match="setup cannot be decoded"):
+            await replica.start()
+        report = decode_report(replica.report())
+        assert report.version == __version__ and "cannot be decoded" in report.failed
+        await replica.close()
+
+    asyncio.run(main())
+
+
+def test_a_replica_says_what_computes_and_which_adapters_it_has(tmp_path: Path) -> None:
+    """Copies of an adapter are equal; one with other weights under the same name is not."""
+    same = tiny_adapter(tmp_path / "one"), shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    found = [fingerprint_adapters({"a": path}) for path in (*same, tiny_adapter(tmp_path / "b", 2))]
+    assert found[0] == found[1] != found[2]
+
+    async def main() -> None:
+        model = str(tiny_folder(tmp_path / "tiny"))
+        replica = EngineReplica(make_setup(model=model, adapters={"a": str(same[0])}))
+        await replica.start()
+        facts = replica.state.facts
+        await replica.close()
+        assert facts is not None and facts["adapters"] == ["a"]
+        assert facts["adapter_weights"] == found[0] and facts["code"] == read_code("cpu").hex()
 
     asyncio.run(main())

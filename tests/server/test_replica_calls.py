@@ -13,6 +13,7 @@ from flyweight.parallel.cluster_errors import CallError
 from flyweight.server import pipe
 from flyweight.server.replicas import host as host_module
 from flyweight.server.replicas import replica_set
+from flyweight.server.replicas.engine_replica import decode
 from flyweight.server.replicas.host import ReplicaHost
 
 
@@ -56,6 +57,34 @@ def test_a_replica_whose_engine_has_ended_is_silent() -> None:
         await turn()
         (found,) = listener.all(pipe.EngineAnswer)
         assert found.value == {"freed": 3, "silent": [1]}
+        await host.close()
+
+    run(work)
+
+
+def test_a_reset_empties_what_the_router_expects() -> None:
+    async def work() -> None:
+        cluster, host, listener = await begin("a", started=True)
+        tell = cluster.tell
+
+        async def answer(name: str, frame: bytes) -> bytes:
+            found = await tell(name, frame)
+            question = decode(frame, pipe.ToEngine)
+            if getattr(question, "number", 0) == 2:  # of an engine that has failed
+                return pipe.encode_frame(pipe.EngineAnswer(2, {"problem": "broken"}))
+            return found
+
+        cluster.tell = answer  # type: ignore[method-assign]
+        for id in "xyz":
+            host.send(0, submit(id))
+            await turn()
+            if id == "y":
+                host.send(0, pipe.EngineQuestion(1, "reset"))
+                host.send(0, pipe.EngineQuestion(2, "reset"))
+                await turn()
+        assert host.set.cached == {0: 36}, "of the second alone, as the third finds nothing"
+        answers = {one.number: one.value for one in listener.all(pipe.EngineAnswer)}
+        assert answers == {1: {"freed": 3}, 2: {"freed": 0}}
         await host.close()
 
     run(work)

@@ -85,7 +85,8 @@ def test_a_start_does_not_wait_for_machines_for_ever(monkeypatch: pytest.MonkeyP
         for _ in range(3):
             await asyncio.sleep(0.001)
             await look(host, cluster)
-        (problem,) = failures(listener)
+        ended, problem = failures(listener)
+        assert ended.startswith("a replica ended before it was ready"), "the third one"
         assert problem.startswith("2 of 3 replicas are up after 0 seconds") and "\n" not in problem
         await host.close()
 
@@ -327,6 +328,48 @@ def test_an_error_of_our_own_is_no_loss_of_a_replica() -> None:
         assert said == ["replicas_failed {'problem': 'ValueError'}"]
         assert not cluster.dropped and host.restarts == 0 and not host.set.runs
         assert len(names(host)) == 2
+        await host.close()
+
+    run(work)
+
+
+def test_a_replica_that_ends_before_it_is_ready_ends_the_start() -> None:
+    async def work() -> None:
+        cluster, host, listener = await begin("a", least=2)
+        cluster.reports["b"] = ReplicaReport(__version__)
+        await look(host, cluster)
+        assert not failures(listener)
+        del cluster.reports["b"]
+        for _ in range(2):
+            await look(host, cluster)
+        (problem,) = failures(listener)
+        assert problem.startswith("a replica ended before it was ready")
+        await host.close()
+
+    run(work)
+
+
+def test_other_replicas_may_go_before_they_are_ready() -> None:
+    """Those that follow another start, or an unload, and those of a server that has started."""
+
+    async def work() -> None:
+        cluster, host, listener = await begin("a", started=True)
+        cluster.reports["b"] = ReplicaReport(__version__)
+        await look(host, cluster)
+        del cluster.reports["b"]
+        await look(host, cluster)
+        cluster.reports["c"] = ReplicaReport(__version__)
+        await look(host, cluster)
+        reports = dict(cluster.reports)
+        host.send(0, pipe.Unload())
+        await turn()
+        host.send(0, listener.begin_loading())
+        await turn()
+        cluster.reports = reports  # they are still there for a moment
+        await look(host, cluster)
+        cluster.reports = {}
+        await look(host, cluster)
+        assert host.loading and not failures(listener)
         await host.close()
 
     run(work)

@@ -268,6 +268,15 @@ def test_a_server_is_ready_once_all_replicas_are() -> None:
             "tokenizer = of another m, another one's 123abc",
         ),
         (ReplicaReport(__version__, failed="no memory for it"), "no memory for it"),
+        (ReplicaReport("0.0.1", failed="no setting x"), "runs flyweight 0.0.1, this server"),
+        (
+            ReplicaReport(__version__, facts={**FACTS, "code": "0ther"}),
+            f"another build of flyweight {__version__}: 0ther, another one c0de",
+        ),
+        (
+            ReplicaReport(__version__, facts={**FACTS, "adapter_weights": ["0123456789abcdef"]}),
+            "adapters have the fingerprint 0123456789ab, and not none; copy",
+        ),
     ],
 )
 def test_a_replica_that_differs_gets_no_request(report: ReplicaReport, words: str) -> None:
@@ -292,7 +301,7 @@ def test_replicas_that_follow_may_have_other_weights() -> None:
 
     async def work() -> None:
         cluster, host, _ = await begin("a")
-        await host.replace("fedcba")
+        await host.replace({"fingerprint": "fedcba", "adapter_weights": []})
         assert cluster.setup is not None and cluster.setup.generation == 1
         other = {**FACTS, "fingerprint": "fedcba"}
         foreign = {**FACTS, "fingerprint": "of another model"}

@@ -1,8 +1,9 @@
 """A reload of replicas: what is checked before one is replaced, in which order, and how it ends."""
 
 import asyncio
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +16,14 @@ import chat_model
 from flyweight import __version__
 from flyweight.arguments.draft import SettingRequests
 from flyweight.config import Settings
-from flyweight.describe import ASSETS, SilentListener, describe
-from flyweight.errors import ConfigError
+from flyweight.describe import ASSETS, NOTHING, SilentListener, describe
+from flyweight.errors import ConfigError, FlyweightError
 from flyweight.parallel.cluster import ReplicaPlan
 from flyweight.server.lifecycle import lifecycle
 from flyweight.server.lifecycle.lifecycle import LaunchOptions, ServerLifecycle
 from flyweight.server.lifecycle.loading import ModelReader
 from flyweight.server.lifecycle.replacing import ReplicaUpdates, describe_files
-from flyweight.server.model_options import ModelOptions
+from flyweight.server.model_options import ModelChanges, ModelOptions
 from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.replicas.reports import ReplicaReport
 from flyweight.server.settings import ServerSettings
@@ -63,8 +64,9 @@ class Replicated:
         while self.life._reloading:
             await asyncio.sleep(0.01)
 
-    def replace(self, raw: bytes) -> None:
-        """Another file under the name: the old one is mapped."""
+    def replace(self, raw: bytes | None = None) -> None:
+        """Another file under the name, as the old one is mapped; by default with equal bytes."""
+        raw = self.model.read_bytes() if raw is None else raw
         new = self.model.with_suffix(".new")
         new.write_bytes(raw)
         new.replace(self.model)
@@ -83,15 +85,17 @@ def read_facts(model: Path) -> dict[str, Any]:
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """`await start()`: a server that is ready."""
 
-    async def start(model: Path | None = None, **facts: Any) -> Replicated:
+    async def start(
+        model: Path | None = None, options: Mapping[str, Any] = NOTHING, **facts: Any
+    ) -> Replicated:
         file = model or Path(shutil.copy(ASSETS / "stories.gguf", tmp_path / "model.gguf"))
         cluster, said = FakeCluster(), list[str]()
         host = ReplicaHost(cluster, ReplicaPlan(1, 8), "prefix", print)
         monkeypatch.setattr(lifecycle, "make_host", lambda *given: host)
         monkeypatch.setattr(ModelReader, "make_model", lambda *given: "a model")
-        options = ModelOptions(Settings.of(model=str(file)))
+        served = ModelOptions(Settings.of(model=str(file), **options))
         life = ServerLifecycle(
-            LaunchOptions((options,), ServerSettings(), Show(), SettingRequests()), None
+            LaunchOptions((served,), ServerSettings(), Show(), SettingRequests()), None
         )
         life.begin()
         note: Any = SimpleNamespace(
@@ -217,6 +221,7 @@ def test_reloads_follow_each_other_and_the_last_one_counts(start: Callable[..., 
     async def work() -> None:
         server: Replicated = await start()
         raw, cluster = server.model.read_bytes(), server.cluster
+        server.replace()
         cluster.gate.clear()
         server.life._reload()
         while not cluster.starts:
@@ -244,6 +249,7 @@ def test_a_reload_that_fails_ends(start: Callable[..., Any], error: Exception) -
     async def work() -> None:
         server: Replicated = await start()
         server.cluster.error = error
+        server.replace()
         await server.reload()
         assert server.said[2].startswith("replicas_unchanged ") and server.said[3] == "READY"
         assert server.names == ["a"]
@@ -257,6 +263,7 @@ def test_a_reload_that_fails_ends(start: Callable[..., Any], error: Exception) -
 def test_a_model_that_is_unloaded_is_not_started_by_a_reload(start: Callable[..., Any]) -> None:
     async def work() -> None:
         server: Replicated = await start()
+        server.replace()
         first = server.life.directory.first
         first.client.wanted = False  # between the look at the files and the start
         await server.reload()
@@ -265,6 +272,62 @@ def test_a_model_that_is_unloaded_is_not_started_by_a_reload(start: Callable[...
         await server.reload()
         assert "the model is not loaded" in server.said[5] and server.said[6] == "READY"
         assert server.cluster.starts == 0
+
+    run(work)
+
+
+@pytest.mark.parametrize("changed", ["model.gguf", "adapter_config.json", "draft.gguf"])
+def test_equal_files_replace_nothing(
+    start: Callable[..., Any], tmp_path: Path, changed: str
+) -> None:
+    """A signal may be for the keys alone; adapters and draft models are files of a model too."""
+
+    async def work() -> None:
+        (tmp_path / "lora").mkdir()
+        (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+        draft = shutil.copy(ASSETS / "stories-draft.gguf", tmp_path / "draft.gguf")
+        config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 2}
+        server: Replicated = await start(
+            options={"adapters": {"a": str(tmp_path / "lora")}, "speculative_config": config}
+        )
+        unchanged = "replicas_unchanged {'reason': 'no file of the model has changed"
+        for _ in range(2):
+            await server.reload()
+        assert [one.startswith(unchanged) for one in server.said] == [False, True, False] * 2
+        (file,) = tmp_path.rglob(changed)
+        os.utime(file, ns=(1, 1))
+        await server.reload()
+        assert "no adapter_model.safetensors" in server.said[-2], "the files are read"
+        assert server.cluster.starts == 0 and server.names == ["a"]
+
+    run(work)
+
+
+def test_equal_files_replace_replicas_that_have_others(start: Callable[..., Any]) -> None:
+    """Their machines' files may have been mended meanwhile."""
+
+    async def work() -> None:
+        server: Replicated = await start()
+        other = {**read_facts(server.model), "fingerprint": "of a file that was not copied"}
+        server.cluster.reports["b"] = ReplicaReport(__version__, facts=other)
+        await look(server.host, server.cluster)
+        await server.reload()
+        assert server.cluster.starts == 1 and server.said[-1] == "READY"
+
+    run(work)
+
+
+def test_the_route_replaces_replicas_as_the_signal_does(start: Callable[..., Any]) -> None:
+    async def work() -> None:
+        server: Replicated = await start()
+        assert await server.life.updates.reload() == ModelChanges()
+        server.replace()
+        assert await server.life.updates.reload() == ModelChanges(changed=("model.gguf",))
+        assert server.cluster.starts == 1
+        server.replace(b"GGUF" + bytes(64))
+        with pytest.raises(FlyweightError, match=r"model\.gguf"):
+            await server.life.updates.reload()
+        assert server.said[-1].startswith("replicas_unchanged {'problem'")
 
     run(work)
 

@@ -4,29 +4,39 @@ Invariant: replicas of one machine share its cores and the allowed memory evenly
 the rows of its share from the input itself, so every machine must have it at the same path.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import msgspec
 
+from flyweight import __version__
 from flyweight.batch.answering import RowAnswerer, make_failure
 from flyweight.batch.files import open_rows
 from flyweight.batch.requests import read_custom_id, read_fields
 from flyweight.batch.rows import Row, RowAnswer, RowIndex
 from flyweight.config import Settings, parse_bytes
+from flyweight.describe import DEFAULT_MODEL, LoadListener, describe, find, find_here
 from flyweight.errors import ConfigError, EngineError, RequestError
 from flyweight.llm import LLM
 from flyweight.plan.machine import read_machine
+from flyweight.server.replicas.builds import describe_build
+from flyweight.server.replicas.places import find_snapshot, locate_settings
+from flyweight.server.replicas.reports import shorten
 from flyweight.server.settings import ServerSettings
 
 MAX_SHARE = 256  # rows that a replica gets at a time
 SHARES = 4  # that each gets at least, so that all end at about the same time
 MAX_REPLICAS = 4096
 LOST = "the replica ended each time that it computed this row"
+FACTS = {
+    "version": "flyweight", "code": "a build", "fingerprint": "a model with fingerprint",
+    "adapter_weights": "adapters with fingerprints",
+}  # fmt: skip
 MISSING = "needs Ray; pip install 'flyweight[distributed]'"
 
 
@@ -49,9 +59,16 @@ class RowShare(msgspec.Struct):
 class RayReplica:
     """One engine, in a process of its own."""
 
-    def __init__(self, settings: dict[str, Any], server: ServerSettings, sharing: int) -> None:
-        """`sharing` replicas are on this machine.  Raises `ConfigError` or `CheckpointError`."""
+    def __init__(
+        self, settings: dict[str, Any], server: ServerSettings, driver: dict[str, Any], sharing: int
+    ) -> None:
+        """`sharing` replicas are on this machine, which has to have the facts of `driver`.  Raises
+        `ConfigError` or `CheckpointError`.
+        """
+        check_facts(driver, {"version": __version__})
+        check_facts(driver, describe_build(settings) if driver else {})
         self._llm = LLM(**divide_machine(settings, sharing))
+        check_facts(driver, {"fingerprint": self._llm.loaded.fingerprint})
         self._answerer = RowAnswerer(self._llm, server)
 
     def __call__(self, item: bytes) -> Iterator[bytes]:
@@ -61,12 +78,15 @@ class RayReplica:
 
 @dataclass(frozen=True, slots=True)
 class RayRunner:
-    """`replicas` engines on the cluster at `address`; empty: on this machine."""
+    """`replicas` engines on the cluster at `address`; empty: on this machine.  `tell` is shown the
+    download of a model for a cluster.
+    """
 
     settings: dict[str, Any]
     replicas: int
     address: str = ""
     server: ServerSettings = field(default_factory=ServerSettings)
+    tell: LoadListener | None = None
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`."""
@@ -85,7 +105,10 @@ class RayRunner:
         except ImportError:
             raise ConfigError(MISSING, "replicas", value=self.replicas) from None
         cpus = float(self.settings.get("threads") or 1)
-        make = partial(partial, RayReplica, locate_model(self.settings), self.server)
+        settings, driver = self.settings, dict[str, Any]()
+        if self.address:  # replicas of this machine have its files
+            settings, driver = describe_driver(settings, self.tell)
+        make = partial(partial, RayReplica, locate_settings(settings), self.server, driver)
         most = MAX_SHARE
         while index.done < index.rows:
             done = index.done
@@ -98,11 +121,33 @@ class RayRunner:
                 most = 1
 
 
-def locate_model(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings for a process with another working directory."""
-    path = Path(str(settings.get("model") or "")).expanduser()
-    there = settings.get("model") and path.exists()
-    return {**settings, "model": str(path.absolute())} if there else settings
+def describe_driver(
+    settings: dict[str, Any], tell: LoadListener | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings, with the commit of a model of the Hub, and what this machine has, so that
+    others can be compared with it.  Raises `ConfigError` or `CheckpointError`.
+    """
+    chosen = Settings.of(**settings)
+    path = find(chosen, tell)
+    snapshot = None if find_here(chosen.model or DEFAULT_MODEL) else find_snapshot(path)
+    if snapshot is not None:
+        settings = {**settings, "model": snapshot.name, "revision": snapshot.commit}
+    with closing(describe(path, chosen.quantization).checkpoint) as checkpoint:
+        fingerprint = checkpoint.fingerprint
+    facts = {"version": __version__, "fingerprint": fingerprint, **describe_build(settings)}
+    return settings, facts
+
+
+def check_facts(driver: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` where a fact of this machine is not that of `driver`, if it has any."""
+    for name, value in ours.items():
+        if driver and value != driver[name]:
+            pair = shorten(value), shorten(driver[name])
+            raise ConfigError(
+                "a replica on {} has {} {}, and not {}; have the same on every machine".format(
+                    gethostname(), FACTS[name], *pair
+                )
+            )
 
 
 def divide_machine(settings: dict[str, Any], sharing: int) -> dict[str, Any]:

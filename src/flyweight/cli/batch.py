@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -49,6 +50,7 @@ RayAddress = Annotated[
         show_default=False,
     ),
 ]
+EVERY = 60.0  # seconds between two lines
 ENGINE = opt.select_settings(
     "max_model_len", "memory_limit", "threads", "activations", "kv_cache_dtype", "max_num_seqs",
     "max_num_batched_tokens", "enable_prefix_caching", "packed_cache", "speculative_config",
@@ -94,16 +96,18 @@ def batch(
     with show_loading(planned=not as_json) as tell, BatchProgress() as shown:
         runner: BatchRunner = LocalRunner(settings, server, tell)
         if replicas is not None or ray_address:
-            runner = RayRunner(settings, 1 if replicas is None else replicas, ray_address, server)
+            count = 1 if replicas is None else replicas
+            runner = RayRunner(settings, count, ray_address, server, tell)
         summary = run_batch(Path(input).expanduser(), Path(output).expanduser(), runner, shown)
     print(json.dumps(summary.to_document()) if as_json else describe(summary))
 
 
 class BatchProgress(BatchListener):
-    """A bar on stderr with the time left, where there is a terminal."""
+    """On stderr: a bar with the time left where there is a terminal, elsewhere a line a minute."""
 
     def __init__(self) -> None:
         self._bar: tqdm | None = None
+        self._shown = 0.0  # seconds at which the last line was printed
 
     def __enter__(self) -> Self:
         return self
@@ -121,8 +125,13 @@ class BatchProgress(BatchListener):
     def report(self, summary: BatchSummary) -> None:
         assert self._bar is not None, "it has begun"
         rate = summary.completion_tokens / max(summary.seconds, 1e-9)
-        self._bar.set_postfix_str(f"{rate:.0f} tokens/s, {summary.errors} errors", refresh=False)
+        figures = f"{rate:.0f} tokens/s, {summary.errors} errors"
+        self._bar.set_postfix_str(figures, refresh=False)
         self._bar.update()
+        if self._bar.disable and summary.seconds - self._shown >= EVERY:
+            self._shown = summary.seconds
+            done = summary.done_before + summary.answered
+            print(f"{done} of {summary.rows} rows, {figures}", file=sys.stderr, flush=True)
 
 
 def describe(summary: BatchSummary) -> str:

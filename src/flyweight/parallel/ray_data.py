@@ -8,7 +8,7 @@ well.  A cluster that was started here is ended here.  Knows no model and no row
 import logging
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +77,7 @@ def map_in_actors(
     for.
     """
     with connect(pool):
-        machines = sum(bool(node["Alive"]) for node in ray.nodes())
-        data = _map(items, make(-(-pool.replicas // max(1, machines))), pool)
+        data = _map(items, make(-(-pool.replicas // count_machines(ray.nodes()))), pool)
         # its errors are raised as well, and have a traceback in the log
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with _explain_errors():
@@ -88,6 +87,11 @@ def map_in_actors(
                     if row["kind"]:
                         raise ERRORS[row["kind"]](row["text"])
                     yield row["result"]
+
+
+def count_machines(nodes: Sequence[Mapping[str, Any]]) -> int:
+    """Those that can run an actor; a node without CPUs, such as a head alone, runs none."""
+    return max(1, sum(bool(one["Alive"] and one["Resources"].get("CPU")) for one in nodes))
 
 
 def _map(items: Sequence[bytes], make: Callable[[], Work], pool: ActorPool) -> Dataset:

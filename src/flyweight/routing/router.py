@@ -61,6 +61,12 @@ class Router:
         """It may be chosen again.  Raises `ConfigError`."""
         self._find(name).paused = False
 
+    def forget_caches(self) -> None:
+        """The caches of all replicas were emptied; what they have to do goes on."""
+        for replica in self.replicas:
+            self.policy.remove(replica)
+            self.policy.add(replica)
+
     def _find(self, name: str) -> Replica:
         replica = next((one for one in self.replicas if one.name == name), None)
         if replica is None:

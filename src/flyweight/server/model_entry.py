@@ -11,12 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from flyweight.describe import LoadListener, find
+from flyweight.describe import LoadListener, find, find_here
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient
 from flyweight.server.latency import LatencyModel
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.observability.counters import ServerCounters
+from flyweight.server.replicas.places import find_snapshot
 from flyweight.server.served_model import ServedModel
 
 
@@ -78,12 +79,20 @@ class ModelEntry:
         self.options, self.client.begin, self.path = options, setup, None
 
     def find(self, show: LoadListener) -> Path:
-        """The model's files, which may be fetched from the Hub.  Raises `ConfigError` or
-        `CheckpointError`.
+        """The model's files, which may be fetched from the Hub; its engines have the same commit.
+        Raises `ConfigError` or `CheckpointError`.
         """
         if self.path is None:
+            given = self.options.settings.model
             self.path = find(self.options.settings, show)
-            self.client.begin.settings["model"] = str(self.path)
+            settings = self.client.begin.settings
+            settings["model"] = str(self.path)
+            if (
+                given is not None
+                and find_here(given) is None
+                and (snapshot := find_snapshot(self.path))
+            ):
+                settings["revision"] = snapshot.commit
         return self.path
 
     @property

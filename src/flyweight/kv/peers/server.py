@@ -22,11 +22,11 @@ from flyweight.kv.peers.channel import PeerChannel, SocketStream, TransferError,
 from flyweight.kv.peers.log import PeerLog
 from flyweight.kv.peers.messages import BlockKind
 from flyweight.kv.peers.rate import RateLimit
-from flyweight.validation.peers import PeerAddress
+from flyweight.validation.peers import MOST_PEERS, PeerAddress
 from flyweight.wire import U8
 
 OPTION = "prefix_cache_listen"
-MOST_CONNECTIONS = 16
+MOST_UNPROVED = 16  # connections that have not proved the secret yet
 SHAKE = 5.0  # seconds of a handshake
 IDLE = 60.0  # seconds between two requests of a peer
 SEND = 10.0  # seconds of sending a frame, beyond what the rate allows
@@ -43,8 +43,8 @@ class SharedStore(Protocol):
 
 
 class BlockServer:
-    """Listens at `address`; the port is taken at once, and served from `start` on.  Raises
-    `ConfigError` where it cannot be.
+    """Listens at `address`; the port is taken at once, and served from `start` on: until then peers
+    wait for a handshake.  Raises `ConfigError` where it cannot be.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class BlockServer:
         self.address = address._replace(port=self._line.getsockname()[1])
         self.stopped, self._lock = Event(), Lock()
         self._ours, self._theirs = socket.socketpair()  # wakes the thread that accepts
-        self._open: set[socket.socket] = set()
+        self._open: set[socket.socket] = set()  # connections
+        self._proved: set[socket.socket] = set()  # those of peers that have the secret
         self._threads: list[Thread] = []
 
     def start(self, store: SharedStore, kind: BlockKind) -> None:
         """From now on peers get the blocks of a store."""
-        self._line.listen(MOST_CONNECTIONS)
         room = BoundedSemaphore(max(2, ROOM // kind.size))
         service = BlockService(store, kind, room, self)
         self._run("accept", partial(self._accept, service.run))
@@ -104,10 +104,18 @@ class BlockServer:
     def _take(self, line: socket.socket) -> bool:
         """Whether there is room for a connection."""
         with self._lock:
-            taken = len(self._open) < MOST_CONNECTIONS and not self.stopped.is_set()
+            unproved = len(self._open) - len(self._proved)
+            taken = unproved < MOST_UNPROVED and not self.stopped.is_set()
             if taken:
                 self._open.add(line)
         return taken
+
+    def _admit(self, line: socket.socket) -> None:
+        """A peer has proved the secret.  Raises `TransferError` where there is no room for it."""
+        with self._lock:
+            if len(self._proved) >= MOST_PEERS:
+                raise TransferError("full", "too many peers")
+            self._proved.add(line)
 
     def _run(self, name: str, work: Callable[[], None]) -> None:
         thread = Thread(target=work, name=f"blocks {name}", daemon=True)
@@ -124,6 +132,7 @@ class BlockServer:
                 line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 channel = accept_channel(SocketStream(line), self.key, monotonic() + SHAKE)
                 known = True
+                self._admit(line)
                 serve(channel)
         except TransferError as error:
             if error.cause != "lost" and not (known and error.cause == "slow"):  # it may leave
@@ -133,6 +142,7 @@ class BlockServer:
         finally:
             with self._lock:
                 self._open.discard(line)
+                self._proved.discard(line)
 
     def _refuse(self, name: str, error: TransferError) -> None:
         with self._lock:
@@ -190,6 +200,7 @@ def _bind(address: PeerAddress) -> socket.socket:
         try:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             line.bind(where)
+            line.listen(MOST_UNPROVED)  # else another may bind too, and learn of it later
         except OSError:
             line.close()
             raise

@@ -142,7 +142,7 @@ class NodeListener:
 
     def wait(self, ours: NodeHello, count: int, seconds: float) -> list[JoinedNode]:
         """All nodes but this one, which must be like `ours`.  Raises `ConfigError`."""
-        self._line.listen(MOST_CONNECTIONS)
+        self._drop_early()
         Thread(target=self._accept, args=(ours,), name="nodes", daemon=True).start()
         end, joined = monotonic() + seconds, dict[int, JoinedNode]()
         try:
@@ -154,6 +154,14 @@ class NodeListener:
                 one.link.close()
             raise
         return [joined[node] for node in range(1, count)]
+
+    def _drop_early(self) -> None:
+        """Ends connections of before, most of which were given up: nodes try again."""
+        self._line.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                self._line.accept()[0].close()
+        self._line.setblocking(True)
 
     def close(self) -> None:
         self._closed = True
@@ -233,6 +241,7 @@ def _bind(host: str, port: int) -> socket.socket:
         try:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             line.bind(where)
+            line.listen(MOST_CONNECTIONS)  # else another may bind too, and learn of it later
             return line
         except OSError:
             line.close()

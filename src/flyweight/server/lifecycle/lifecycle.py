@@ -154,6 +154,7 @@ class ServerLifecycle:
         if isinstance(self.host, ReplicaHost):
             first = self.directory.first
             self.replacing = ReplicaUpdates(self.host, first, self.reader, self.log)
+            self.updates.replicas = self.replacing
 
     def begin(self) -> None:
         """Lets the engine process load the first model, while its vocabulary is read here."""
@@ -223,6 +224,8 @@ class ServerLifecycle:
     async def _read_while_loading(self, entry: ModelEntry) -> ServedModel:
         loading = asyncio.ensure_future(entry.client.wait_until_ready())
         try:
+            if self.replacing is not None:
+                await asyncio.to_thread(self.replacing.note_files)
             found = await asyncio.to_thread(self.reader.describe, entry)
             with closing(found.checkpoint):
                 compared = self.replacing is not None

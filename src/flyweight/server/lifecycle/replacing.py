@@ -1,11 +1,15 @@
 """Replaces the replicas of a running server, so that they read the model's files again.
 
-Invariant: nothing is replaced unless this machine's files can be read, and go with what the API
-server has read of those before.  One replacement at a time; of several that wait, the newest alone.
+Invariant: nothing is replaced unless this machine's files have changed or a replica has others, and
+they can be read and go with what the API server has read of those before.  One replacement at a
+time; of several that wait, the newest alone.
 """
 
 import asyncio
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from flyweight.describe import ModelDescription, fingerprint_text
@@ -13,12 +17,15 @@ from flyweight.errors import ConfigError, FlyweightError
 from flyweight.server.lifecycle.loading import ModelReader
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.observability.log import ServerLog
+from flyweight.server.replicas.builds import ADAPTERS, fingerprint_adapters
 from flyweight.server.replicas.host import ReplicaHost
-from flyweight.server.replicas.reports import FILES, shorten
+from flyweight.server.replicas.reports import FILES, WEIGHTS, shorten
 from flyweight.server.transport.errors import print_failure
+from flyweight.weights.hub.names import SPLIT
 
-MODEL = "fingerprint"  # the fact that other weights change
+MODEL = "fingerprint"  # the fact that other weights of the model change
 UNLOADED = "the model is not loaded; a load reads its files"
+SAME = "no file of the model has changed since replicas loaded it"
 COPY = "copy the same files to every machine"
 LOAD = "unload the model and load it, or restart the server"
 
@@ -41,6 +48,18 @@ def check_files(files: Mapping[str, Any], facts: Mapping[str, Any], hint: str) -
             )
 
 
+def stamp_files(paths: Iterable[Path]) -> list[tuple[object, ...]]:
+    """When which files were changed or put there; what is missing has no stamp."""
+    found = list[tuple[object, ...]]()
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            with suppress(OSError):
+                seen = os.stat(file)
+                times = seen.st_mtime_ns, seen.st_ctime_ns
+                found.append((str(file), seen.st_ino, seen.st_size, *times))
+    return found
+
+
 class ReplicaUpdates:
     """`entry` is the model that all replicas have."""
 
@@ -48,40 +67,79 @@ class ReplicaUpdates:
         self, host: ReplicaHost, entry: ModelEntry, reader: ModelReader, log: ServerLog
     ) -> None:
         self.host, self.entry, self.reader, self.log = host, entry, reader, log
-        self.running = 0  # calls of `reload` that have not returned
+        self.running = 0  # calls of `replace` that have not returned
         self._wishes = 0
         self._replacing = asyncio.Lock()
+        self._loaded: list[tuple[object, ...]] | None = None  # stamps of what replicas have read
 
     async def reload(self) -> None:
-        """Those that run go on where the files cannot be used, or the cluster fails."""
+        """As `replace`, for a signal: errors are in the log alone."""
+        try:
+            await self.replace()
+        except FlyweightError:
+            pass  # it is in the log
+        except Exception as error:
+            print_failure("the reload of replicas", error)
+
+    async def replace(self) -> bool:
+        """Whether replicas are replaced, as files have changed or a replica has others.  Those that
+        run go on where the files cannot be used, or the cluster fails; raises the error then.
+        """
         self._wishes += 1
         wish = self._wishes
         self.running += 1
         try:
-            async with self._replacing:
-                if wish == self._wishes:  # else a later one reads the files anew
-                    await self._replace()
+            async with self._replacing:  # a later one reads the files anew
+                return wish == self._wishes and await self._replace()
         except FlyweightError as error:
             self.log.event("replicas_unchanged", problem=error)
+            raise
         except Exception as error:
-            print_failure("the reload of replicas", error)
             self.log.event("replicas_unchanged", problem=type(error).__name__)
+            raise
         finally:
             self.running -= 1
 
-    async def _replace(self) -> None:
+    def note_files(self) -> None:
+        """Replicas load the model: a later reload compares its files with those of now."""
+        self._loaded = self._stamp()
+
+    async def _replace(self) -> bool:
         if self.entry.model is None:
             raise ConfigError(UNLOADED)
+        stamps = await asyncio.to_thread(self._stamp)
+        if stamps == self._loaded and not self.host.unused:
+            self.log.event("replicas_unchanged", reason=SAME)
+            return False
         files = await asyncio.to_thread(self._read)
-        model = files.pop(MODEL)
+        weights = {name: files.pop(name) for name in WEIGHTS}
         check_files(files, self.entry.client.facts, LOAD)
         self.log.event("replicas_reloading", replicas=len(self.host.set.open))
-        await self.host.replace(model)
+        self._loaded = None  # where the cluster fails, it may have begun
+        await self.host.replace(weights)
+        self._loaded = stamps
+        return True
+
+    def _stamp(self) -> list[tuple[object, ...]]:
+        """Of the model, its adapters and what drafts for it, as far as they are files here."""
+        settings = self.entry.options.settings
+        drafts = settings.speculation.options.get("model") if settings.speculation else None
+        given = [*settings.adapters.values(), *([drafts] if drafts else [])]
+        paths = [Path(one).expanduser() for one in given]
+        assert self.entry.path is not None, "it was found"
+        return stamp_files([self.entry.path, *list_parts(self.entry.path), *paths])
 
     def _read(self) -> dict[str, Any]:
         """Checks the files as at the start."""
         found = self.reader.describe(self.entry)
         try:
-            return describe_files(found)
+            adapters = fingerprint_adapters(self.entry.options.settings.adapters)
+            return {**describe_files(found), ADAPTERS: adapters}
         finally:
             found.checkpoint.close()
+
+
+def list_parts(model: Path) -> list[Path]:
+    """What is read besides a file: those next to it, but for a GGUF file that is whole."""
+    alone = model.is_dir() or (model.suffix == ".gguf" and not SPLIT.fullmatch(model.name))
+    return [] if alone else sorted(one for one in model.parent.iterdir() if one.is_file())

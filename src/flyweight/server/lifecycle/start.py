@@ -127,7 +127,6 @@ def check_replicas(
         "--models-file": bool(sources.file),
         "--allow-pull": server.allow_pull,
         "--prefix-cache-dir": settings.prefix_cache_dir is not None,
-        "--lora-modules": bool(settings.adapters),
         "--nnodes": settings.nnodes > 1,
     }
     for name in (name for name, found in given.items() if found):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from flyweight.describe import LoadListener, fetch, find_here
 from flyweight.errors import CheckpointError, ConfigError, RequestError
 from flyweight.server.lifecycle.loading import plan_entries
+from flyweight.server.lifecycle.replacing import ReplicaUpdates
 from flyweight.server.model_directory import ModelDirectory
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import ModelChanges, ModelOptions, ModelSources
@@ -31,14 +32,18 @@ class ModelUpdates:
     ) -> None:
         self.sources, self.server = sources, server
         self.directory, self.log = directory, log
+        self.replicas: ReplicaUpdates | None = None  # which have no models file
         self._listed = tuple(listed)
         self._pulled: dict[str, ModelOptions] = {}  # by name
         self._changing, self._pulling = asyncio.Lock(), asyncio.Lock()
 
     async def reload(self) -> ModelChanges:
-        """Reads the models file again.  Raises `ConfigError` or `CheckpointError`; nothing has
-        changed then.
+        """Reads the models file again, or lets replicas read the model's files.  Raises
+        `ConfigError` or `CheckpointError`; nothing has changed then.
         """
+        if self.replicas is not None:
+            replaced = await self.replicas.replace()
+            return ModelChanges(changed=(self.replicas.entry.name,) if replaced else ())
         async with self._changing:
             try:
                 if self.sources.read is None:

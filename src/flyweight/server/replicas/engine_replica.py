@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from flyweight import __version__
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, FlyweightError
 from flyweight.parallel.cluster import END
 from flyweight.server import pipe
 from flyweight.server.engine_host import EngineHost
 from flyweight.server.engine_process import EngineProcess
+from flyweight.server.replicas.builds import describe_build
 from flyweight.server.replicas.clocks import ClockedSubmit, shift_events
-from flyweight.server.replicas.reports import ReplicaReport, ReplicaSetup
+from flyweight.server.replicas.reports import ReplicaReport, decode_setup
 
 
 @dataclass(slots=True)
@@ -50,14 +51,15 @@ class EngineReplica:
     sent, lost = True, 0
 
     def __init__(self, setup: bytes, patience: float = 120.0) -> None:
-        found = msgspec.msgpack.decode(setup, type=ReplicaSetup)
+        """A setup that cannot be decoded is reported, and raised by `start`."""
+        found = decode_setup(setup)
         self.setup = found.engine
         self.patience = patience
         self.host = EngineHost(lambda reason: None)  # which never starts another process
         self.number = self.host.add(self)
-        self.state = ReplicaReport(__version__, found.generation)
+        self.state = ReplicaReport(__version__, found.generation, failed=found.problem)
         self._streams: dict[str, OpenStream] = {}
-        self._built: asyncio.Future[None] | None = None
+        self._built: asyncio.Future[dict[str, Any]] | None = None
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._questions = 0
         self._ended = False
@@ -66,10 +68,18 @@ class EngineReplica:
     # --- what a cluster calls ---
 
     async def start(self) -> None:
-        """Returns once the engine is loaded.  Raises `ConfigError`."""
+        """Returns once the engine is loaded.  Raises `FlyweightError`."""
+        if self.state.failed:
+            raise ConfigError(self.state.failed)
         self._built = asyncio.get_running_loop().create_future()
         await self.host.connect(self.host.adopt(EngineProcess.spawn(), self))
-        await self._built
+        facts = await self._built
+        try:
+            build = await asyncio.to_thread(describe_build, self.setup.settings)
+        except FlyweightError as error:
+            self.state.failed = self.state.failed or str(error)
+            raise
+        self.state.facts = {**facts, **build}
 
     async def compute(self, frame: bytes) -> AsyncIterator[bytes]:
         """The frames that answer a request; several may be one item."""
@@ -168,11 +178,11 @@ class EngineReplica:
             if message.what != "progress":
                 self.state.loading = [*self.state.loading, message]
         elif isinstance(message, pipe.Ready):
-            self.state.facts = message.facts
-            self._settle(None)
+            if self._built is not None and not self._built.done():
+                self._built.set_result(message.facts)
         elif isinstance(message, pipe.Failed):
             self.state.failed = message.message
-            self._settle(ConfigError(message.message))
+            self._fail(message.message)
 
     def handle_lost(self) -> None:
         """The process has gone: ends all streams without `END`."""
@@ -183,15 +193,11 @@ class EngineReplica:
             if not future.done():
                 future.set_result(b"")
         self.state.failed = self.state.failed or "the engine process ended"
-        self._settle(ConfigError("the engine process ended before it was ready"))
+        self._fail("the engine process ended before it was ready")
 
-    def _settle(self, error: ConfigError | None) -> None:
-        if self._built is None or self._built.done():
-            return
-        if error is None:
-            self._built.set_result(None)
-        else:
-            self._built.set_exception(error)
+    def _fail(self, problem: str) -> None:
+        if self._built is not None and not self._built.done():
+            self._built.set_exception(ConfigError(problem))
 
     def _take_answer(self, message: pipe.EngineAnswer) -> None:
         if not message.number:

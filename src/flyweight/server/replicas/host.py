@@ -21,6 +21,7 @@ from flyweight.server.replicas.gauges import ReplicaGauges
 from flyweight.server.replicas.members import Member
 from flyweight.server.replicas.replica_set import ReplicaSet
 from flyweight.server.replicas.reports import (
+    WEIGHTS,
     ReplicaReport,
     decode_report,
     encode_setup,
@@ -30,6 +31,7 @@ from flyweight.server.replicas.reports import (
 EVERY = 0.5  # seconds between two looks at the replicas
 PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
 LONGEST = 300.0  # seconds that a start waits for replicas which do not report
+ENDED = "a replica ended before it was ready; Ray's log on its machine may say why"
 ANSWER = 10.0  # seconds that replicas have to answer a question
 
 
@@ -49,10 +51,12 @@ class ReplicaHost:
         self.gauges = ReplicaGauges()
         self.facts: Mapping[str, Any] = {}  # of the first replica that was ready
         self.generation = 0  # starts of the replicas; in each they may have other weights
-        self._fingerprints: dict[int, str] = {}  # of the model of each generation's first replica
+        self._weights: dict[int, Mapping[str, Any]] = {}  # `WEIGHTS` of each generation
         self.connected = False
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
+        self.unused = 0  # replicas that report and get no requests: they differ, or are lost
+        self._starting = set[str]()  # replicas that report, and are not ready
         self._enough = inf  # when enough replicas reported last, or a load began
         self._shown = 0  # messages of loading that were passed on
         self._watching: asyncio.Task[None] | None = None
@@ -128,20 +132,21 @@ class ReplicaHost:
         await self.set.close()
         await self.cluster.close()
 
-    async def replace(self, fingerprint: str) -> None:
+    async def replace(self, weights: Mapping[str, Any]) -> None:
         """Starts the replicas again, a few at a time, so that they read their files again; those
-        that end finish their requests first.  `fingerprint` is that of the files: a new replica
-        with another one gets no request.  Raises `ConfigError` or `EngineError`.
+        that end finish their requests first.  `weights` are facts of the files: a new replica with
+        other ones gets no request.  Raises `ConfigError` or `EngineError`.
         """
         async with self._changing:
             if not self.client.wanted:
                 raise ConfigError("the model was unloaded")
-            self._fingerprints[self.generation + 1] = fingerprint
+            self._weights[self.generation + 1] = weights
             await self._start_replicas(self.client.begin_loading())
 
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
         """Those of the generation before are replaced.  Raises `ConfigError`."""
         self.generation += 1
+        self._starting = set()
         await self.cluster.start(encode_setup(self.generation, setup))
 
     # --- replicas that come and go ---
@@ -185,6 +190,8 @@ class ReplicaHost:
             self._end_if_idle()
         if self._told != {one.name for one in self.set.open}:
             self._describe()
+        self.unused = len(reports.keys() & self.set.left)
+        self._check_starting(reports)
         self._check_start(len(reports.keys() - self.set.left))
         for report in list(reports.values())[:1]:
             self._show_loading(report)
@@ -203,14 +210,15 @@ class ReplicaHost:
 
     def _consider(self, name: str, report: ReplicaReport) -> None:
         """A replica that is no member yet."""
-        model = self._fingerprints.get(report.generation, "")
-        problem = report.failed or find_difference(report, self.facts, model)
+        weights = self._weights.get(report.generation, {})
+        problem = find_difference(report, self.facts, weights)
         if problem:
             self._exclude(name, problem)
         elif report.facts is not None:
             member = self.set.add(name, report.facts)
             self.facts = self.facts or report.facts
-            self._fingerprints.setdefault(report.generation, report.facts["fingerprint"])
+            found = {name: report.facts[name] for name in WEIGHTS}
+            self._weights.setdefault(report.generation, found)
             self.on_event("replica_ready", replica=member.slot, replicas=len(self.set.open))
 
     def _exclude(self, name: str, problem: str) -> None:
@@ -278,6 +286,16 @@ class ReplicaHost:
                 )
             )
 
+    def _check_starting(self, reports: Mapping[str, ReplicaReport]) -> None:
+        """Ends a start where a replica has gone that was not ready: another would end as well."""
+        gone = self._starting - reports.keys()
+        self._starting = {
+            name for name, one in reports.items()
+            if one.facts is None and one.generation == self.generation and name not in self.set.left
+        }  # fmt: skip
+        if gone and self.loading:
+            self.client.take(pipe.Failed(ENDED))
+
     def _show_loading(self, report: ReplicaReport) -> None:
         """Passes on what the first replica says while it loads."""
         for message in report.loading[self._shown :]:
@@ -310,7 +328,8 @@ class ReplicaHost:
                 self.on_event("replica_silent", replica=member.slot, problem=error)
         value: dict[str, Any] = {"replicas": found} if members else {}
         if question.topic == "reset":
-            value = {"freed": sum(one["freed"] for one in found.values())}
+            self.set.forget_caches()
+            value = {"freed": sum(one.get("freed", 0) for one in found.values())}
         if silent:
             value["silent"] = silent
         self.client.take(pipe.EngineAnswer(question.number, value))
@@ -329,6 +348,7 @@ class ReplicaHost:
                 self.set.remove(name)
                 self.set.left.add(name)  # its last report is still there
                 self.gauges.remove(name)
+            self.set.left |= self._starting
             try:
                 await self.cluster.stop()
             except Exception as error:  # the client waits all the same

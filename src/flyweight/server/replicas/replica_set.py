@@ -100,6 +100,11 @@ class ReplicaSet:
             self._router.resume_replica(name)
             self._added.set()
 
+    def forget_caches(self) -> None:
+        """The prefix caches of all replicas were emptied."""
+        if self._router is not None:
+            self._router.forget_caches()
+
     def remove(self, name: str) -> Member | None:
         """A replica has gone: what it had to do begins again elsewhere, or ends."""
         member = self.members.pop(name, None)

@@ -3,7 +3,6 @@
 Invariant: a replica of another version of flyweight is refused, whatever its report is encoded as.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,17 +10,23 @@ import msgspec
 
 from flyweight import __version__
 from flyweight.server import pipe
+from flyweight.server.replicas.builds import ADAPTERS, CODE
+from flyweight.server.replicas.places import locate_settings
 
 FILES = ("vocab", "width", "context", "tokenizer")  # facts of engines that the model's files decide
 ALIKE = (*FILES, "max_model_len", "scored", "adapters", "block_size")
+WEIGHTS = ("fingerprint", ADAPTERS)  # facts that a reload may change
 SHOWN = 12  # digits of a fingerprint
 
 
 class ReplicaSetup(msgspec.Struct, array_like=True):
-    """What replicas are started with; those that replace others have the next `generation`."""
+    """What replicas are started with; those that replace others have the next `generation`.
+    `problem` is why one could not be decoded.
+    """
 
     generation: int
     engine: pipe.EngineSetup
+    problem: str = ""
 
 
 class ReplicaReport(msgspec.Struct, array_like=True):
@@ -38,12 +43,19 @@ class ReplicaReport(msgspec.Struct, array_like=True):
 
 
 def encode_setup(generation: int, setup: pipe.EngineSetup) -> bytes:
-    """A `ReplicaSetup`; replicas have another working directory."""
-    model = setup.settings.get("model")
-    if model and os.path.exists(model):
-        settings = {**setup.settings, "model": os.path.abspath(model)}
-        setup = msgspec.structs.replace(setup, settings=settings)
+    """A `ReplicaSetup`, whose settings mean the same on every host."""
+    setup = msgspec.structs.replace(setup, settings=locate_settings(setup.settings))
     return msgspec.msgpack.encode(ReplicaSetup(generation, setup))
+
+
+def decode_setup(data: bytes) -> ReplicaSetup:
+    """One that cannot be decoded is that of another version, and starts no engine."""
+    try:
+        return msgspec.msgpack.decode(data, type=ReplicaSetup)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        words = f"a replica's setup cannot be decoded: {error}"
+        problem = f"{words}; every machine needs the server's flyweight, this one has {__version__}"
+        return ReplicaSetup(0, pipe.EngineSetup({}, 0.0), problem)
 
 
 def decode_report(data: bytes) -> ReplicaReport:
@@ -55,28 +67,42 @@ def decode_report(data: bytes) -> ReplicaReport:
         return ReplicaReport("", failed=f"{words}; every machine needs flyweight {__version__}")
 
 
-def find_difference(report: ReplicaReport, facts: Mapping[str, Any], fingerprint: str) -> str:
+def find_difference(
+    report: ReplicaReport, facts: Mapping[str, Any], weights: Mapping[str, Any]
+) -> str:
     """Why a replica cannot serve with others, whose engines have these `facts`; empty where it can.
-    `fingerprint` is of their model, "" where it may have another one.
+    `weights` are the facts `WEIGHTS` of its generation, as far as they are known.
     """
     if report.version != __version__:
+        if not report.version:
+            return report.failed
         return f"a replica runs flyweight {report.version}, this server {__version__}"
-    if report.facts is None:
-        return ""
+    if report.failed or report.facts is None:
+        return report.failed
+    if facts and report.facts[CODE] != facts[CODE]:
+        pair = shorten(report.facts[CODE]), shorten(facts[CODE])
+        return (
+            "a replica has another build of flyweight {}: {}, another one {}; install the same on "
+            "every machine".format(__version__, *pair)
+        )
     for name in ALIKE if facts else ():
         theirs, ours = report.facts[name], facts[name]
         if theirs != ours:
             pair = shorten(theirs), shorten(ours)
             return "a replica's engine has {} = {}, another one's {}".format(name, *pair)
-    model = report.facts["fingerprint"]
-    if not fingerprint or model == fingerprint:
-        return ""
-    return (
-        f"a replica's model has the fingerprint {shorten(model)}, and not "
-        f"{shorten(fingerprint)}; copy the same files to every machine"
-    )
+    for name, ours in weights.items():
+        theirs = report.facts[name]
+        if theirs != ours:
+            what = "model has the" if name != ADAPTERS else "adapters have the"
+            return (
+                f"a replica's {what} fingerprint {shorten(theirs)}, and not {shorten(ours)}; "
+                "copy the same files to every machine"
+            )
+    return ""
 
 
 def shorten(value: Any) -> str:
     """A fact as messages show it: a fingerprint's first digits are enough."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shorten, value)) or "none"
     return value[:SHOWN] if isinstance(value, str) else str(value)
