@@ -32,6 +32,7 @@ EVERY = 0.5  # seconds between two looks at the replicas
 PATIENCE = 30.0  # seconds without an answer of the cluster after which the server gives up
 LONGEST = 300.0  # seconds that a start waits for replicas which do not report
 ENDED = "a replica ended before it was ready; Ray's log on its machine may say why"
+LATE = 30.0  # seconds without a report after which one that loads has ended, not lacked time
 ANSWER = 10.0  # seconds that replicas have to answer a question
 
 
@@ -56,7 +57,7 @@ class ReplicaHost:
         self._told: set[str] = set()  # open replicas that the client knows of
         self._down = False  # no replica gets requests since one was lost, and others still drain
         self.unused = 0  # replicas that report and get no requests: they differ, or are lost
-        self._starting = set[str]()  # replicas that report, and are not ready
+        self._starting = dict[str, float]()  # when replicas that are not ready reported last
         self._enough = inf  # when enough replicas reported last, or a load began
         self._shown = 0  # messages of loading that were passed on
         self._watching: asyncio.Task[None] | None = None
@@ -146,7 +147,7 @@ class ReplicaHost:
     async def _start_replicas(self, setup: pipe.EngineSetup) -> None:
         """Those of the generation before are replaced.  Raises `ConfigError`."""
         self.generation += 1
-        self._starting = set()
+        self._starting = {}
         await self.cluster.start(encode_setup(self.generation, setup))
 
     # --- replicas that come and go ---
@@ -288,12 +289,14 @@ class ReplicaHost:
 
     def _check_starting(self, reports: Mapping[str, ReplicaReport]) -> None:
         """Ends a start where a replica has gone that was not ready: another would end as well."""
-        gone = self._starting - reports.keys()
-        self._starting = {
-            name for name, one in reports.items()
-            if one.facts is None and one.generation == self.generation and name not in self.set.left
-        }  # fmt: skip
-        if gone and self.loading:
+        now = time.monotonic()
+        for name, one in reports.items():
+            if one.facts is not None or name in self.set.left:
+                self._starting.pop(name, None)
+            elif one.generation == self.generation:
+                self._starting[name] = now
+        if self.loading and any(now - seen > LATE for seen in self._starting.values()):
+            self._starting = {}  # it is reported once
             self.client.take(pipe.Failed(ENDED))
 
     def _show_loading(self, report: ReplicaReport) -> None:
@@ -348,7 +351,7 @@ class ReplicaHost:
                 self.set.remove(name)
                 self.set.left.add(name)  # its last report is still there
                 self.gauges.remove(name)
-            self.set.left |= self._starting
+            self.set.left |= self._starting.keys()
             try:
                 await self.cluster.stop()
             except Exception as error:  # the client waits all the same
