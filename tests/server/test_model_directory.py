@@ -114,6 +114,47 @@ def test_a_load_that_waits_for_memory_delays_no_unload() -> None:
     asyncio.run(work())
 
 
+def test_an_unload_waits_for_the_load_of_its_model() -> None:
+    async def work() -> None:
+        models = Models()
+        first = models.entries[0]
+        models.fetched["first"] = asyncio.Event()
+        models.directory.start(first)
+        unload = asyncio.ensure_future(models.directory.unload(first))
+        await asyncio.sleep(0.01)
+        assert not unload.done()
+        models.fetched["first"].set()
+        await asyncio.wait_for(unload, 5)
+        assert first.model is None and first.loads == 1
+
+    asyncio.run(work())
+
+
+def test_a_load_that_waits_for_memory_is_not_tried_in_vain() -> None:
+    """A model that is idle for a moment is unloaded at once, before the load is tried again."""
+
+    async def work() -> None:
+        models = Models(room=1)
+        first, second, _ = models.entries
+        (await models.directory.open(first)).users = 1
+        tries, make = list[str](), models.directory._make
+
+        async def count(entry: ModelEntry) -> Any:
+            tries.append(entry.name)
+            return await make(entry)
+
+        models.directory._make = count
+        waiting = asyncio.ensure_future(models.directory.open(second))
+        await asyncio.sleep(0.2)
+        assert tries == ["second"], "it knows that memory does not suffice"
+        assert first.model is not None
+        first.model.users = 0
+        await asyncio.wait_for(waiting, 5)
+        assert tries == ["second"] * 2 and first.model is None
+
+    asyncio.run(work())
+
+
 def test_a_busy_model_is_refused_while_another_is_loaded() -> None:
     async def work() -> None:
         models = Models()

@@ -108,6 +108,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]
 
         life.log.event = event  # type: ignore[method-assign]
         first = life.directory.first
+        await life._note_files()
         first.client.begin_loading()
         cluster.reports["a"] = ReplicaReport(__version__, facts={**read_facts(file), **facts})
         await look(host, cluster)

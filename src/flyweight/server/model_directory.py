@@ -121,6 +121,8 @@ class ModelDirectory:
         await asyncio.shield(task)  # half an unload would leave the engine without its client
 
     async def _unload(self, entry: ModelEntry) -> None:
+        if entry.loading is not None:
+            await asyncio.wait([entry.loading])
         async with self._lock:
             check_idle(entry)
             if entry.model is not None:
@@ -160,8 +162,9 @@ class ModelDirectory:
     def _note_failure(self, entry: ModelEntry, error: FlyweightError) -> None:
         """Marks an entry that cannot be loaded; clients are shown no folder."""
         text = str(error)
-        own = text.replace(str(entry.path), entry.path.name) if entry.path else text
-        entry.failure = hide_folders(own)
+        for path in entry.list_paths():
+            text = text.replace(str(path), path.name)
+        entry.failure = hide_folders(text)
         self.log.event("model_failed", model=entry.name, reason=error)
 
     async def _note_given_up(self, number: int, error: FlyweightError) -> None:
@@ -175,32 +178,37 @@ class ModelDirectory:
 
     async def _load_in_turn(self, entry: ModelEntry) -> ServedModel:
         """Loads an engine as soon as others leave memory for it."""
-        until = time.monotonic() + self.patience
+        until, before = 0.0, set[ModelEntry]()  # what was loaded when memory did not suffice
         while True:
             async with self._lock:
                 began = time.monotonic()
-                model = await self._make_room(entry, until)
+                until = until or began + self.patience
+                short = bool(before) and before <= self._list_loaded()
+                model = await self._make_room(entry, until, short)
                 if model is not None:
                     entry.model, entry.failure = model, ""
                     entry.loads += 1
                     seconds = round(time.monotonic() - began, 3)
                     self.log.event("model_loaded", model=entry.name, seconds=seconds)
                     return model
+                before = self._list_loaded()
             while time.monotonic() <= until and self._all_busy:  # others are loaded and unloaded
                 await asyncio.sleep(POLL)
 
-    async def _make_room(self, entry: ModelEntry, until: float) -> ServedModel | None:
+    async def _make_room(self, entry: ModelEntry, until: float, short: bool) -> ServedModel | None:
         """Loads an engine, and unloads the models that were used longest ago while memory does not
-        suffice; None where all are busy.  Raises `MemoryShortage` where none is loaded, and
-        `HttpError` where they stay busy.
+        suffice (`short`: as is known); None where all are busy.  Raises `MemoryShortage` where none
+        is loaded, and `HttpError` where they stay busy.
         """
         while True:
-            try:
-                return await self._make(entry)
-            except MemoryShortage:
-                if not any(one.model for one in self.known):
-                    raise
+            if not short:
+                try:
+                    return await self._make(entry)
+                except MemoryShortage:
+                    if not self._list_loaded():
+                        raise
             idle = [(one.model.used, one) for one in self.known if one.model and one.idle]
+            short = not idle
             if idle:
                 await self._drop(min(idle, key=lambda found: found[0])[1], "memory")
             elif time.monotonic() <= until:
@@ -214,9 +222,12 @@ class ModelDirectory:
                     headers={"Retry-After": "5"},
                 )
 
+    def _list_loaded(self) -> set[ModelEntry]:
+        return {one for one in self.known if one.model is not None}
+
     @property
     def _all_busy(self) -> bool:
-        loaded = [one for one in self.known if one.model is not None]
+        loaded = self._list_loaded()
         return bool(loaded) and not any(one.idle for one in loaded)
 
     async def _drop(self, entry: ModelEntry, reason: str) -> None:

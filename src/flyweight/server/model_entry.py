@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from flyweight.describe import LoadListener, find, find_here
+from flyweight.describe import DEFAULT_MODEL, LoadListener, find, find_here
 from flyweight.server import pipe
 from flyweight.server.engine_client import EngineClient
 from flyweight.server.latency import LatencyModel
@@ -51,6 +51,7 @@ class ModelEntry:
         self.loads = 0
         self.failure = ""
         self._later: tuple[ModelOptions, pipe.EngineSetup] | None = None
+        self._changed = False  # newer files were fetched
 
     @property
     def newest(self) -> ModelOptions:
@@ -69,6 +70,8 @@ class ModelEntry:
 
     def apply_change(self) -> None:
         """Called before it is loaded."""
+        if self._changed:
+            self._changed, self.path = False, None
         if self._later is None:
             return
         (options, setup), self._later = self._later, None
@@ -77,6 +80,23 @@ class ModelEntry:
         self.latency = LatencyModel()  # with other options steps may take other times
         setup.fault = self.client.begin.fault
         self.options, self.client.begin, self.path = options, setup, None
+
+    def note_new_files(self) -> None:
+        """The next load finds the model's files anew."""
+        self._changed = True
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the model is a file or folder of this machine."""
+        return find_here(self.options.settings.model or DEFAULT_MODEL) is not None
+
+    def list_paths(self) -> list[Path]:
+        """Of the files and folders that its settings name, and of the model."""
+        settings = self.options.settings
+        drafts = settings.speculation.options.get("model") if settings.speculation else None
+        given = [*settings.adapters.values(), drafts, settings.prefix_cache_dir]
+        named = [Path(one) for one in given if one]
+        return [self.path, *named] if self.path is not None else named
 
     def find(self, show: LoadListener) -> Path:
         """The model's files, which may be fetched from the Hub; its engines have the same commit.

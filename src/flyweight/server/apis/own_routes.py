@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flyweight import __version__
-from flyweight.errors import CheckpointError, ConfigError
+from flyweight.errors import CheckpointError, ConfigError, EngineError
 from flyweight.requests.collector import TextPiece
 from flyweight.server.admission.request_group import RequestGroup
 from flyweight.server.api_server import ApiServer
@@ -108,12 +108,15 @@ async def unload_model(server: ApiServer, request: Request, body: ModelBody) -> 
 
 
 async def reload_models(server: ApiServer, request: Request) -> Response:
-    """Reads the models file again, as SIGHUP does."""
+    """Reads the models file again, or lets replicas read theirs, as SIGHUP does."""
     try:
         changes = await server.updates.reload()
     except (CheckpointError, ConfigError) as error:
         words = f"the models were not changed: {hide_folders(str(error))}"
         raise HttpError(409, words, code="models_unchanged") from None
+    except EngineError:  # of the replicas' cluster, whose words may have addresses
+        words = "the replicas' cluster failed; the server's log says why"
+        raise HttpError(503, words, code="engine_down") from None
     return reply(asdict(changes))
 
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import SSLContext
@@ -150,6 +150,8 @@ class ServerLifecycle:
         self._loading: asyncio.Task[ApiServer] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._reloading = set[asyncio.Task[None]]()
+        self._signals = 0  # reloads of replicas that a signal has begun
+        self._downloading = asyncio.Lock()
         self.replacing: ReplicaUpdates | None = None
         if isinstance(self.host, ReplicaHost):
             first = self.directory.first
@@ -197,6 +199,7 @@ class ServerLifecycle:
 
     async def _load(self) -> ApiServer:
         """Loads the first model, and those that are to be loaded at the start."""
+        await self._note_files()
         await self.host.open()
         self._add_signal_handlers()  # Ray replaces them
         directory = self.directory
@@ -209,11 +212,13 @@ class ServerLifecycle:
         return ApiServer(self.server, directory, self.log, self.updates)
 
     async def _fetch_model(self, entry: ModelEntry) -> None:
-        """Finds an entry's files, or downloads them."""
-        await asyncio.to_thread(entry.find, self.show)
+        """Finds an entry's files, or downloads them: one model at a time, as threads are few."""
+        async with nullcontext() if entry.is_here else self._downloading:
+            await asyncio.to_thread(entry.find, self.show)
 
     async def _make_model(self, entry: ModelEntry) -> ServedModel:
         """Loads an entry's engine, and reads its vocabulary meanwhile."""
+        await self._note_files()
         entry.client.load()
         try:
             return await self._read_while_loading(entry)
@@ -221,11 +226,14 @@ class ServerLifecycle:
             await entry.client.unload()  # it may be loaded all the same
             raise
 
+    async def _note_files(self) -> None:
+        """Before replicas read them: what changes meanwhile counts as new."""
+        if self.replacing is not None:
+            await asyncio.to_thread(self.replacing.note_files)
+
     async def _read_while_loading(self, entry: ModelEntry) -> ServedModel:
         loading = asyncio.ensure_future(entry.client.wait_until_ready())
         try:
-            if self.replacing is not None:
-                await asyncio.to_thread(self.replacing.note_files)
             found = await asyncio.to_thread(self.reader.describe, entry)
             with closing(found.checkpoint):
                 compared = self.replacing is not None
@@ -308,8 +316,12 @@ class ServerLifecycle:
 
     async def _replace_replicas(self, replacing: ReplicaUpdates) -> None:
         """Lets replicas read the model's files again; the last of several reloads ends them all."""
-        await replacing.reload()
-        if self._draining is None and not replacing.running:
+        self._signals += 1
+        try:
+            await replacing.reload()
+        finally:
+            self._signals -= 1
+        if self._draining is None and not self._signals:
             self.notifier.ready()
 
     async def _reload_models(self, serving: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from flyweight.describe import ModelDescription, fingerprint_text
 from flyweight.errors import ConfigError, FlyweightError
 from flyweight.server.lifecycle.loading import ModelReader
+from flyweight.server.model_directory import note_failure
 from flyweight.server.model_entry import ModelEntry
 from flyweight.server.observability.log import ServerLog
 from flyweight.server.replicas.builds import ADAPTERS, fingerprint_adapters
@@ -67,8 +68,7 @@ class ReplicaUpdates:
         self, host: ReplicaHost, entry: ModelEntry, reader: ModelReader, log: ServerLog
     ) -> None:
         self.host, self.entry, self.reader, self.log = host, entry, reader, log
-        self.running = 0  # calls of `replace` that have not returned
-        self._wishes = 0
+        self._next: asyncio.Task[bool] | None = None  # the replacement that waits for the last one
         self._replacing = asyncio.Lock()
         self._loaded: list[tuple[object, ...]] | None = None  # stamps of what replicas have read
 
@@ -84,21 +84,24 @@ class ReplicaUpdates:
     async def replace(self) -> bool:
         """Whether replicas are replaced, as files have changed or a replica has others.  Those that
         run go on where the files cannot be used, or the cluster fails; raises the error then.
+        Calls that wait for a replacement have one together, and it goes on without them.
         """
-        self._wishes += 1
-        wish = self._wishes
-        self.running += 1
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._replace_in_turn())
+            self._next.add_done_callback(note_failure)
+        return await asyncio.shield(self._next)
+
+    async def _replace_in_turn(self) -> bool:
         try:
-            async with self._replacing:  # a later one reads the files anew
-                return wish == self._wishes and await self._replace()
+            async with self._replacing:
+                self._next = None  # a later one reads the files anew
+                return await self._replace()
         except FlyweightError as error:
             self.log.event("replicas_unchanged", problem=error)
             raise
         except Exception as error:
             self.log.event("replicas_unchanged", problem=type(error).__name__)
             raise
-        finally:
-            self.running -= 1
 
     def note_files(self) -> None:
         """Replicas load the model: a later reload compares its files with those of now."""
@@ -142,4 +145,7 @@ class ReplicaUpdates:
 def list_parts(model: Path) -> list[Path]:
     """What is read besides a file: those next to it, but for a GGUF file that is whole."""
     alone = model.is_dir() or (model.suffix == ".gguf" and not SPLIT.fullmatch(model.name))
-    return [] if alone else sorted(one for one in model.parent.iterdir() if one.is_file())
+    try:
+        return [] if alone else sorted(one for one in model.parent.iterdir() if one.is_file())
+    except OSError:  # it is read by name alone
+        return []

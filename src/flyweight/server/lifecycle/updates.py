@@ -71,8 +71,7 @@ class ModelUpdates:
             settings = self.directory.first.newest.settings
             path = await asyncio.to_thread(fetch, found, settings, tell, newest=True)
         if entry is not None and entry.name not in self._pulled:
-            if entry.loading is None:
-                entry.path = None  # the next load finds the new files
+            entry.note_new_files()
             return
         async with self._changing:
             assert self.sources.make is not None, "--allow-pull is set"
