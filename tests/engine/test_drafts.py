@@ -15,6 +15,7 @@ from flyweight.engine.draft_controller import DraftController
 from flyweight.engine.draft_limits import CountedStep, DraftDepth, DraftLimits, FullDrafts
 from flyweight.engine.drafter_timer import DrafterTimer
 from flyweight.engine.engine import Engine
+from flyweight.engine.hook import Hook
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.step import StepBudget
@@ -60,10 +61,12 @@ def make_engine(drafter: NgramDrafter | None) -> Engine:
 
 
 def run(
-    drafter: NgramDrafter | None, limits: DraftLimits | None = None
+    drafter: NgramDrafter | None, limits: DraftLimits | None = None, *hooks: Hook
 ) -> tuple[dict[str, list[int]], EngineMetrics]:
     engine = make_engine(drafter)
     engine.drafts.limits = limits or engine.drafts.limits
+    for hook in hooks:
+        engine.add_hook(hook)
     texts: dict[str, list[int]] = {}
     for id in ("good", BAD, "other"):
         tokens = tuple((len(id) * i) % VOCAB for i in range(9))
@@ -129,6 +132,27 @@ def test_a_failure_in_catch_up_ends_drafting_for_its_requests() -> None:
     drafter = Late(2, 1)
     assert run(drafter)[0] == run(None)[0]
     assert not drafter.asked
+
+
+class FailingCut(Hook):
+    """A grammar of the request `bad` that raises when it is asked about a draft."""
+
+    def wants(self, request: Request) -> bool:
+        return request.id == BAD
+
+    def cut(self, seq: Any, draft: list[int]) -> list[int]:
+        raise RuntimeError("a bug in a matcher")
+
+
+def test_a_grammar_that_fails_on_a_draft_ends_drafting_for_its_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected, _ = run(None)
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        texts, metrics = run(NgramDrafter(2, 1), None, FailingCut())
+    assert texts == expected and metrics.accepted > 0 == metrics.drafting_ended
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "drafting ends for sequence ('bad', 0): RuntimeError: a bug in a matcher"
 
 
 def ask(engine: Engine, id: str) -> list[int]:

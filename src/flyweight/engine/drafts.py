@@ -20,7 +20,7 @@ from flyweight.engine.draft_limits import (
     FullDrafts,
     OfferedDraft,
 )
-from flyweight.engine.drafter_calls import DrafterCalls
+from flyweight.engine.drafter_calls import DrafterCalls, describe_failure
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.proposals import DraftProbs
 from flyweight.engine.scheduler import Scheduler
@@ -173,8 +173,7 @@ class Drafts:
         drafts, late = self._request(seqs, depths)
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
-                seq.draft, seq.parents = self._keep(seq, draft, cut)
-                self._filled = True
+                self._keep(seq, draft, cut)
         self.limits.take(candidates, drafts, self.calls.timer.clock(), reading + late)
 
     def _read_prompts(self) -> float:
@@ -195,7 +194,17 @@ class Drafts:
             ]
         )
 
-    def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
+    def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> None:
+        """Lets a draft be verified, as far as it may be.  Where that cannot be told, drafting ends
+        for its request.
+        """
+        try:
+            seq.draft, seq.parents = self._cut(seq, draft, cut)
+            self._filled = True
+        except Exception as error:
+            self.calls.end([(seq.request.id, seq.index)], describe_failure(error))
+
+    def _cut(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
         """The part of a draft that is verified.  By rejection sampling, the first token that a
         grammar refuses, or that ends the text, is too: leaving it out would depend on what was
         drawn, and the target's draw in its place would not be from the residual.
