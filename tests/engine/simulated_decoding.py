@@ -43,7 +43,8 @@ def tiny(seqs: int, rows: int) -> float:
 @dataclass
 class SimulatedDecoding:
     """`batch` is how many sequences decode at each step; each draft has all tokens that are
-    requested, and costs `drafting` seconds; the first of a text takes `late` more.
+    requested, and costs `drafting` seconds; the first of a text takes `late` more.  Steps in turn
+    compute so many tokens of prompts `beside`.
     """
 
     limits: DraftLimits
@@ -55,6 +56,7 @@ class SimulatedDecoding:
     length: int = 1 << 30  # tokens after which a text ends and another begins
     noise: float = 0.0
     most: int = 10
+    beside: Sequence[int] = (0,)
     now: float = 0.0
     verified: list[int] = field(default_factory=list)  # draft tokens, by step
     drafted: list[list[int]] = field(default_factory=list)  # the depth of each draft, by step
@@ -91,24 +93,25 @@ class SimulatedDecoding:
             self.idle = self.passed = 0
         if not self.idle:
             limits.begin(self.now)
-        rows = produced = 0
+        rows = accepted = 0
         self.drafted.append([self.depths.get(i, 0) for i in range(batch)])
         for i in range(batch):
             text = self.texts.setdefault(i, [])
             depth = self.depths.pop(i, 0)
             right = min(depth, self.foresee(i, len(text), depth)) if depth else 0
-            rows, produced = rows + 1 + depth, produced + 1 + right
+            rows, accepted = rows + 1 + depth, accepted + right
             text.extend(range(len(text), len(text) + 1 + right))
+        prompts = self.beside[len(self.verified) % len(self.beside)]
         self.verified.append(rows - batch)
         spread = 1 + self.rng.uniform(-self.noise, self.noise)
-        self.now += self.cost(batch, rows) * spread
+        self.now += self.cost(batch, rows + prompts) * spread
         for i in [i for i, text in self.texts.items() if i >= batch or len(text) >= self.length]:
             self.limits.forget(i)
             self.ended += len(self.texts.pop(i))
             self.depths.pop(i, None)
             self.begun.discard(i)
             self.unseen.discard(i)
-        self.end(CountedStep(batch, rows, rows, produced))
+        self.end(CountedStep(batch, rows, accepted, prompts))
 
     def end(self, shape: CountedStep) -> None:
         """As `Drafts` does: steps that nothing is wanted for are not looked at."""
@@ -118,11 +121,12 @@ class SimulatedDecoding:
             self.taken += self.observing
             self.seen += 1
         if self.idle:
-            same = shape.rows == self.seqs
+            same = shape.plain and shape.rows == self.seqs
             self.since += 1
             self.idle, self.passed = (self.idle - 1, self.passed + 1) if same else (0, 0)
             return
-        times, self.passed = 1 + self.passed * (shape.rows == self.seqs), 0
+        same = shape.rows == self.seqs and not shape.prompts
+        times, self.passed = 1 + self.passed * same, 0
         counted = shape._replace(times=times, passed=1 + self.since, observing=self.taken)
         self.since, self.taken = 0, 0.0
         if self.limits.end(counted, ended, self.now):

@@ -57,7 +57,7 @@ class DraftBudget:
         return 1 << min(self.vain, RAREST)
 
     def earn(self, gained: float, seconds: float, plain: float) -> None:
-        """Steps without prompts took so long, and drafts `gained` time in them; one without drafts
+        """Steps took so long, and drafts `gained` time in them; one without drafts and prompts
         takes `plain`.
         """
         if not self.opened:

@@ -82,17 +82,15 @@ class DraftController:
         self.budget.earn_looks(seconds * shape.times, self._look)
         taken = 0.0 if self._verifying else shape.observing
         self.budget.charge_observing(seconds * shape.passed, taken)
-        if shape.drawn == shape.rows:  # no tokens of prompts
-            self._count(shape, seconds)
+        (self._count_mixed if shape.prompts else self._count)(shape, seconds)
         if 0 < self._settled_at <= self.costs.step:
             self._settle()
         wanted = self._verifying or self._due
         if self.rests and self.budget.overdrawn and not (wanted or self._settled_at):
             self.resting, self.budget.full = True, False
         wanted = not self.resting and (wanted or self.budget.looks >= 0)
-        plain = shape.drawn == shape.rows == shape.seqs
         wait = IDLE if self.resting else self.budget.count_wait(seconds)
-        self.idle = 0 if wanted or not plain else min(IDLE, wait)
+        self.idle = 0 if wanted or not shape.plain else min(IDLE, wait)
         if self._settled_at:
             self.idle = min(self.idle, max(0, self._settled_at - self.costs.step - 1))
         return wanted
@@ -189,12 +187,26 @@ class DraftController:
         if plain is None:
             return
         whole = seconds * shape.times
-        without = plain * shape.produced / shape.seqs if drafted else whole
+        without = plain * (1 + shape.accepted / shape.seqs) if drafted else whole
         if not drafted:
             self._plain_at = costs.step
         self.totals.seconds += whole
         self.totals.plain_seconds += without
         self.budget.earn(without - counted if drafted else 0.0, whole, plain)
+
+    def _count_mixed(self, shape: CountedStep, seconds: float) -> None:
+        """A step with tokens of prompts.  It took longer than a plain one for these and for drafts:
+        a draft token costs as much as one of a prompt, and no less than where there is none.
+        """
+        plain = self.costs.find_plain(shape.seqs) if shape.seqs else None
+        if plain is None:
+            return
+        drafts, gained = shape.rows - shape.seqs, 0.0
+        if drafts:
+            share = (seconds - plain) * drafts / (drafts + shape.prompts)
+            alone = self.costs.make_curve(shape.seqs).cost(shape.rows) - plain
+            gained = plain * shape.accepted / shape.seqs - max(share, alone)
+        self.budget.earn(gained, seconds, plain)
 
     def _settle(self) -> None:
         """Judges the newest look, as soon as the text is as long as its drafts."""

@@ -25,6 +25,7 @@ from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.proposals import DraftProbs
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Plan
 from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
@@ -46,7 +47,7 @@ class Drafts:
         self.limits: DraftLimits = FullDrafts()
         self.places: list[int] = []
         self.probs: DraftProbs | None = None
-        self._produced = 0  # tokens, before the step
+        self._accepted = 0  # draft tokens, before the step
         self._filled = False  # some sequences have drafts
         self._idle = self._passed = 0  # steps that are not looked at: to come, and since the last
         self._seqs = 0  # of such a step
@@ -74,7 +75,7 @@ class Drafts:
         if self.limits.resting:
             self._wake()
         if not self._idle and self.calls.drafter is not None:
-            self._produced = self.metrics.produced
+            self._accepted = self.metrics.accepted
             self.limits.begin(self.calls.timer.begin())
 
     def _wake(self) -> None:
@@ -109,7 +110,7 @@ class Drafts:
         for place in range(accepted):
             self.places[place] += 1
 
-    def propose(self, batch: Batch, sampled: Sampled, cut: Cut) -> None:
+    def propose(self, plan: Plan, batch: Batch, sampled: Sampled, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
         it.  Where this fails, the step is done all the same.
         """
@@ -123,7 +124,7 @@ class Drafts:
         ended = self.calls.timer.end()
         try:
             self._observe(batch, sampled)
-            shape = self._describe(batch)
+            shape = self._describe(plan)
             if self.limits.end(shape, ended, self.calls.timer.clock()):
                 self._fill(cut, self._read_prompts())
             if self.limits.resting and self.calls.observes:
@@ -239,14 +240,16 @@ class Drafts:
             drafts[place] = draft
         return drafts, late
 
-    def _describe(self, batch: Batch) -> CountedStep:
-        seqs = len(batch.contexts) - batch.branches
-        produced = self.metrics.produced - self._produced
-        rows, drawn = len(batch.tokens), len(batch.rows)
-        times = 1 + self._passed * (rows == self._seqs)
+    def _describe(self, plan: Plan) -> CountedStep:
+        """A chunk of which every token is drawn from is a sequence that decodes."""
+        decoded = [c.count for c in plan.chunks if c.count == len(c.drawn)]
+        seqs, rows = len(decoded), sum(decoded)
+        prompts = sum([c.count for c in plan.chunks]) - rows
+        times = 1 + self._passed * (rows == self._seqs and not prompts)
         steps, observing = 1 + self._since, self.calls.observing
         self.calls.observing, self._passed, self._since = 0.0, 0, 0
-        return CountedStep(seqs, rows, drawn, produced, times, steps, observing)
+        accepted = self.metrics.accepted - self._accepted
+        return CountedStep(seqs, rows, accepted, prompts, times, steps, observing)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """The draft tokens that the sequence has slots for, from its newest token's on, with free
