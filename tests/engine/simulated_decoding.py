@@ -134,9 +134,10 @@ class SimulatedDecoding:
         self.idle, self.seqs = self.limits.idle, shape.seqs
 
     def draft(self, batch: int) -> None:
-        known = [i for i in range(batch) if i in self.texts and i not in self.unseen]
-        seqs = [DraftCandidate(i, self.texts[i], self.most) for i in known]
-        depths = self.limits.choose(seqs, batch)
+        left = {i: self.length - len(self.texts[i]) for i in range(batch) if i in self.texts}
+        known = [i for i in left if left[i] > 1 and i not in self.unseen]
+        seqs = [DraftCandidate(i, self.texts[i], min(self.most, left[i] - 1)) for i in known]
+        depths = self.limits.choose(seqs, batch if any(n > 1 for n in left.values()) else 0)
         drafts: list[OfferedDraft | None] = [None] * len(seqs)
         for place, (i, depth) in enumerate(zip(known, depths, strict=True)):
             if depth.tokens:

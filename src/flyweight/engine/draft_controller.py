@@ -34,12 +34,14 @@ PROBE = 2  # draft tokens that are verified to learn whether more would pay
 @dataclass(slots=True)
 class KeptDepths:
     """Depths by sequence, for a batch of so many; chosen `age` drafts ago.  They lose `risk`
-    seconds if all drafts are wrong.
+    seconds if all drafts are wrong.  Drafts may have `paid` for sequences that were too near their
+    end for one.
     """
 
     depths: dict[Hashable, int] = field(default_factory=dict)
     batch: int = 0
     risk: float = 0.0
+    paid: bool = False
     age: int = 0
 
     def hold(self, seqs: Seq[DraftCandidate], batch: int, news: Seq[JudgedDraft | None]) -> bool:
@@ -51,6 +53,9 @@ class KeptDepths:
             wrong = sum(one.tried > one.right == 0 for one in judged)
             return self.age < SETTLED and 2 * wrong <= len(judged)
         return self.age < STOPPED and not any(one.right for one in judged)
+
+
+NO_DEPTHS = KeptDepths()
 
 
 class DraftController:
@@ -105,16 +110,17 @@ class DraftController:
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         if not seqs:  # those to come are taken to be like the last
-            self.depths, self._due = [], False
+            self.depths = []
             if batch:  # sequences that get no drafts
-                self._verifying = False
+                self._verifying = self._due = False
                 self.budget.postpone(self.costs.find_plain(batch) or 0.0)
             return []
         news = [self._evidence.judge(one, self.totals) for one in seqs]
         if not self._verifying:
             self._note_look(news)
-        verified, width = self._decide(seqs, batch, news), self._evidence.width
-        self._verifying = any(verified)
+        kept, width = self._decide(seqs, batch, news), self._evidence.width
+        self._verifying = kept.paid
+        verified = [min(kept.depths.get(one.id, 0), int(one.limit / width)) for one in seqs]
         self._kept.age += 1
         looking = self.budget.looks >= 0
         if self._verifying:
@@ -228,27 +234,38 @@ class DraftController:
 
     def _decide(
         self, seqs: Seq[DraftCandidate], batch: int, news: Seq[JudgedDraft | None]
-    ) -> list[int]:
+    ) -> KeptDepths:
         """A depth for each; none while the cost of a plain step is not known, or drafts have lost
         too much.
         """
-        none = [0] * len(seqs)
         wanted, self._due = self._verifying or self._due, False
         if self.budget.spent or not self._evidence.hopeful:
             self._kept.batch = 0
-            return none
+            return NO_DEPTHS
         stale = self._verifying and self.costs.step - self._plain_at >= REFRESH
         if stale or self.costs.find_plain(batch) is None:
             self._due, self._kept.batch = wanted, 0
-            return none
+            return NO_DEPTHS
         if not (self._kept.risk <= self.budget.loss and self._kept.hold(seqs, batch, news)):
-            outlooks = [self._evidence.look_ahead(one) for one in seqs]
-            prices, width = self._read_prices(batch), self._evidence.width
-            found, risk = choose_depths(outlooks, prices, width, self.budget.loss)
-            chosen = {one.id: depth for one, depth in zip(seqs, found, strict=True)}
-            self._kept = KeptDepths(chosen, batch, risk)
-        width = self._evidence.width
-        return [min(self._kept.depths[one.id], int(one.limit / width)) for one in seqs]
+            self._kept = self._choose_depths(seqs, batch, wanted)
+        return self._kept
+
+    def _choose_depths(self, seqs: Seq[DraftCandidate], batch: int, wanted: bool) -> KeptDepths:
+        """What pays most now.  Where drafts were `wanted` and none fits into what is left of the
+        texts, it is for those to come that this is judged.
+        """
+        evidence, prices = self._evidence, self._read_prices(batch)
+        ahead = [evidence.look_ahead(one) for one in seqs]
+        near = [
+            outlook[: int(one.limit / evidence.width)]
+            for one, outlook in zip(seqs, ahead, strict=True)
+        ]
+        found, risk = choose_depths(near, prices, evidence.width, self.budget.loss)
+        paid = any(found)
+        if wanted and not paid and near != ahead:
+            paid = any(choose_depths(ahead, prices, evidence.width, self.budget.loss).depths)
+        depths = {one.id: depth for one, depth in zip(seqs, found, strict=True)}
+        return KeptDepths(depths, batch, risk, paid)
 
     def _choose_probes(self, seqs: Seq[DraftCandidate], batch: int, tokens: int) -> list[int]:
         """Short drafts for as many sequences as may be lost, where drafts have `tokens` already;

@@ -81,11 +81,10 @@ class DraftEvidence:
         request.read = request.read or draft is not None
 
     def look_ahead(self, one: DraftCandidate) -> list[DraftOutlook]:
-        """A request's next draft, step by step of its depth."""
+        """A request's next draft, step by step of its depth, if its text goes on for as long."""
         if self._all.drafts >= self._next:
             self._rates, self._next = self._all.list_rates(), self._all.drafts + SLOW
-        outlook = self.requests[one.id].acceptance.look_ahead(self._rates)
-        return outlook[: int(one.limit / self.width)]
+        return self.requests[one.id].acceptance.look_ahead(self._rates)
 
     def forget(self, id: Hashable) -> None:
         """A sequence ended, or starts over; what was found for it stays in what is for all."""

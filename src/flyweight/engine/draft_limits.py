@@ -101,7 +101,9 @@ class DraftLimits(Protocol):
         ...
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
-        """A depth for each, of `batch` sequences that decode."""
+        """A depth for each, of `batch` sequences that decode: 0 if all of them end with the next
+        step.
+        """
         ...
 
     def take(

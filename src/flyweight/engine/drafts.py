@@ -170,7 +170,9 @@ class Drafts:
             if limit > 0 and seq.options.drafts and known:
                 seqs.append(seq)
                 candidates.append(DraftCandidate(id, seq.tokens, limit))
-        depths = self.limits.choose(candidates, len(decoding))
+        # what is about to end says nothing of the others
+        batch = len(decoding) if any(seq.tokens_left > 1 for seq in decoding) else 0
+        depths = self.limits.choose(candidates, batch)
         drafts, late = self._request(seqs, depths)
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
