@@ -60,9 +60,10 @@ class DraftEvidence:
         return [one for one in found if one is not None]
 
     def _compare(self, request: DraftedRequest) -> JudgedDraft | None:
-        draft, request.offered = request.offered, None
-        if draft is None:
+        draft = request.offered
+        if draft is None or len(request.tokens) == request.start:  # none, or nothing has followed
             return None
+        request.offered = None
         tried, right = compare_draft(draft, request.tokens[request.start :])
         deepest = count_depth(draft)
         if deepest:

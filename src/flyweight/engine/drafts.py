@@ -31,6 +31,7 @@ from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
+HeldDrafts = dict[tuple[str, int], OfferedDraft]
 
 
 class Drafts:
@@ -112,10 +113,10 @@ class Drafts:
 
     def propose(self, plan: Plan, batch: Batch, sampled: Sampled, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
-        it.  Where this fails, the step is done all the same.
+        it; one that skipped the step may keep its draft.  Where this fails, the step is done all
+        the same.
         """
-        if self._filled:
-            self._clear()  # those of sequences that skipped the step
+        held = self._take_held() if self._filled else {}
         if self.calls.drafter is None:
             return
         if self._idle:
@@ -126,13 +127,13 @@ class Drafts:
             self._observe(batch, sampled)
             shape = self._describe(plan)
             if self.limits.end(shape, ended, self.calls.timer.clock()):
-                self._fill(cut, self._read_prompts())
+                self._fill(cut, held, self._read_prompts())
             if self.limits.resting and self.calls.observes:
                 self.calls.rest()
             self._idle, self._seqs = self.limits.idle, shape.seqs
         except Exception as error:
             self.calls.end_all(error)
-            self._clear()
+            self._take_held()
         totals = self.limits.totals
         self.metrics.decode_us = int(1e6 * totals.seconds)
         self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
@@ -155,7 +156,7 @@ class Drafts:
     def _list_running(self) -> list[tuple[str, int]]:
         return [(seq.request.id, seq.index) for seq in self.scheduler.running]
 
-    def _fill(self, cut: Cut, reading: float) -> None:
+    def _fill(self, cut: Cut, held: HeldDrafts, reading: float) -> None:
         """A draft for each sequence about to decode, where one is wanted, after so many seconds in
         which the drafter read prompts.
         """
@@ -173,7 +174,10 @@ class Drafts:
         # what is about to end says nothing of the others
         batch = len(decoding) if any(seq.tokens_left > 1 for seq in decoding) else 0
         depths = self.limits.choose(candidates, batch)
-        drafts, late = self._request(seqs, depths)
+        kept = [
+            cut_held(held.get(one.id), depth) for one, depth in zip(candidates, depths, strict=True)
+        ]
+        drafts, late = self._request(seqs, depths, kept)
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
                 self._keep(seq, draft, cut)
@@ -219,25 +223,25 @@ class Drafts:
         return OfferedDraft(draft.tokens[: len(kept.tokens) + 1])
 
     def _request(
-        self, seqs: Seq[Sequence], depths: Seq[DraftDepth]
+        self, seqs: Seq[Sequence], depths: Seq[DraftDepth], kept: Seq[OfferedDraft | None]
     ) -> tuple[list[OfferedDraft | None], float]:
-        """A draft for each sequence that is to have one, and has room for it; and the seconds that
-        the drafter took for what it had put off.
+        """A draft for each sequence that is to have one, and has room for it, or that it has
+        `kept`; and the seconds that the drafter took for what it had put off.
         """
         requests: list[DraftRequest] = []
         places: list[int] = []
         for place, (seq, depth) in enumerate(zip(seqs, depths, strict=True)):
-            limit = depth.tokens
+            limit = 0 if kept[place] else depth.tokens
             if self.calls.stores and limit:
                 limit = self._reserve(seq, limit)
             if limit:
                 places.append(place)
                 requests.append(make_draft_request(seq, limit))
-        drafts: list[OfferedDraft | None] = [None] * len(seqs)
+        drafts = list(kept)
         late = self.calls.catch_up(requests) if self.calls.catches_up else 0.0
         if self.calls.catches_up and self.calls.ended:  # it may have failed for some
-            kept = [i for i, one in enumerate(requests) if one.id not in self.calls.ended]
-            places, requests = [places[i] for i in kept], [requests[i] for i in kept]
+            left = [i for i, one in enumerate(requests) if one.id not in self.calls.ended]
+            places, requests = [places[i] for i in left], [requests[i] for i in left]
         for place, draft in zip(places, self.calls.propose(requests), strict=True):
             drafts[place] = draft
         return drafts, late
@@ -290,11 +294,23 @@ class Drafts:
         if id in self.calls.ended and all(seq.index != id[1] for seq in live):
             self.calls.ended.remove(id)
 
-    def _clear(self) -> None:
+    def _take_held(self) -> HeldDrafts:
+        """The drafts of sequences that skipped the step, which have none any more."""
+        held: HeldDrafts = {}
         for seq in self.scheduler.running:
-            if not seq.in_flight:
+            if seq.draft and not seq.in_flight:
+                held[seq.request.id, seq.index] = OfferedDraft(seq.draft, seq.parents)
                 seq.draft, seq.parents = [], None
         self._filled = False
+        return held
+
+
+def cut_held(draft: OfferedDraft | None, depth: DraftDepth) -> OfferedDraft | None:
+    """What is left of a draft that was not verified yet; None where it is to be made anew."""
+    if draft is None or not (depth.verified and depth.tokens):
+        return None
+    tokens, parents = draft
+    return OfferedDraft(tokens[: depth.tokens], parents and parents[: depth.tokens])
 
 
 def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:
