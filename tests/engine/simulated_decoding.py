@@ -43,8 +43,9 @@ def tiny(seqs: int, rows: int) -> float:
 @dataclass
 class SimulatedDecoding:
     """`batch` is how many sequences decode at each step; each draft has all tokens that are
-    requested, and costs `drafting` seconds; the first of a text takes `late` more.  Steps in turn
-    compute so many tokens of prompts `beside`.
+    requested, and costs `drafting` seconds; the first of a text takes `late` more, of which the
+    drafter tells, and `index`, of which it does not.  Steps in turn compute so many tokens of
+    prompts `beside`.
     """
 
     limits: DraftLimits
@@ -52,6 +53,7 @@ class SimulatedDecoding:
     cost: Cost = memory_bound
     drafting: float = 30e-6
     late: float = 0.0
+    index: float = 0.0
     observing: float = 0.0  # seconds in which the drafter sees a step
     length: int = 1 << 30  # tokens after which a text ends and another begins
     noise: float = 0.0
@@ -152,5 +154,5 @@ class SimulatedDecoding:
             new = {i for i, draft in zip(known, drafts, strict=True) if draft} - self.begun
             self.begun |= new
             late = self.late * len(new)
-            self.now += self.drafting + late
+            self.now += self.drafting + late + self.index * len(new)
         self.limits.take(seqs, drafts, self.now, late)

@@ -20,7 +20,7 @@ from flyweight.engine.draft_limits import (
     DraftTotals,
     OfferedDraft,
 )
-from flyweight.engine.moving_line import MovingLine
+from flyweight.engine.moving_line import MovingLine, average
 from flyweight.engine.step_costs import STRANGEST, DecodeCosts
 
 REFRESH = 128  # steps after which a plain step is measured again
@@ -73,6 +73,7 @@ class DraftController:
         self._drafting = MovingLine(1.0)  # seconds of a call of the drafter by tokens
         self._began = self._observed = 0.0
         self._look = 0.0  # seconds of the newest look
+        self._seeing = 0.0  # seconds in which the drafter sees a step
         self._verifying = False
         self._due = False  # drafts are decided on after the next step, whatever looks may cost
         self._settled_at = 0  # step at which the newest look can be judged; 0: there is none
@@ -85,13 +86,13 @@ class DraftController:
         seconds, self._observed = ended - self._began, now
         self.totals.seconds += (now - ended) * shape.times
         self.budget.earn_looks(seconds * shape.times, self._look)
-        taken = 0.0 if self._verifying else shape.observing
-        self.budget.charge_observing(seconds * shape.passed, taken)
+        self._charge_observing(shape, seconds)
         (self._count_mixed if shape.prompts else self._count)(shape, seconds)
         if 0 < self._settled_at <= self.costs.step:
             self._settle()
         wanted = self._verifying or self._due
-        if self.rests and self.budget.overdrawn and not (wanted or self._settled_at):
+        pending = (self._due or self._settled_at) and not self.budget.broke
+        if self.rests and self.budget.overdrawn and not (self._verifying or pending):
             self.resting, self.budget.full = True, False
         wanted = not self.resting and (wanted or self.budget.looks >= 0)
         wait = IDLE if self.resting else self.budget.count_wait(seconds)
@@ -106,7 +107,7 @@ class DraftController:
 
     @property
     def may_read(self) -> bool:
-        return self._verifying or self.budget.reading >= 0
+        return self.budget.reading >= 0
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         if not seqs:  # those to come are taken to be like the last
@@ -120,7 +121,10 @@ class DraftController:
             self._note_look(news)
         kept, width = self._decide(seqs, batch, news), self._evidence.width
         self._verifying = kept.paid
-        verified = [min(kept.depths.get(one.id, 0), int(one.limit / width)) for one in seqs]
+        verified = [
+            min(kept.depths.get(one.id, 0), int(one.limit / width)) if self._may_draft(one) else 0
+            for one in seqs
+        ]
         self._kept.age += 1
         looking = self.budget.looks >= 0
         if self._verifying:
@@ -141,11 +145,13 @@ class DraftController:
         ]  # fmt: skip
         return self.depths
 
+    def _may_draft(self, one: DraftCandidate) -> bool:
+        """Whether the drafter has read a text, or may take the time for that."""
+        return self.budget.reading >= 0 or self._evidence.requests[one.id].read
+
     def _list_looked_at(self, seqs: Seq[DraftCandidate], batch: int) -> set[Hashable]:
-        """Those whose drafts may be compared: all, or the ones that the drafter has read."""
-        if self.budget.reading >= 0:
-            return {one.id for one in seqs}
-        found = {one.id for one in seqs if self._evidence.requests[one.id].read}
+        """Those whose drafts may be compared."""
+        found = {one.id for one in seqs if self._may_draft(one)}
         if not found:
             self.budget.postpone(self.costs.find_plain(batch) or 0.0)
         return found
@@ -154,21 +160,31 @@ class DraftController:
         self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float,
         late: float = 0.0,
     ) -> None:  # fmt: skip
+        requests = self._evidence.requests
+        first = any(
+            draft is not None and not requests[one.id].read
+            for one, draft in zip(seqs, drafts, strict=True)
+        )
         for one, depth, draft in zip(seqs, self.depths, drafts, strict=True):
             self._evidence.keep(one, depth.tokens, draft)
         seconds = now - self._observed - late
         self.totals.seconds += seconds + late
         most = max((depth.tokens for depth in self.depths), default=0)
         call, each = self._drafting.fit(0.0, 1.0)
-        usual = min(seconds, STRANGEST * (call + each * most)) if call + each else seconds
-        if most:
-            self._drafting.record(most, usual, RECENT)
-        self.budget.reading -= late
+        expected = call + each * most
+        if first:
+            usual = min(seconds, expected)  # the rest is reading, such as an index of the text
+        else:
+            usual = min(seconds, STRANGEST * expected) if expected else seconds
+            if most:
+                self._drafting.record(most, usual, RECENT)
+        beyond = seconds - usual if first else 0.0
+        self.budget.reading -= late + beyond
         if self._verifying:
             self.budget.loss -= usual
         else:
-            self._look = seconds
-            self.budget.looks -= seconds
+            self._look = seconds - beyond
+            self.budget.looks -= self._look
             self.totals.looks += most > 0
             longest = max((len(draft.tokens) for draft in drafts if draft is not None), default=0)
             self._settled_at = self.costs.step + longest if longest else 0
@@ -184,6 +200,13 @@ class DraftController:
         self._evidence.forget(id)
 
     # --- what was measured ---
+
+    def _charge_observing(self, shape: CountedStep, seconds: float) -> None:
+        """What the drafter took to see steps."""
+        self._seeing = average(self._seeing, shape.observing / shape.passed, RECENT)
+        taken = 0.0 if self._verifying else shape.observing
+        self.budget.loss -= shape.observing - taken
+        self.budget.charge_observing(seconds * shape.passed, taken)
 
     def _count(self, shape: CountedStep, seconds: float) -> None:
         """Steps without tokens of prompts."""
@@ -280,4 +303,5 @@ class DraftController:
         return [min(PROBE, one.limit) if i < count else 0 for i, one in enumerate(seqs)]
 
     def _read_prices(self, batch: int) -> StepPrices:
-        return StepPrices(batch, self.costs.make_curve(batch), *self._drafting.fit(0.0, 1.0))
+        call, each = self._drafting.fit(0.0, 1.0)
+        return StepPrices(batch, self.costs.make_curve(batch), call + self._seeing, each)
