@@ -200,13 +200,7 @@ def test_a_position_one_too_far_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_noise_of_a_place_in_the_draft_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row's position is its depth, not its place among the rows."""
-    right = Text.list_seen
-
-    def seen(self: Text, row: int) -> Any:
-        found = right(self, row)
-        return self.tokens + self.tokens[:1] * row if self.parents and row else found
-
-    monkeypatch.setattr(Text, "list_seen", seen)
+    monkeypatch.setattr(Text, "find_position", lambda self, row: len(self.tokens) + row)
     assert caught()
 
 
