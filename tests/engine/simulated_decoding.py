@@ -45,7 +45,7 @@ class SimulatedDecoding:
     """`batch` is how many sequences decode at each step; each draft has all tokens that are
     requested, and costs `drafting` seconds; the first of a text takes `late` more, of which the
     drafter tells, and `index`, of which it does not.  Steps in turn compute so many tokens of
-    prompts `beside`.
+    `prompts`, too.
     """
 
     limits: DraftLimits
@@ -58,7 +58,7 @@ class SimulatedDecoding:
     length: int = 1 << 30  # tokens after which a text ends and another begins
     noise: float = 0.0
     most: int = 10
-    beside: Sequence[int] = (0,)
+    prompts: Sequence[int] = (0,)
     now: float = 0.0
     verified: list[int] = field(default_factory=list)  # draft tokens, by step
     drafted: list[list[int]] = field(default_factory=list)  # the depth of each draft, by step
@@ -103,7 +103,7 @@ class SimulatedDecoding:
             right = min(depth, self.foresee(i, len(text), depth)) if depth else 0
             rows, accepted = rows + 1 + depth, accepted + right
             text.extend(range(len(text), len(text) + 1 + right))
-        prompts = self.beside[len(self.verified) % len(self.beside)]
+        prompts = self.prompts[len(self.verified) % len(self.prompts)]
         self.verified.append(rows - batch)
         spread = 1 + self.rng.uniform(-self.noise, self.noise)
         self.now += self.cost(batch, rows + prompts) * spread

@@ -197,7 +197,7 @@ def list_prompt_chunks(draft: int, budget: int | None) -> list[list[tuple[str, i
 
 @pytest.mark.parametrize("budget", [16, 40, 60, None])
 @pytest.mark.parametrize("draft", [1, 8, 24])
-def test_prompts_are_computed_as_quickly_beside_drafts(draft, budget):
+def test_prompts_are_computed_as_quickly_with_drafts(draft, budget):
     expected = list_prompt_chunks(0, budget)
     assert list_prompt_chunks(draft, budget) == expected
     assert max(count for chunks in expected for _, _, count in chunks) > 15

@@ -202,8 +202,8 @@ class Drafts:
         )
 
     def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> None:
-        """Lets a draft be verified, as far as it may be.  Where that cannot be told, drafting ends
-        for its request.
+        """Lets a draft be verified, as far as it may be.  Where this fails, drafting ends for its
+        request.
         """
         try:
             seq.draft, seq.parents = self._cut(seq, draft, cut)

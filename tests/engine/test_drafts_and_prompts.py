@@ -22,28 +22,28 @@ class Lure:
         return 0 if any(depth.verified for depth in self.sim.limits.depths) else tokens
 
 
-class WrongBesidePrompts:
+class WrongWithPrompts:
     """Foresees everything, but nothing in steps with tokens of prompts."""
 
     sim: SimulatedDecoding
 
     def __call__(self, seq: int, place: int, tokens: int) -> int:
-        beside = self.sim.beside
-        return 0 if beside[len(self.sim.verified) % len(beside)] else tokens
+        prompts = self.sim.prompts
+        return 0 if prompts[len(self.sim.verified) % len(prompts)] else tokens
 
 
-def simulate(foresee: Any, cost: Cost, beside: tuple[int, ...], most: int) -> SimulatedDecoding:
-    sim = SimulatedDecoding(FullDrafts(), foresee, cost, noise=0.05, beside=beside, most=most)
+def simulate(foresee: Any, cost: Cost, prompts: tuple[int, ...], most: int) -> SimulatedDecoding:
+    sim = SimulatedDecoding(FullDrafts(), foresee, cost, noise=0.05, prompts=prompts, most=most)
     foresee.sim = sim
     return sim
 
 
 @pytest.mark.parametrize(
-    ("kind", "cost", "batch", "beside"),
+    ("kind", "cost", "batch", "prompts"),
     [
-        (WrongBesidePrompts, memory_bound, 16, (0, 16, 16, 16)),
-        (WrongBesidePrompts, compute_bound, 16, (0, 16, 16, 16)),
-        (WrongBesidePrompts, compute_bound, 1, (0, *[64] * 9)),
+        (WrongWithPrompts, memory_bound, 16, (0, 16, 16, 16)),
+        (WrongWithPrompts, compute_bound, 16, (0, 16, 16, 16)),
+        (WrongWithPrompts, compute_bound, 1, (0, *[64] * 9)),
         (Lure, memory_bound, 1, (0, *[16] * 30)),
         (Lure, memory_bound, 4, (0, *[16] * 30)),
         (Lure, wide, 4, (0, 0, 0, *[64] * 30)),
@@ -51,13 +51,13 @@ def simulate(foresee: Any, cost: Cost, beside: tuple[int, ...], most: int) -> Si
         (Lure, tiny, 16, (0, *[16] * 30)),
     ],
 )
-def test_drafts_never_cost_two_per_cent_beside_prompts(
-    kind: Any, cost: Cost, batch: int, beside: tuple[int, ...]
+def test_drafts_never_cost_two_per_cent_where_steps_have_prompts(
+    kind: Any, cost: Cost, batch: int, prompts: tuple[int, ...]
 ) -> None:
-    """Nor do they where a row costs more beside prompts than alone, as on a `wide` machine."""
-    sim = simulate(kind(), cost, beside, 10)
+    """Nor do they where a row costs more with prompts than alone, as on a `wide` machine."""
+    sim = simulate(kind(), cost, prompts, 10)
     sim.limits = DraftController(sim.most)
-    plain = simulate(kind(), cost, beside, 0)
+    plain = simulate(kind(), cost, prompts, 0)
     assert sim.run([batch] * STEPS) >= 0.98 * plain.run([batch] * STEPS)
     assert any(sim.verified)
 
@@ -78,7 +78,7 @@ def finish(limits: DraftController, shape: CountedStep, seconds: float) -> float
     return limits.budget.loss - 0.05 - 0.006 * seconds
 
 
-def test_a_draft_beside_a_prompt_costs_its_rows_less_what_was_accepted() -> None:
+def test_a_draft_in_a_step_with_a_prompt_costs_its_rows_less_what_was_accepted() -> None:
     limits, plain = make_controller(6), memory_bound(1, 1)
     usual = memory_bound(1, 6 + 64)
     wrong = finish(limits, CountedStep(1, 6, 0, 64), usual)
