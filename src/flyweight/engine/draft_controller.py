@@ -34,8 +34,7 @@ PROBE = 2  # draft tokens that are verified to learn whether more would pay
 @dataclass(slots=True)
 class KeptDepths:
     """Depths by sequence, for a batch of so many; chosen `age` drafts ago.  They lose `risk`
-    seconds if all drafts are wrong.  Drafts may have `paid` for sequences that were too near their
-    end for one.
+    seconds if all drafts are wrong.  `paid`: there are some, or would be if no text ended soon.
     """
 
     depths: dict[Hashable, int] = field(default_factory=dict)

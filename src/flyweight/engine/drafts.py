@@ -4,7 +4,7 @@ Invariant: a wrong draft costs time, never text.  A step of which no draft is wa
 attribute reads.  Knows no concrete drafter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
-HeldDrafts = dict[tuple[str, int], OfferedDraft]
+HeldDrafts = dict[Hashable, OfferedDraft]
 
 
 class Drafts:
