@@ -45,7 +45,8 @@ def rejecting(
     hand_over: HandOver = WRITE_ON,
     **limits: Any,
 ) -> Engine:
-    made = engine(target, "f16", draft_tokens=3, vocab=target.spec.vocab, **limits)
+    roomy = {"max_num_batched_tokens": 512, **limits}  # drafts have what prompts leave
+    made = engine(target, "f16", draft_tokens=3, vocab=target.spec.vocab, **roomy)
     layers = allocate_kv(draft.spec, draft.ops, made.scheduler.limits, "f16")
     made.runner.draft_kv = layers
     late = LateTokens(made.scheduler.limits.blocks, made.scheduler.limits.block_size)

@@ -43,7 +43,9 @@ def tiny(seqs: int, rows: int) -> float:
 @dataclass
 class SimulatedDecoding:
     """`batch` is how many sequences decode at each step; each draft has all tokens that are
-    requested, and costs `drafting` seconds; the first of a text takes `late` more.
+    requested, and costs `drafting` seconds; the first of a text takes `late` more, of which the
+    drafter tells, and `index`, of which it does not.  Steps in turn compute so many tokens of
+    `prompts`, too.
     """
 
     limits: DraftLimits
@@ -51,10 +53,12 @@ class SimulatedDecoding:
     cost: Cost = memory_bound
     drafting: float = 30e-6
     late: float = 0.0
+    index: float = 0.0
     observing: float = 0.0  # seconds in which the drafter sees a step
     length: int = 1 << 30  # tokens after which a text ends and another begins
     noise: float = 0.0
     most: int = 10
+    prompts: Sequence[int] = (0,)
     now: float = 0.0
     verified: list[int] = field(default_factory=list)  # draft tokens, by step
     drafted: list[list[int]] = field(default_factory=list)  # the depth of each draft, by step
@@ -91,24 +95,25 @@ class SimulatedDecoding:
             self.idle = self.passed = 0
         if not self.idle:
             limits.begin(self.now)
-        rows = produced = 0
+        rows = accepted = 0
         self.drafted.append([self.depths.get(i, 0) for i in range(batch)])
         for i in range(batch):
             text = self.texts.setdefault(i, [])
             depth = self.depths.pop(i, 0)
             right = min(depth, self.foresee(i, len(text), depth)) if depth else 0
-            rows, produced = rows + 1 + depth, produced + 1 + right
+            rows, accepted = rows + 1 + depth, accepted + right
             text.extend(range(len(text), len(text) + 1 + right))
+        prompts = self.prompts[len(self.verified) % len(self.prompts)]
         self.verified.append(rows - batch)
         spread = 1 + self.rng.uniform(-self.noise, self.noise)
-        self.now += self.cost(batch, rows) * spread
+        self.now += self.cost(batch, rows + prompts) * spread
         for i in [i for i, text in self.texts.items() if i >= batch or len(text) >= self.length]:
             self.limits.forget(i)
             self.ended += len(self.texts.pop(i))
             self.depths.pop(i, None)
             self.begun.discard(i)
             self.unseen.discard(i)
-        self.end(CountedStep(batch, rows, rows, produced))
+        self.end(CountedStep(batch, rows, accepted, prompts))
 
     def end(self, shape: CountedStep) -> None:
         """As `Drafts` does: steps that nothing is wanted for are not looked at."""
@@ -118,11 +123,12 @@ class SimulatedDecoding:
             self.taken += self.observing
             self.seen += 1
         if self.idle:
-            same = shape.rows == self.seqs
+            same = shape.plain and shape.rows == self.seqs
             self.since += 1
             self.idle, self.passed = (self.idle - 1, self.passed + 1) if same else (0, 0)
             return
-        times, self.passed = 1 + self.passed * (shape.rows == self.seqs), 0
+        same = shape.rows == self.seqs and not shape.prompts
+        times, self.passed = 1 + self.passed * same, 0
         counted = shape._replace(times=times, passed=1 + self.since, observing=self.taken)
         self.since, self.taken = 0, 0.0
         if self.limits.end(counted, ended, self.now):
@@ -130,9 +136,10 @@ class SimulatedDecoding:
         self.idle, self.seqs = self.limits.idle, shape.seqs
 
     def draft(self, batch: int) -> None:
-        known = [i for i in range(batch) if i in self.texts and i not in self.unseen]
-        seqs = [DraftCandidate(i, self.texts[i], self.most) for i in known]
-        depths = self.limits.choose(seqs, batch)
+        left = {i: self.length - len(self.texts[i]) for i in range(batch) if i in self.texts}
+        known = [i for i in left if left[i] > 1 and i not in self.unseen]
+        seqs = [DraftCandidate(i, self.texts[i], min(self.most, left[i] - 1)) for i in known]
+        depths = self.limits.choose(seqs, batch if any(n > 1 for n in left.values()) else 0)
         drafts: list[OfferedDraft | None] = [None] * len(seqs)
         for place, (i, depth) in enumerate(zip(known, depths, strict=True)):
             if depth.tokens:
@@ -147,5 +154,5 @@ class SimulatedDecoding:
             new = {i for i, draft in zip(known, drafts, strict=True) if draft} - self.begun
             self.begun |= new
             late = self.late * len(new)
-            self.now += self.drafting + late
+            self.now += self.drafting + late + self.index * len(new)
         self.limits.take(seqs, drafts, self.now, late)

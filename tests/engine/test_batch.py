@@ -101,3 +101,16 @@ def test_a_mask_reaches_the_sampler_whatever_the_options() -> None:
     masks = build(plan, 2, None, lay, {0: mask}).sampling.masks
     assert masks is not None and masks.rows.tolist() == [0]
     assert build(plan, 2, None, lay).sampling.masks is None
+
+
+def test_a_text_is_not_copied_for_options_that_do_not_read_it(monkeypatch):
+    def refuse(self, row):
+        raise AssertionError("a copy")
+
+    monkeypatch.setattr(Sequence, "list_seen", refuse)
+    plan = Plan()
+    seq = sequence([30, 31, 32], [4, 2, 7, 8], 2, draft=[33, 34, 35], prompt=1)
+    plan.add(seq, 2, 4, None, 4)
+    assert build(plan, 2).sampling.position.tolist() == [3, 4, 5, 6]
+    seq.parents = [-1, -1, 1]
+    assert [seq.find_position(row) for row in range(4)] == [3, 4, 4, 5]

@@ -12,9 +12,17 @@ from flyweight.config import Limits
 from flyweight.draft.drafter import Draft, DraftRequest
 from flyweight.draft.ngram import NgramDrafter
 from flyweight.engine.draft_controller import DraftController
-from flyweight.engine.draft_limits import CountedStep, DraftDepth, DraftLimits, FullDrafts
+from flyweight.engine.draft_limits import (
+    CountedStep,
+    DraftCandidate,
+    DraftDepth,
+    DraftLimits,
+    FullDrafts,
+    OfferedDraft,
+)
 from flyweight.engine.drafter_timer import DrafterTimer
 from flyweight.engine.engine import Engine
+from flyweight.engine.hook import Hook
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.step import StepBudget
@@ -60,10 +68,12 @@ def make_engine(drafter: NgramDrafter | None) -> Engine:
 
 
 def run(
-    drafter: NgramDrafter | None, limits: DraftLimits | None = None
+    drafter: NgramDrafter | None, limits: DraftLimits | None = None, *hooks: Hook
 ) -> tuple[dict[str, list[int]], EngineMetrics]:
     engine = make_engine(drafter)
     engine.drafts.limits = limits or engine.drafts.limits
+    for hook in hooks:
+        engine.add_hook(hook)
     texts: dict[str, list[int]] = {}
     for id in ("good", BAD, "other"):
         tokens = tuple((len(id) * i) % VOCAB for i in range(9))
@@ -129,6 +139,27 @@ def test_a_failure_in_catch_up_ends_drafting_for_its_requests() -> None:
     drafter = Late(2, 1)
     assert run(drafter)[0] == run(None)[0]
     assert not drafter.asked
+
+
+class FailingCut(Hook):
+    """A grammar of the request `bad` that raises when it is asked about a draft."""
+
+    def wants(self, request: Request) -> bool:
+        return request.id == BAD
+
+    def cut(self, seq: Any, draft: list[int]) -> list[int]:
+        raise RuntimeError("a bug in a matcher")
+
+
+def test_a_grammar_that_fails_on_a_draft_ends_drafting_for_its_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected, _ = run(None)
+    with caplog.at_level(logging.WARNING, "flyweight"):
+        texts, metrics = run(NgramDrafter(2, 1), None, FailingCut())
+    assert texts == expected and metrics.accepted > 0 == metrics.drafting_ended
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "drafting ends for sequence ('bad', 0): RuntimeError: a bug in a matcher"
 
 
 def ask(engine: Engine, id: str) -> list[int]:
@@ -253,7 +284,7 @@ class Look(FullDrafts):
         return [DraftDepth(one.limit, False) for one in seqs]
 
 
-def test_a_draft_does_not_survive_a_step_that_its_sequence_skipped() -> None:
+def test_a_draft_that_is_only_compared_is_made_anew() -> None:
     """What a drafter says of its newest draft would be taken for the older one's."""
     engine = make_engine(NgramDrafter(2, 1))
     engine.add(Request("a", (1, 2, 1, 2, 1), SamplingParams(), max_tokens=24, seed=1))
@@ -265,6 +296,37 @@ def test_a_draft_does_not_survive_a_step_that_its_sequence_skipped() -> None:
     engine.step(StepBudget(64, prefill_tokens=8))
     assert engine.metrics.prefill_only == 1 and not seq.in_flight
     assert seq.draft == []
+
+
+def test_a_draft_is_kept_by_a_sequence_that_skips_a_step() -> None:
+    """Nothing followed: the drafter would say the same again."""
+    engine = make_engine(drafter := FailingDrafter(raise_error, "never"))
+    engine.add(Request("a", (1, 2, 1, 2, 1), SamplingParams(), max_tokens=24, seed=1))
+    engine.step()
+    (seq,) = engine.scheduler.running
+    before, drafter.asked = seq.draft, []
+    engine.add(Request("b", (3,) * 9, SamplingParams(), max_tokens=4, seed=2))
+    engine.step(StepBudget(64, prefill_tokens=8))
+    assert engine.metrics.prefill_only == 1 and not seq.in_flight
+    assert seq.draft == before != [] and ("a", 0) not in drafter.asked
+    assert engine.metrics.drafts == 0
+    engine.step()
+    assert seq.draft != before and engine.metrics.drafts == 2  # that of b's, too
+
+
+def test_a_draft_that_nothing_followed_was_not_in_vain() -> None:
+    limits = DraftController(3)
+    for _ in range(3):
+        limits.begin(0.0)
+        limits.end(CountedStep(1, 1), 1.0, 1.0)
+    one = DraftCandidate("a", [1, 2, 3], 3)
+    for _ in range(3):
+        assert limits.choose([one], 1) == [DraftDepth(3, False)]
+        limits.take([one], [OfferedDraft([4, 5, 6])], 1.0)
+    assert limits.budget.vain == 0
+    one.tokens.append(9)  # type: ignore[attr-defined]
+    limits.choose([one], 1)
+    assert limits.budget.vain == 1
 
 
 def test_the_time_of_steps_without_drafts_is_reported() -> None:

@@ -56,12 +56,32 @@ def test_of_two_texts_the_one_that_was_read_is_looked_at() -> None:
     assert machine.begun == {0}
     machine.run([2] * 400)
     assert machine.begun == {0} and machine.calls > 3
-    machine.run([2] * 4000)
+    machine.run([2] * 5000)
     assert machine.begun == {0, 1}
 
 
-def test_reading_is_paid_from_its_account_whether_drafts_are_verified_or_not() -> None:
-    """Prompts are read while it is not overdrawn, or while drafts pay."""
+@pytest.mark.parametrize("kind", ["late", "index"])
+@pytest.mark.parametrize(("share", "length"), [(5, 12), (20, 12), (20, 30)])
+def test_reading_texts_that_are_short_costs_little_though_drafts_are_right(
+    kind: str, share: int, length: int
+) -> None:
+    """Whether the drafter tells what it takes, or not: what drafts gain does not pay for it."""
+    options = {kind: share * PLAIN}
+    machine = SimulatedDecoding(DraftController(10), likely(0.95), length=length, **options)
+    assert machine.run([1] * 1500) * PLAIN > 0.98
+
+
+@pytest.mark.parametrize("kind", ["late", "index"])
+def test_what_drafts_gain_pays_for_reading_the_next_text(kind: str) -> None:
+    options = {kind: 20 * PLAIN}
+    machine = SimulatedDecoding(DraftController(10), likely(0.95), length=400, **options)
+    machine.run([1] * 60)
+    assert machine.run([1] * 1500) * PLAIN > 3
+    assert machine.limits.budget.reading > 0  # type: ignore[attr-defined]
+
+
+def test_no_text_is_read_while_the_account_is_overdrawn() -> None:
+    """Whether drafts are verified or not."""
     for right, verifying in ((0.0, False), (0.95, True)):
         machine = SimulatedDecoding(DraftController(10), likely(right))
         machine.run([1] * 60)
@@ -73,4 +93,8 @@ def test_reading_is_paid_from_its_account_whether_drafts_are_verified_or_not() -
         limits.depths = []
         limits.take([], [], machine.now, 10 * PLAIN)
         assert limits.budget.reading == pytest.approx(before - 10 * PLAIN)
-        assert limits.may_read == verifying
+        assert not limits.may_read
+        machine.run([2] * 4)
+        assert machine.begun == {0}  # the other was not read
+        machine.run([2] * 100)
+        assert (1 in machine.begun) == verifying  # drafts have gained enough

@@ -43,6 +43,15 @@ def test_states_that_no_draft_needs_cost_less_than_two_per_cent(
         assert simulate(likely(chance), False, observing=share * PLAIN).run(STEPS) < sim.run(STEPS)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("chance", [0.3, 0.5])
+def test_drafts_that_gain_less_than_states_take_are_given_up(share: float, chance: float) -> None:
+    """States are kept while drafts are verified, too."""
+    options = {"cost": memory_bound, "observing": share * memory_bound(1, 1), "drafting": 30e-6}
+    sim = simulate(likely(chance), True, **options)
+    assert sim.run([1] * 2000) * memory_bound(1, 1) > 0.98
+
+
 def test_states_that_take_little_time_are_always_kept() -> None:
     sim = simulate(likely(0), True, cost=memory_bound, observing=20e-6)
     sim.run(STEPS)

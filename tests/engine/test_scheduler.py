@@ -11,7 +11,7 @@ from flyweight.config import Limits
 from flyweight.engine.batch import build, list_moves
 from flyweight.engine.prefix import KeyBase
 from flyweight.engine.scheduler import Scheduler
-from flyweight.engine.step import Plan, Produced, StepBudget
+from flyweight.engine.step import UNLIMITED, Plan, Produced, StepBudget
 from flyweight.errors import ConfigError, RequestError
 from flyweight.kv.blocks import BlockPool
 from flyweight.types import Finish, Request, SamplingParams
@@ -170,6 +170,61 @@ def test_drafts_give_way_to_other_sequences():
     for seq in s.running:
         seq.draft = [7, 7, 7]
     assert [c.count for c in s.schedule().chunks] == [1, 1, 1]
+
+
+def list_prompt_chunks(draft: int, budget: int | None) -> list[list[tuple[str, int, int]]]:
+    """Chunks of prompts, step by step, next to two sequences with drafts that come to nothing."""
+    s = scheduler(
+        max_model_len=512, max_num_seqs=4, max_num_batched_tokens=64, blocks=256,
+        draft_tokens=24,
+    )  # fmt: skip
+    for id in "ab":
+        s.add(request(id, 3, 99))
+    commit(s, s.schedule())
+    for id, prompt in (("c", 100), ("d", 90)):
+        s.add(request(id, prompt, 1))
+    found = []
+    for _ in range(20):
+        for seq in s.running:
+            if seq.decoding:
+                seq.draft = [7] * draft
+        plan = s.schedule(StepBudget(len(s.running) + budget) if budget else UNLIMITED)
+        assert sum(c.count for c in plan.chunks) <= 64
+        found.append([c for c in shape(plan) if c[0] in "cd"])
+        commit(s, plan)
+    return found
+
+
+@pytest.mark.parametrize("budget", [16, 40, 60, None])
+@pytest.mark.parametrize("draft", [1, 8, 24])
+def test_prompts_are_computed_as_quickly_with_drafts(draft, budget):
+    expected = list_prompt_chunks(0, budget)
+    assert list_prompt_chunks(draft, budget) == expected
+    assert max(count for chunks in expected for _, _, count in chunks) > 15
+
+
+def test_drafts_take_what_prompts_leave_of_a_step():
+    s = scheduler(
+        max_model_len=512, max_num_seqs=3, max_num_batched_tokens=64, blocks=256,
+        draft_tokens=24,
+    )  # fmt: skip
+    s.add(request("a", 3, 99))
+    commit(s, s.schedule())
+
+    def plan_draft(budget=UNLIMITED):
+        s.running[0].draft = [7] * 24
+        plan = s.schedule(budget)
+        commit(s, plan)
+        return shape(plan)
+
+    assert plan_draft(StepBudget(17)) == [("a", 3, 25)]  # whole, whatever fits the target time
+    s.add(request("b", 100, 9))
+    assert plan_draft() == [("a", 4, 1), ("b", 0, 63)]
+    assert plan_draft() == [("a", 5, 25), ("b", 63, 37)]
+    s.add(request("c", 50, 9))
+    assert plan_draft() == [("a", 6, 13), ("b", 100, 1), ("c", 0, 50)]
+    s.add(request("d", 50, 9))  # has no seat
+    assert plan_draft() == [("a", 7, 25), ("b", 101, 1), ("c", 50, 1)]
 
 
 def test_a_prompt_is_refused_only_if_it_could_never_fit():

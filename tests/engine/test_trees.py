@@ -96,29 +96,35 @@ def test_everything_was_met_often_enough(adopted: Counter[str]) -> None:
     assert adopted["preemption"] > 20
 
 
-def test_a_tree_counts_as_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the controller is told of a step is what was planned."""
-    seen: list[tuple[int, int]] = []
+def test_what_a_step_is_counted_as_is_what_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree is one sequence; prompts are apart, whatever is read of their rows."""
+    said: list[tuple[int, int, int]] = []
     right = drafts_room.Drafts._describe
 
-    def describe(self: drafts_room.Drafts, batch: Any) -> Any:
-        found = right(self, batch)
-        seen.append((found.seqs, len(batch.contexts)))
+    def describe(self: drafts_room.Drafts, plan: Any) -> Any:
+        found = right(self, plan)
+        said.append((found.seqs, found.rows, found.prompts))
         return found
 
     monkeypatch.setattr(drafts_room.Drafts, "_describe", describe)
-    planned: list[int] = []
+    planned: list[tuple[int, int, int]] = []
+    found = Counter[str]()
     build = batch_room.build
 
     def counted(plan: Any, *rest: Any) -> Any:
-        planned.append(len(plan.chunks))
+        decodes = [c.count for c in plan.chunks if c.seq.decoding]
+        rows = sum(decodes)
+        planned.append((len(decodes), rows, sum(c.count for c in plan.chunks) - rows))
+        found["trees"] += any(c.seq.branches for c in plan.chunks)
+        found["scored"] += any(c.scored for c in plan.chunks)
+        found["mixed"] += rows > len(decodes) and rows < sum(c.count for c in plan.chunks)
         return build(plan, *rest)
 
     monkeypatch.setattr(engine_room, "build", counted)
     for seed in range(40):
         run(seed)
-    assert [seqs for seqs, _ in seen] == planned
-    assert sum(views > seqs for seqs, views in seen) > 20
+    assert said == planned
+    assert min(found["trees"], found["scored"], found["mixed"]) > 20, found
 
 
 @pytest.mark.parametrize(("seed", "step"), [(11, 2), (29, 5)])
@@ -194,13 +200,7 @@ def test_a_position_one_too_far_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_noise_of_a_place_in_the_draft_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row's position is its depth, not its place among the rows."""
-    right = Text.list_seen
-
-    def seen(self: Text, row: int) -> Any:
-        found = right(self, row)
-        return self.tokens + self.tokens[:1] * row if self.parents and row else found
-
-    monkeypatch.setattr(Text, "list_seen", seen)
+    monkeypatch.setattr(Text, "find_position", lambda self, row: len(self.tokens) + row)
     assert caught()
 
 

@@ -358,3 +358,28 @@ def test_with_prefill_only_steps_every_second_step_has_its_decodes_and_none_is_t
         controller.record(prompt_tokens, 0 if plan.prefill_only else len(decoding), seconds)
         long += step > 45 and plan.prefill_only and seconds > 1.15 * TARGET
     assert count >= 20 and not long
+
+
+@pytest.mark.parametrize("drafts", [1, 8, 24])
+@pytest.mark.parametrize("name", MACHINES)
+def test_drafts_leave_prompts_their_share(name: str, drafts: int) -> None:
+    """They make steps longer; what prompts get is that of steps without."""
+    machine, found = MACHINES[name], []
+    for each in (0, drafts):
+        controller = BudgetController(TARGET, MOST)
+        for _ in range(8):
+            controller.record(0, 4, machine.step(0, 4))
+        for step in range(60):
+            prompt = tokens(controller, 4) - 4 if step % 3 else 0
+            seconds = machine.step(prompt + 4 * each, 4)
+            controller.record(prompt, 4, seconds, 4 * each)
+        found.append(tokens(controller, 4) - 4)
+    assert found[1] == pytest.approx(found[0], rel=0.15)
+
+
+def test_decodes_are_known_though_every_step_has_drafts() -> None:
+    """As the quickest of these steps."""
+    controller = BudgetController(TARGET, MOST)
+    for seconds in (0.09, 0.05, 0.12, 0.05, 0.05) * 3:
+        controller.record(0, 4, seconds, 8)
+    assert controller._decode == pytest.approx(0.05, rel=0.05)

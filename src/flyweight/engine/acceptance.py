@@ -4,7 +4,7 @@ Invariant: without evidence a draft is taken to be wrong; a request begins with 
 all.  Standard library only; knows no tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -67,25 +67,28 @@ class Acceptance:
         """By position: how likely a draft goes on to there, and its token is right if those before
         are.  A position without evidence is like the request's others, or as it was `before`.
         """
+        return list(self._find_rates(before))
+
+    def _find_rates(self, before: Rates | None) -> Iterator[tuple[float, float]]:
         wanted, offered, tried, right = (count_beyond(counts) for counts in self._counts)
         prior, like = PRIOR * self._weight, ALIKE * self._weight
         all_tried, all_right = sum(tried), sum(right)
-        found: list[tuple[float, float]] = []
         known = wanted[0] if wanted else 0.0
         for i, (goes_on, likely) in enumerate(before or [(1.0, 0.0)] * len(tried)):
             alike = (all_right + prior * likely) / (all_tried + prior)
             rate = (right[i] + like * alike) / (tried[i] + like)
             longer = (offered[i] + prior * goes_on) / (min(known, wanted[i]) + prior)
-            found.append((min(1.0, longer), rate))
+            yield min(1.0, longer), rate
             known = offered[i]
-        return found
 
-    def look_ahead(self, before: Rates | None = None) -> list[DraftOutlook]:
-        """The next draft, position by position."""
+    def look_ahead(self, before: Rates | None = None, least: float = 0.0) -> list[DraftOutlook]:
+        """The next draft, position by position, as long as it is at least so likely right."""
         reach = right = 1.0
         found: list[DraftOutlook] = []
-        for longer, rate in self.list_rates(before):
+        for longer, rate in self._find_rates(before):
             reach, right = reach * longer, right * rate
+            if right < least:
+                break
             found.append(DraftOutlook(reach, right))
         return found
 

@@ -148,7 +148,7 @@ def _list_logits_rows(chunks: list[Chunk], masks: Mapping[int, U32]) -> list[Log
             for i in range(first, first + len(chunk.scored)):
                 rows.append(LogitsRow(seq.scorer, i, (), given=seq.tokens[i]))
         for i in range(len(chunk.drawn)):
-            seen = seq.list_seen(i)
-            mask = masks.get(len(rows))
-            rows.append(LogitsRow(seq.options, len(seen), seen, seq.mu, mask=mask))
+            seen = seq.tokens if seq.options.plain else seq.list_seen(i)  # a copy: only if read
+            position, mask = seq.find_position(i), masks.get(len(rows))
+            rows.append(LogitsRow(seq.options, position, seen, seq.mu, mask=mask))
     return rows

@@ -15,7 +15,7 @@ LONGEST_WAIT = 256  # steps until the next look, if one took longer than that pa
 RAREST = 2  # looks in vain, each of which halves the share of the next
 READING = 0.003  # of the time, for reading texts that are looked at for the first time
 FIRST_READING, MOST_READING = 2.0, 4.0  # plain steps that it may take at the start, and later
-LONGEST_UNREAD = 1024  # steps until the next text is read, if one took longer than that pays
+LET_OFF = 1024  # steps in which about two thirds of what is overdrawn are let off, if that is more
 OBSERVING = 0.004  # of the time, for a drafter that sees steps while no draft is verified
 FIRST_OBSERVING, MOST_OBSERVING = 6.0, 8.0  # plain steps that it may take at the start, and later
 POSTPONED = 16  # steps until the next look, where no text may be looked at
@@ -34,6 +34,7 @@ class DraftBudget:
     reading: float = 0.0
     observing: float = 0.0
     full: bool = False  # since the last rest began, `observing` was as large as it gets
+    broke: bool = False  # `observing` is as small as it gets
     vain: int = 0
     opened: bool = False
 
@@ -57,8 +58,8 @@ class DraftBudget:
         return 1 << min(self.vain, RAREST)
 
     def earn(self, gained: float, seconds: float, plain: float) -> None:
-        """Steps without prompts took so long, and drafts `gained` time in them; one without drafts
-        takes `plain`.
+        """Steps took so long, and drafts `gained` time in them; one without drafts and prompts
+        takes `plain`.  What is gained beyond the most credit pays for reading.
         """
         if not self.opened:
             self.loss, self.opened = CREDIT * plain, True
@@ -68,9 +69,11 @@ class DraftBudget:
         loss = self.loss + gained + LOSS * seconds
         self.loss = min(max(loss, -CREDIT * plain), MOST_CREDIT * plain)
         self.looks = max(self.looks, -LOOKS * LONGEST_WAIT * plain)
-        read = min(self.reading + READING / self._rarity * seconds, MOST_READING * plain)
-        self.reading = max(read, -READING * LONGEST_UNREAD * plain)
+        share = max(READING, -self.reading / (LET_OFF * plain)) / self._rarity
+        beyond = max(0.0, min(gained, loss - MOST_CREDIT * plain))
+        self.reading = min(self.reading + share * seconds + beyond, MOST_READING * plain)
         self.full = self.full or self.observing >= MOST_OBSERVING * plain
+        self.broke = self.observing <= -plain
         self.observing = max(-plain, min(self.observing, MOST_OBSERVING * plain))
 
     def charge_observing(self, seconds: float, taken: float) -> None:

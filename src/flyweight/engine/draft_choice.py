@@ -13,7 +13,6 @@ from flyweight.engine.step_costs import CostCurve
 MARGIN = 0.03  # by which drafts must be quicker than none to be tried
 BOLD = 0.5  # plain steps that rows which were never measured may cost more than is likely
 GRAIN = 2  # numbers of draft tokens that are considered, for each token of a draft
-LEAST_RIGHT = 0.02  # tokens that are less likely are not considered
 
 
 class StepPrices(NamedTuple):
@@ -30,11 +29,14 @@ class StepPrices(NamedTuple):
     def plain(self) -> float:
         return self.curve.cost(self.batch)
 
+    def quote(self, rows: float, deepest: int) -> tuple[float, float]:
+        """Seconds of a step with drafts, and how many more it may take."""
+        drafting = self.call + self.each * deepest
+        return self.curve.cost(rows) + drafting, self.curve.doubt(rows)
+
     def risk(self, rows: float, deepest: int) -> float:
         """Seconds that are lost if all drafts are wrong."""
-        curve = self.curve
-        drafting = self.call + self.each * deepest
-        return curve.cost(rows) + curve.doubt(rows) + drafting - self.plain
+        return sum(self.quote(rows, deepest)) - self.plain
 
 
 class ChosenDepths(NamedTuple):
@@ -50,9 +52,9 @@ def choose_depths(
     """Of all positions of all drafts, those that are most likely right; `width` tokens each, and
     `allowed` seconds may be lost.
     """
-    batch, curve = prices.batch, prices.curve
+    batch, plain = prices.batch, prices.plain
     offers = list_offers(outlooks)
-    best, kept, lost = batch / prices.plain * (1 + MARGIN), 0, 0.0
+    best, kept, lost = batch / plain * (1 + MARGIN), 0, 0.0
     tokens, rows, deepest = float(batch), float(batch), 0
     grain = max(1, len(outlooks) // GRAIN)
     for count, (right, reach, _, depth) in enumerate(offers, 1):
@@ -61,12 +63,12 @@ def choose_depths(
         deepest = max(deepest, depth)
         if count % grain and count < len(offers):
             continue
-        risk = prices.risk(rows, deepest)
-        if risk > allowed or (kept and curve.doubt(rows) > BOLD * prices.plain):
+        seconds, doubt = prices.quote(rows, deepest)
+        risk = seconds + doubt - plain
+        if risk > allowed or (kept and doubt > BOLD * plain):
             break
-        speed = tokens / (curve.cost(rows) + prices.call + prices.each * deepest)
-        if speed > best:
-            best, kept, lost = speed, count, risk
+        if tokens / seconds > best:
+            best, kept, lost = tokens / seconds, count, risk
     depths = [0] * len(outlooks)
     for _, _, i, depth in offers[:kept]:
         depths[i] = depth
@@ -74,14 +76,12 @@ def choose_depths(
 
 
 def list_offers(outlooks: Seq[Seq[DraftOutlook]]) -> list[tuple[float, float, int, int]]:
-    """Positions worth considering, the likeliest first: how likely its token is right, and that
-    there is one; whose draft, and how deep.
+    """All positions, the likeliest first: how likely its token is right, and that there is one;
+    whose draft, and how deep.
     """
     offers: list[tuple[float, float, int, int]] = []
     for i, outlook in enumerate(outlooks):
         for depth, one in enumerate(outlook, 1):
-            if one.right < LEAST_RIGHT:
-                break
             offers.append((one.right, one.reach, i, depth))
     if len(outlooks) > 1:
         offers.sort(key=lambda offer: -offer[0])  # stable: a draft's tokens stay in order

@@ -20,7 +20,7 @@ from flyweight.engine.draft_limits import (
     DraftTotals,
     OfferedDraft,
 )
-from flyweight.engine.moving_line import MovingLine
+from flyweight.engine.moving_line import MovingLine, average
 from flyweight.engine.step_costs import STRANGEST, DecodeCosts
 
 REFRESH = 128  # steps after which a plain step is measured again
@@ -34,12 +34,13 @@ PROBE = 2  # draft tokens that are verified to learn whether more would pay
 @dataclass(slots=True)
 class KeptDepths:
     """Depths by sequence, for a batch of so many; chosen `age` drafts ago.  They lose `risk`
-    seconds if all drafts are wrong.
+    seconds if all drafts are wrong.  `paid`: there are some, or would be if no text ended soon.
     """
 
     depths: dict[Hashable, int] = field(default_factory=dict)
     batch: int = 0
     risk: float = 0.0
+    paid: bool = False
     age: int = 0
 
     def hold(self, seqs: Seq[DraftCandidate], batch: int, news: Seq[JudgedDraft | None]) -> bool:
@@ -51,6 +52,9 @@ class KeptDepths:
             wrong = sum(one.tried > one.right == 0 for one in judged)
             return self.age < SETTLED and 2 * wrong <= len(judged)
         return self.age < STOPPED and not any(one.right for one in judged)
+
+
+NO_DEPTHS = KeptDepths()
 
 
 class DraftController:
@@ -68,6 +72,7 @@ class DraftController:
         self._drafting = MovingLine(1.0)  # seconds of a call of the drafter by tokens
         self._began = self._observed = 0.0
         self._look = 0.0  # seconds of the newest look
+        self._seeing = 0.0  # seconds in which the drafter sees a step
         self._verifying = False
         self._due = False  # drafts are decided on after the next step, whatever looks may cost
         self._settled_at = 0  # step at which the newest look can be judged; 0: there is none
@@ -80,19 +85,17 @@ class DraftController:
         seconds, self._observed = ended - self._began, now
         self.totals.seconds += (now - ended) * shape.times
         self.budget.earn_looks(seconds * shape.times, self._look)
-        taken = 0.0 if self._verifying else shape.observing
-        self.budget.charge_observing(seconds * shape.passed, taken)
-        if shape.drawn == shape.rows:  # no tokens of prompts
-            self._count(shape, seconds)
+        self._charge_observing(shape, seconds)
+        (self._count_mixed if shape.prompts else self._count)(shape, seconds)
         if 0 < self._settled_at <= self.costs.step:
             self._settle()
         wanted = self._verifying or self._due
-        if self.rests and self.budget.overdrawn and not (wanted or self._settled_at):
+        pending = (self._due or self._settled_at) and not self.budget.broke
+        if self.rests and self.budget.overdrawn and not (self._verifying or pending):
             self.resting, self.budget.full = True, False
         wanted = not self.resting and (wanted or self.budget.looks >= 0)
-        plain = shape.drawn == shape.rows == shape.seqs
         wait = IDLE if self.resting else self.budget.count_wait(seconds)
-        self.idle = 0 if wanted or not plain else min(IDLE, wait)
+        self.idle = 0 if wanted or not shape.plain else min(IDLE, wait)
         if self._settled_at:
             self.idle = min(self.idle, max(0, self._settled_at - self.costs.step - 1))
         return wanted
@@ -103,20 +106,24 @@ class DraftController:
 
     @property
     def may_read(self) -> bool:
-        return self._verifying or self.budget.reading >= 0
+        return self.budget.reading >= 0
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
         if not seqs:  # those to come are taken to be like the last
-            self.depths, self._due = [], False
+            self.depths = []
             if batch:  # sequences that get no drafts
-                self._verifying = False
+                self._verifying = self._due = False
                 self.budget.postpone(self.costs.find_plain(batch) or 0.0)
             return []
         news = [self._evidence.judge(one, self.totals) for one in seqs]
         if not self._verifying:
             self._note_look(news)
-        verified, width = self._decide(seqs, batch, news), self._evidence.width
-        self._verifying = any(verified)
+        kept, width = self._decide(seqs, batch, news), self._evidence.width
+        self._verifying = kept.paid
+        verified = [
+            min(kept.depths.get(one.id, 0), int(one.limit / width)) if self._may_draft(one) else 0
+            for one in seqs
+        ]
         self._kept.age += 1
         looking = self.budget.looks >= 0
         if self._verifying:
@@ -137,11 +144,13 @@ class DraftController:
         ]  # fmt: skip
         return self.depths
 
+    def _may_draft(self, one: DraftCandidate) -> bool:
+        """Whether the drafter has read a text, or may take the time for that."""
+        return self.budget.reading >= 0 or self._evidence.requests[one.id].read
+
     def _list_looked_at(self, seqs: Seq[DraftCandidate], batch: int) -> set[Hashable]:
-        """Those whose drafts may be compared: all, or the ones that the drafter has read."""
-        if self.budget.reading >= 0:
-            return {one.id for one in seqs}
-        found = {one.id for one in seqs if self._evidence.requests[one.id].read}
+        """Those whose drafts may be compared."""
+        found = {one.id for one in seqs if self._may_draft(one)}
         if not found:
             self.budget.postpone(self.costs.find_plain(batch) or 0.0)
         return found
@@ -150,21 +159,31 @@ class DraftController:
         self, seqs: Seq[DraftCandidate], drafts: Seq[OfferedDraft | None], now: float,
         late: float = 0.0,
     ) -> None:  # fmt: skip
+        requests = self._evidence.requests
+        first = any(
+            draft is not None and not requests[one.id].read
+            for one, draft in zip(seqs, drafts, strict=True)
+        )
         for one, depth, draft in zip(seqs, self.depths, drafts, strict=True):
             self._evidence.keep(one, depth.tokens, draft)
         seconds = now - self._observed - late
         self.totals.seconds += seconds + late
         most = max((depth.tokens for depth in self.depths), default=0)
         call, each = self._drafting.fit(0.0, 1.0)
-        usual = min(seconds, STRANGEST * (call + each * most)) if call + each else seconds
-        if most:
-            self._drafting.record(most, usual, RECENT)
-        self.budget.reading -= late
+        expected = call + each * most
+        if first:
+            usual = min(seconds, expected)  # the rest is reading, such as an index of the text
+        else:
+            usual = min(seconds, STRANGEST * expected) if expected else seconds
+            if most:
+                self._drafting.record(most, usual, RECENT)
+        beyond = seconds - usual if first else 0.0
+        self.budget.reading -= late + beyond
         if self._verifying:
             self.budget.loss -= usual
         else:
-            self._look = seconds
-            self.budget.looks -= seconds
+            self._look = seconds - beyond
+            self.budget.looks -= self._look
             self.totals.looks += most > 0
             longest = max((len(draft.tokens) for draft in drafts if draft is not None), default=0)
             self._settled_at = self.costs.step + longest if longest else 0
@@ -181,6 +200,13 @@ class DraftController:
 
     # --- what was measured ---
 
+    def _charge_observing(self, shape: CountedStep, seconds: float) -> None:
+        """What the drafter took to see steps."""
+        self._seeing = average(self._seeing, shape.observing / shape.passed, RECENT)
+        taken = 0.0 if self._verifying else shape.observing
+        self.budget.loss -= shape.observing - taken
+        self.budget.charge_observing(seconds * shape.passed, taken)
+
     def _count(self, shape: CountedStep, seconds: float) -> None:
         """Steps without tokens of prompts."""
         costs, drafted = self.costs, shape.rows > shape.seqs
@@ -189,12 +215,26 @@ class DraftController:
         if plain is None:
             return
         whole = seconds * shape.times
-        without = plain * shape.produced / shape.seqs if drafted else whole
+        without = plain * (1 + shape.accepted / shape.seqs) if drafted else whole
         if not drafted:
             self._plain_at = costs.step
         self.totals.seconds += whole
         self.totals.plain_seconds += without
         self.budget.earn(without - counted if drafted else 0.0, whole, plain)
+
+    def _count_mixed(self, shape: CountedStep, seconds: float) -> None:
+        """A step with tokens of prompts.  It took longer than a plain one for these and for drafts:
+        a draft token costs as much as one of a prompt, and no less than where there is none.
+        """
+        plain = self.costs.find_plain(shape.seqs) if shape.seqs else None
+        if plain is None:
+            return
+        drafts, gained = shape.rows - shape.seqs, 0.0
+        if drafts:
+            share = (seconds - plain) * drafts / (drafts + shape.prompts)
+            alone = self.costs.make_curve(shape.seqs).cost(shape.rows) - plain
+            gained = plain * shape.accepted / shape.seqs - max(share, alone)
+        self.budget.earn(gained, seconds, plain)
 
     def _settle(self) -> None:
         """Judges the newest look, as soon as the text is as long as its drafts."""
@@ -216,27 +256,38 @@ class DraftController:
 
     def _decide(
         self, seqs: Seq[DraftCandidate], batch: int, news: Seq[JudgedDraft | None]
-    ) -> list[int]:
+    ) -> KeptDepths:
         """A depth for each; none while the cost of a plain step is not known, or drafts have lost
         too much.
         """
-        none = [0] * len(seqs)
         wanted, self._due = self._verifying or self._due, False
         if self.budget.spent or not self._evidence.hopeful:
             self._kept.batch = 0
-            return none
+            return NO_DEPTHS
         stale = self._verifying and self.costs.step - self._plain_at >= REFRESH
         if stale or self.costs.find_plain(batch) is None:
             self._due, self._kept.batch = wanted, 0
-            return none
+            return NO_DEPTHS
         if not (self._kept.risk <= self.budget.loss and self._kept.hold(seqs, batch, news)):
-            outlooks = [self._evidence.look_ahead(one) for one in seqs]
-            prices, width = self._read_prices(batch), self._evidence.width
-            found, risk = choose_depths(outlooks, prices, width, self.budget.loss)
-            chosen = {one.id: depth for one, depth in zip(seqs, found, strict=True)}
-            self._kept = KeptDepths(chosen, batch, risk)
-        width = self._evidence.width
-        return [min(self._kept.depths[one.id], int(one.limit / width)) for one in seqs]
+            self._kept = self._choose_depths(seqs, batch, wanted)
+        return self._kept
+
+    def _choose_depths(self, seqs: Seq[DraftCandidate], batch: int, wanted: bool) -> KeptDepths:
+        """What pays most now.  Where drafts were `wanted` and none fits into what is left of the
+        texts, it is for those to come that this is judged.
+        """
+        evidence, prices = self._evidence, self._read_prices(batch)
+        ahead = [evidence.look_ahead(one) for one in seqs]
+        near = [
+            outlook[: int(one.limit / evidence.width)]
+            for one, outlook in zip(seqs, ahead, strict=True)
+        ]
+        found, risk = choose_depths(near, prices, evidence.width, self.budget.loss)
+        paid = any(found)
+        if wanted and not paid and near != ahead:
+            paid = any(choose_depths(ahead, prices, evidence.width, self.budget.loss).depths)
+        depths = {one.id: depth for one, depth in zip(seqs, found, strict=True)}
+        return KeptDepths(depths, batch, risk, paid)
 
     def _choose_probes(self, seqs: Seq[DraftCandidate], batch: int, tokens: int) -> list[int]:
         """Short drafts for as many sequences as may be lost, where drafts have `tokens` already;
@@ -251,4 +302,5 @@ class DraftController:
         return [min(PROBE, one.limit) if i < count else 0 for i, one in enumerate(seqs)]
 
     def _read_prices(self, batch: int) -> StepPrices:
-        return StepPrices(batch, self.costs.make_curve(batch), *self._drafting.fit(0.0, 1.0))
+        call, each = self._drafting.fit(0.0, 1.0)
+        return StepPrices(batch, self.costs.make_curve(batch), call + self._seeing, each)

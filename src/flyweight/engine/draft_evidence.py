@@ -13,6 +13,7 @@ from flyweight.engine.draft_limits import DraftCandidate, DraftTotals, OfferedDr
 
 KEPT = 0.9  # of a request's earlier drafts, with every new one
 KEPT_OF_ALL = 0.98  # the same for the engine's
+LEAST_RIGHT = 0.02  # tokens that are less likely are not considered
 SLOW = 4  # drafts after which what is found for all is computed again
 
 
@@ -60,9 +61,10 @@ class DraftEvidence:
         return [one for one in found if one is not None]
 
     def _compare(self, request: DraftedRequest) -> JudgedDraft | None:
-        draft, request.offered = request.offered, None
-        if draft is None:
+        draft = request.offered
+        if draft is None or len(request.tokens) == request.start:  # none, or nothing has followed
             return None
+        request.offered = None
         tried, right = compare_draft(draft, request.tokens[request.start :])
         deepest = count_depth(draft)
         if deepest:
@@ -81,11 +83,10 @@ class DraftEvidence:
         request.read = request.read or draft is not None
 
     def look_ahead(self, one: DraftCandidate) -> list[DraftOutlook]:
-        """A request's next draft, step by step of its depth."""
+        """A request's next draft, step by step of its depth, if its text goes on for as long."""
         if self._all.drafts >= self._next:
             self._rates, self._next = self._all.list_rates(), self._all.drafts + SLOW
-        outlook = self.requests[one.id].acceptance.look_ahead(self._rates)
-        return outlook[: int(one.limit / self.width)]
+        return self.requests[one.id].acceptance.look_ahead(self._rates, LEAST_RIGHT)
 
     def forget(self, id: Hashable) -> None:
         """A sequence ended, or starts over; what was found for it stays in what is for all."""

@@ -11,19 +11,24 @@ from typing import NamedTuple, Protocol
 
 
 class CountedStep(NamedTuple):
-    """What a step computed: `seqs` sequences, `rows` tokens, `drawn` of which were drawn from;
-    and the tokens of answers that came of it.  There were `times` such steps, the last of which
-    was timed.  Since the decision before, `passed` steps ended, this one included, and the drafter
-    took `observing` seconds to see them.
+    """What a step computed: of `seqs` sequences that decode, `rows` tokens, draft tokens included,
+    of which so many were `accepted`; besides, tokens of `prompts`.  There were `times` such steps,
+    the last of which was timed.  Since the decision before, `passed` steps ended, this one
+    included, and the drafter took `observing` seconds to see them.
     """
 
     seqs: int
     rows: int
-    drawn: int
-    produced: int
+    accepted: int = 0
+    prompts: int = 0
     times: int = 1
     passed: int = 1
     observing: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether each of its tokens was the newest of a sequence."""
+        return self.rows == self.seqs and not self.prompts
 
 
 class DraftCandidate(NamedTuple):
@@ -96,7 +101,9 @@ class DraftLimits(Protocol):
         ...
 
     def choose(self, seqs: Seq[DraftCandidate], batch: int) -> list[DraftDepth]:
-        """A depth for each, of `batch` sequences that decode."""
+        """A depth for each, of `batch` sequences that decode: 0 if all of them end with the next
+        step.
+        """
         ...
 
     def take(

@@ -89,7 +89,7 @@ class DrafterCalls:
             why = describe_failure(error)
         if why:
             running = list_running()
-            self._end(running, why)
+            self.end(running, why)
             for id in running:
                 self.forget(id)
 
@@ -126,7 +126,7 @@ class DrafterCalls:
         except Exception as error:
             why = describe_failure(error)
         if why:
-            self._end([request.id for request in requests], why)
+            self.end([request.id for request in requests], why)
         return self.timer.clock() - began
 
     def catch_up(self, requests: Seq[DraftRequest]) -> float:
@@ -139,7 +139,7 @@ class DrafterCalls:
         try:
             self._late.catch_up(requests)
         except Exception as error:
-            self._end([request.id for request in requests], describe_failure(error))
+            self.end([request.id for request in requests], describe_failure(error))
         return self.timer.clock() - began
 
     def propose(self, requests: Seq[DraftRequest]) -> list[OfferedDraft]:
@@ -153,13 +153,13 @@ class DrafterCalls:
             drafts = self.drafter.propose(requests)
             why = self.timer.judge(began)
             if why:
-                self._end([request.id for request in requests], why)
+                self.end([request.id for request in requests], why)
             pairs = zip(requests, drafts, strict=True)
             return [self._read(draft, request) for request, draft in pairs]
         except Exception as error:
             if len(requests) > 1:
                 return [draft for request in requests for draft in self.propose([request])]
-            self._end([requests[0].id], describe_failure(error))
+            self.end([requests[0].id], describe_failure(error))
             return [OfferedDraft([])]
 
     def forget(self, id: Hashable) -> None:
@@ -189,7 +189,7 @@ class DrafterCalls:
             return OfferedDraft(tokens)
         return OfferedDraft(*put_in_order(tokens, draft.parents[:limit]))
 
-    def _end(self, ids: Iterable[Hashable], why: str) -> None:
+    def end(self, ids: Iterable[Hashable], why: str) -> None:
         """No more drafts for these sequences."""
         new = [str(id) for id in ids if id not in self.ended]
         self.ended.update(ids)

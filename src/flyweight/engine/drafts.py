@@ -4,7 +4,7 @@ Invariant: a wrong draft costs time, never text.  A step of which no draft is wa
 attribute reads.  Knows no concrete drafter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
@@ -20,16 +20,18 @@ from flyweight.engine.draft_limits import (
     FullDrafts,
     OfferedDraft,
 )
-from flyweight.engine.drafter_calls import DrafterCalls
+from flyweight.engine.drafter_calls import DrafterCalls, describe_failure
 from flyweight.engine.metrics import EngineMetrics
 from flyweight.engine.proposals import DraftProbs
 from flyweight.engine.scheduler import Scheduler
 from flyweight.engine.sequence import Sequence
+from flyweight.engine.step import Plan
 from flyweight.speculation import SpeculationConfig
 from flyweight.types import Event
 from flyweight.wire import Batch, Sampled
 
 Cut = Callable[[Sequence, list[int]], list[int]]
+HeldDrafts = dict[Hashable, OfferedDraft]
 
 
 class Drafts:
@@ -46,7 +48,7 @@ class Drafts:
         self.limits: DraftLimits = FullDrafts()
         self.places: list[int] = []
         self.probs: DraftProbs | None = None
-        self._produced = 0  # tokens, before the step
+        self._accepted = 0  # draft tokens, before the step
         self._filled = False  # some sequences have drafts
         self._idle = self._passed = 0  # steps that are not looked at: to come, and since the last
         self._seqs = 0  # of such a step
@@ -74,7 +76,7 @@ class Drafts:
         if self.limits.resting:
             self._wake()
         if not self._idle and self.calls.drafter is not None:
-            self._produced = self.metrics.produced
+            self._accepted = self.metrics.accepted
             self.limits.begin(self.calls.timer.begin())
 
     def _wake(self) -> None:
@@ -109,12 +111,12 @@ class Drafts:
         for place in range(accepted):
             self.places[place] += 1
 
-    def propose(self, batch: Batch, sampled: Sampled, cut: Cut) -> None:
+    def propose(self, plan: Plan, batch: Batch, sampled: Sampled, cut: Cut) -> None:
         """After a step: fills the drafts of sequences about to decode, each as far as `cut` leaves
-        it.  Where this fails, the step is done all the same.
+        it; one that skipped the step may keep its draft.  Where this fails, the step is done all
+        the same.
         """
-        if self._filled:
-            self._clear()  # those of sequences that skipped the step
+        held = self._take_held() if self._filled else {}
         if self.calls.drafter is None:
             return
         if self._idle:
@@ -123,15 +125,15 @@ class Drafts:
         ended = self.calls.timer.end()
         try:
             self._observe(batch, sampled)
-            shape = self._describe(batch)
+            shape = self._describe(plan)
             if self.limits.end(shape, ended, self.calls.timer.clock()):
-                self._fill(cut, self._read_prompts())
+                self._fill(cut, held, self._read_prompts())
             if self.limits.resting and self.calls.observes:
                 self.calls.rest()
             self._idle, self._seqs = self.limits.idle, shape.seqs
         except Exception as error:
             self.calls.end_all(error)
-            self._clear()
+            self._take_held()
         totals = self.limits.totals
         self.metrics.decode_us = int(1e6 * totals.seconds)
         self.metrics.undrafted_us = int(1e6 * totals.plain_seconds)
@@ -154,7 +156,7 @@ class Drafts:
     def _list_running(self) -> list[tuple[str, int]]:
         return [(seq.request.id, seq.index) for seq in self.scheduler.running]
 
-    def _fill(self, cut: Cut, reading: float) -> None:
+    def _fill(self, cut: Cut, held: HeldDrafts, reading: float) -> None:
         """A draft for each sequence about to decode, where one is wanted, after so many seconds in
         which the drafter read prompts.
         """
@@ -169,12 +171,16 @@ class Drafts:
             if limit > 0 and seq.options.drafts and known:
                 seqs.append(seq)
                 candidates.append(DraftCandidate(id, seq.tokens, limit))
-        depths = self.limits.choose(candidates, len(decoding))
-        drafts, late = self._request(seqs, depths)
+        # what is about to end says nothing of the others
+        batch = len(decoding) if any(seq.tokens_left > 1 for seq in decoding) else 0
+        depths = self.limits.choose(candidates, batch)
+        kept = [
+            cut_held(held.get(one.id), depth) for one, depth in zip(candidates, depths, strict=True)
+        ]
+        drafts, late = self._request(seqs, depths, kept)
         for seq, depth, draft in zip(seqs, depths, drafts, strict=True):
             if draft is not None and depth.verified:
-                seq.draft, seq.parents = self._keep(seq, draft, cut)
-                self._filled = True
+                self._keep(seq, draft, cut)
         self.limits.take(candidates, drafts, self.calls.timer.clock(), reading + late)
 
     def _read_prompts(self) -> float:
@@ -195,7 +201,17 @@ class Drafts:
             ]
         )
 
-    def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
+    def _keep(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> None:
+        """Lets a draft be verified, as far as it may be.  Where this fails, drafting ends for its
+        request.
+        """
+        try:
+            seq.draft, seq.parents = self._cut(seq, draft, cut)
+            self._filled = True
+        except Exception as error:
+            self.calls.end([(seq.request.id, seq.index)], describe_failure(error))
+
+    def _cut(self, seq: Sequence, draft: OfferedDraft, cut: Cut) -> OfferedDraft:
         """The part of a draft that is verified.  By rejection sampling, the first token that a
         grammar refuses, or that ends the text, is too: leaving it out would depend on what was
         drawn, and the target's draw in its place would not be from the residual.
@@ -207,37 +223,39 @@ class Drafts:
         return OfferedDraft(draft.tokens[: len(kept.tokens) + 1])
 
     def _request(
-        self, seqs: Seq[Sequence], depths: Seq[DraftDepth]
+        self, seqs: Seq[Sequence], depths: Seq[DraftDepth], kept: Seq[OfferedDraft | None]
     ) -> tuple[list[OfferedDraft | None], float]:
-        """A draft for each sequence that is to have one, and has room for it; and the seconds that
-        the drafter took for what it had put off.
+        """A draft for each sequence that is to have one, and has room for it, or that it has
+        `kept`; and the seconds that the drafter took for what it had put off.
         """
         requests: list[DraftRequest] = []
         places: list[int] = []
         for place, (seq, depth) in enumerate(zip(seqs, depths, strict=True)):
-            limit = depth.tokens
+            limit = 0 if kept[place] else depth.tokens
             if self.calls.stores and limit:
                 limit = self._reserve(seq, limit)
             if limit:
                 places.append(place)
                 requests.append(make_draft_request(seq, limit))
-        drafts: list[OfferedDraft | None] = [None] * len(seqs)
+        drafts = list(kept)
         late = self.calls.catch_up(requests) if self.calls.catches_up else 0.0
         if self.calls.catches_up and self.calls.ended:  # it may have failed for some
-            kept = [i for i, one in enumerate(requests) if one.id not in self.calls.ended]
-            places, requests = [places[i] for i in kept], [requests[i] for i in kept]
+            left = [i for i, one in enumerate(requests) if one.id not in self.calls.ended]
+            places, requests = [places[i] for i in left], [requests[i] for i in left]
         for place, draft in zip(places, self.calls.propose(requests), strict=True):
             drafts[place] = draft
         return drafts, late
 
-    def _describe(self, batch: Batch) -> CountedStep:
-        seqs = len(batch.contexts) - batch.branches
-        produced = self.metrics.produced - self._produced
-        rows, drawn = len(batch.tokens), len(batch.rows)
-        times = 1 + self._passed * (rows == self._seqs)
+    def _describe(self, plan: Plan) -> CountedStep:
+        """A chunk of which every token is drawn from is a sequence that decodes."""
+        decoded = [c.count for c in plan.chunks if c.count == len(c.drawn)]
+        seqs, rows = len(decoded), sum(decoded)
+        prompts = sum([c.count for c in plan.chunks]) - rows
+        times = 1 + self._passed * (rows == self._seqs and not prompts)
         steps, observing = 1 + self._since, self.calls.observing
         self.calls.observing, self._passed, self._since = 0.0, 0, 0
-        return CountedStep(seqs, rows, drawn, produced, times, steps, observing)
+        accepted = self.metrics.accepted - self._accepted
+        return CountedStep(seqs, rows, accepted, prompts, times, steps, observing)
 
     def _reserve(self, seq: Sequence, limit: int) -> int:
         """The draft tokens that the sequence has slots for, from its newest token's on, with free
@@ -276,11 +294,23 @@ class Drafts:
         if id in self.calls.ended and all(seq.index != id[1] for seq in live):
             self.calls.ended.remove(id)
 
-    def _clear(self) -> None:
+    def _take_held(self) -> HeldDrafts:
+        """The drafts of sequences that skipped the step, which have none any more."""
+        held: HeldDrafts = {}
         for seq in self.scheduler.running:
-            if not seq.in_flight:
+            if seq.draft and not seq.in_flight:
+                held[seq.request.id, seq.index] = OfferedDraft(seq.draft, seq.parents)
                 seq.draft, seq.parents = [], None
         self._filled = False
+        return held
+
+
+def cut_held(draft: OfferedDraft | None, depth: DraftDepth) -> OfferedDraft | None:
+    """What is left of a draft that was not verified yet; None where it is to be made anew."""
+    if draft is None or not (depth.verified and depth.tokens):
+        return None
+    tokens, parents = draft
+    return OfferedDraft(tokens[: depth.tokens], parents and parents[: depth.tokens])
 
 
 def make_draft_request(seq: Sequence, limit: int) -> DraftRequest:

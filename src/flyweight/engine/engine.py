@@ -152,7 +152,7 @@ class Engine:
             except Exception as error:
                 raise ComputeError from error
             self._commit(plan, hooked, produced, sampled)
-            self.drafts.propose(batch, sampled, self._cut)
+            self.drafts.propose(plan, batch, sampled, self._cut)
         self._sound = True
         return self.take_events()
 

@@ -44,10 +44,7 @@ class Scheduler(LiveSequences):
         decoding = any(seq.decoding for seq in self.running)
         startable = 0
         if self.waiting:
-            able = self.admission.choose(self.waiting, self.by_id)
-            ready = (seq for seq in able if not self.shared.is_held(seq))
-            seated = islice(ready, max(0, self.free_seats()))
-            tokens = capacity.count_startable(self.running, seated)
+            tokens = capacity.count_startable(self.running, self._list_seated())
             startable = min(tokens, len(self.pool.free) * self.pool.block_size)
         return Load(len(self.running), decoding, startable, capacity.count_started(self.running))
 
@@ -91,15 +88,33 @@ class Scheduler(LiveSequences):
     # --- kinds of steps ---
 
     def _plan_all(self, decodes: list[Sequence], prompts: list[Sequence], tokens: int) -> Plan:
-        """Decodes and prompts; where all that run are held, the youngest is preempted."""
-        plan, ready = Plan(), len(decodes) + len(prompts)
-        left = min(max(tokens, ready), self.limits.max_num_batched_tokens)
-        left -= self._plan_decodes(decodes, left - ready, plan)
+        """Decodes and prompts, within `tokens`; draft tokens have what these leave of the most that
+        a step may have.  Where all that run are held, the youngest is preempted.
+        """
+        plan, most = Plan(), self.limits.max_num_batched_tokens
+        left = min(max(tokens, len(decodes) + len(prompts)), most)
+        spare = self._count_spare(decodes, prompts, left)
+        used = self._plan_decodes(decodes, spare, plan)
+        left = min(left - len(plan.chunks), most - used)
         self._plan_prompts(prompts, left, plan)
         while not plan.chunks and self._is_stuck():
             self._preempt(self.running[-1], plan)
             self._admit(left, plan)
         return plan
+
+    def _count_spare(self, decodes: list[Sequence], prompts: list[Sequence], left: int) -> int:
+        """Draft tokens for which there is room, if the step computes `left` others: prompts come
+        first, as far as they can use their share.
+        """
+        if not any(seq.draft for seq in decodes):
+            return 0
+        share = left - len(decodes)
+        wanted = sum(len(seq.tokens) - seq.computed for seq in prompts)
+        if wanted < share and self.waiting:
+            slots = (len(self.pool.free) - len(self.running)) * self.pool.block_size
+            waiting = sum(len(seq.tokens) for seq in self._list_seated())
+            wanted += max(0, min(slots, waiting))
+        return self.limits.max_num_batched_tokens - len(decodes) - min(share, wanted)
 
     def _plan_prefill(self, decodes: list[Sequence], prompts: list[Sequence], tokens: int) -> Plan:
         """Prompts whose priority is not worse than that of any decode; empty where no decode may
@@ -231,6 +246,14 @@ class Scheduler(LiveSequences):
             budget -= self._plan_chunk(seq, budget, plan, copy)
         for seq in started:
             self.waiting.remove(seq)
+
+    def _list_seated(self) -> list[Sequence]:
+        """Waiting sequences for which there are seats, without those that wait for blocks that
+        another computes.
+        """
+        able = self.admission.choose(self.waiting, self.by_id)
+        ready = (seq for seq in able if not self.shared.is_held(seq))
+        return list(islice(ready, max(0, self.free_seats())))
 
     def _count_seats(self, seq: Sequence) -> int:
         return capacity.count_needed_seats(seq, self.by_id[seq.request.id])

@@ -142,6 +142,10 @@ class Sequence:
         """How many draft tokens lead to the one at `place` of the draft."""
         return place if self.parents is None else len(list_path(self.parents, place)) - 1
 
+    def find_position(self, row: int) -> int:
+        """The position of the token that is drawn at a row, as `list_seen` numbers them."""
+        return len(self.tokens) + (1 + self.find_depth(row - 1) if row else 0)
+
     def list_seen(self, row: int) -> "array[int]":
         """The tokens before the one that is drawn at the row of draft token `row` - 1, 0 being the
         row of the last known token.

@@ -31,10 +31,11 @@ class Load(NamedTuple):
 
 
 class StepBudget(NamedTuple):
-    """What one step may cost: `tokens` to compute, or one for each sequence that is ready if that
-    is more; `mask_seconds` of processor time for cheap grammar masks, and the same for expensive
-    ones.  Where `prefill_tokens` is not 0, the step may be prefill-only: up to that many tokens of
-    prompts, while sequences that decode skip it, but never two steps in succession.
+    """What one step may cost: `tokens` to compute besides draft tokens, or one for each sequence
+    that is ready if that is more; `mask_seconds` of processor time for cheap grammar masks, and the
+    same for expensive ones.  Where `prefill_tokens` is not 0, the step may be prefill-only: up to
+    that many tokens of prompts, while sequences that decode skip it, but never two steps in
+    succession.
     """
 
     tokens: int

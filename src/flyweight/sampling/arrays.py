@@ -25,7 +25,7 @@ NONE: I32 = np.zeros(0, np.int32)
 
 class LogitsRow(NamedTuple):
     """One logits row.  `position` is the index in the sequence of the token to be drawn, `tokens`
-    those before it (drafts among them count; read only where an option needs them).  `mu` is
+    those before it (drafts among them count; plain options read none).  `mu` is
     mirostat's state, `given` the token where it is known, -1 where it is to be drawn, `mask` the
     ids a grammar allows.
     """

@@ -1,7 +1,8 @@
 """Budgets of steps with which a step takes about the target time, learned from earlier steps.
 
 Invariant: at least one token for each running sequence and `LEAST` more, at most what the memory
-plan allows.  Budgets change when tokens are computed, never their values.  Standard library only.
+plan allows.  Budgets change when tokens are computed, never their values.  Draft tokens are
+no part of them, and make none smaller.  Standard library only.
 """
 
 from math import inf
@@ -38,9 +39,14 @@ class BudgetController:
         self._mixed, self._prefill = PromptCost(most), PromptCost(most)
         self._decode = 0.0
 
-    def record(self, prompt: int, decodes: int, seconds: float) -> None:
-        """A step with `prompt` tokens of prompts and `decodes` others took `seconds`."""
+    def record(self, prompt: int, decodes: int, seconds: float, drafts: int = 0) -> None:
+        """A step with `prompt` tokens of prompts, `decodes` sequences that decode and `drafts` of
+        their draft tokens took `seconds`.  Besides prompts, a draft token costs as much as one of
+        them; without any, decodes alone take at most as long.
+        """
+        prompt += drafts if prompt else 0
         if not prompt:
+            seconds = min(seconds, self._decode or seconds) if drafts else seconds
             self._decode = average(self._decode or seconds, seconds, RECENT)
         elif decodes:
             if self._prefill.measured:

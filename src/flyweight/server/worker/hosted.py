@@ -47,7 +47,7 @@ class HostedEngine:
         self.unstarted: set[str] = set()
         self.started: list[str] = []
         self.count, self.step, self.seconds = 0, 0, 0.0
-        self.shape = (0, 0)  # tokens of prompts and others in the step under way
+        self.shape = (0, 0, 0)  # of the step under way: tokens of prompts, decodes, draft tokens
         self.driver = Driver(self.engine, report)
         self._handlers: dict[type, Callable[[Any], None]] = {
             pipe.Submit: self._add,
@@ -118,15 +118,17 @@ class HostedEngine:
         now = [(c.seq.request.id, c.seq.index, c.start, c.count) for c in plan.chunks]
         self.meter.note(now)
         self.held.note(plan)
-        prompts = sum(c.count for c in plan.chunks if plan.prefill_only or not c.seq.decoding)
-        self.shape = prompts, sum(c[3] for c in now) - prompts
+        decodes = [c.count for c in plan.chunks if not plan.prefill_only and c.seq.decoding]
+        tokens, seqs = sum(decodes), len(decodes)
+        prompts = sum(c[3] for c in now) - tokens
+        self.shape = prompts, seqs, tokens - seqs
         budget = self.budget
         self.steps.append(
             {
                 "step": self.step,
                 "at": time.time(),
                 "prompt_tokens": prompts,
-                "decode_tokens": self.shape[1],
+                "decode_tokens": tokens,
                 "running": len(self.engine.scheduler.running),
                 "waiting": len(self.engine.scheduler.waiting),
                 "chunks": now,
@@ -147,7 +149,7 @@ class HostedEngine:
             return self._publish()
         scheduler = self.engine.scheduler
         self.budget = self.controller.budget(scheduler.load())
-        self.shape = 0, 0
+        self.shape = 0, 0, 0
         self.meter.begin()
         began = time.monotonic()
         try:
@@ -175,7 +177,8 @@ class HostedEngine:
         self.background.step()
         self._send_held()
         if sum(self.shape):  # sending and background work delay streams like the step
-            self.controller.record(*self.shape, time.monotonic() - began)
+            prompts, decodes, drafts = self.shape
+            self.controller.record(prompts, decodes, time.monotonic() - began, drafts)
         return took
 
     def _publish(self) -> float:
