@@ -124,7 +124,7 @@ def test_a_row_that_ends_its_process_gets_an_error(
     ],
 )
 def test_a_host_that_differs_is_refused(name: str, value: Any, words: str) -> None:
-    settings = {"model": "stories", "threads": 1, "memory_limit": "300MiB", "max_model_len": 64}
+    settings = {"model": "stories", "threads": 1, "max_model_len": 64}
     same, driver = describe_driver(settings)
     assert same == settings
     with pytest.raises(ConfigError, match="a replica on ") as refused:
