@@ -67,7 +67,7 @@ def test_a_beam_computed_again_takes_no_token(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MockExternal, "make", lambda *given: None)  # else others give way
     monkeypatch.setattr(SharedPrefills, "is_held", lambda *given: False)
     monkeypatch.setattr(SharedPrefills, "_begin_wait", lambda *given: False)  # as here
-    for seed in (1055, 1240, 1894):  # of 3,400 workloads, those without a block before
+    for seed in (1240, 1684, 1894):  # of 3,400 workloads, four meet it
         Harness(workload(seed, 0.9)).run()
     assert len(met) >= 3
 

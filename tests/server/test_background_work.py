@@ -23,7 +23,7 @@ def test_background_work_counts_as_part_of_the_step() -> None:
     ours, theirs = socket.socketpair()
     worker: Any = Worker(theirs).host(0, loaded, pipe.EngineSetup({}, 0.2))
     noted: list[float] = []
-    worker.controller.record = lambda prompt, decodes, seconds: noted.append(seconds)
+    worker.controller.record = lambda prompt, decodes, seconds, drafts: noted.append(seconds)
     slow = SimpleNamespace(step=lambda: time.sleep(0.1), wanted=False)
     worker.background = Background([slow, slow])
     worker.take(pipe.Submit.of(ASKED))
