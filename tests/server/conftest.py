@@ -68,8 +68,12 @@ def refusal(commands: subprocess.Popen[str]) -> Callable[..., str]:
         print(json.dumps(["serve", *words]), file=commands.stdin, flush=True)
         code, said = json.loads(commands.stdout.readline())
         assert code == 2, said
-        # The memory plan may be printed while the refusal is on its way.
-        lines = [line for line in said.splitlines() if " allowed (weights " not in line]
+        # The memory plan and progress may be printed while the refusal is on its way.
+        lines = [
+            line
+            for line in said.splitlines()
+            if " allowed (weights " not in line and not line.startswith("loading: ")
+        ]
         assert lines and all(line.startswith("error: ") for line in lines), said
         return str(said)
 
