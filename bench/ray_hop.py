@@ -1,14 +1,15 @@
 """What Ray adds to a request of `flyweight serve --replicas`: a message there and back, and tokens.
 
-    python bench/ray_hop.py [--calls 500] [--streams 16] [--seconds 5] [--json FILE]
+    python bench/ray_hop.py [--calls 500] [--streams 16] [--step 20] [--seconds 5] [--json FILE]
 
 Starts the cluster of this machine that the server would start, with one replica whose program
 computes nothing, and calls it as the server does.  Timed are
 
 - `first frame`: from a request to the first frame of its answer, one at a time;
 - `answer`: from a question to its answer, one at a time;
-- `token`: from a frame that the replica sends to its arrival here, with streams that have a frame
-  every 20 ms; and this process's time for each, of all threads and of the event loop's.
+- `token`: from a frame that the replica sends to its arrival here, with streams that all have one
+  at each step, every 20 ms; and this process's time for each, of all threads and of the event
+  loop's.
 
 Requests have the size of a prompt of 1,024 tokens, frames that of a step with one token.  Needs the
 extra `distributed`.
@@ -30,7 +31,6 @@ from flyweight.parallel.ray_serve import RayCluster
 ORDER = "<Id"  # of a request: frames to answer with, and seconds between them
 SENT = "<d"  # of a frame: when it was sent, of the clock that all processes share
 REQUEST, FRAME = 4096 + 200, 250  # bytes
-GAP = 0.02  # seconds between two frames of a stream
 WAIT = 120.0  # seconds for the replica to start
 
 
@@ -42,7 +42,7 @@ class EchoProgram:
     healthy = True
 
     def __init__(self, setup: bytes, patience: float) -> None:
-        pass
+        self._step: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         pass
@@ -51,9 +51,14 @@ class EchoProgram:
         count, gap = struct.unpack_from(ORDER, frame)
         for _ in range(count):
             if gap:
-                await asyncio.sleep(gap)
+                await self._finish_step(gap)
             yield struct.pack(SENT, time.monotonic()).ljust(FRAME, b"\0")
         yield END
+
+    async def _finish_step(self, gap: float) -> None:
+        if self._step is None or self._step.done():
+            self._step = asyncio.get_running_loop().create_task(asyncio.sleep(gap))
+        await asyncio.shield(self._step)
 
     async def tell(self, frame: bytes) -> bytes:
         return frame
@@ -101,13 +106,15 @@ async def time_answers(cluster: RayCluster, name: str, calls: int) -> list[float
 
 
 async def time_tokens(
-    cluster: RayCluster, name: str, streams: int, seconds: float
+    cluster: RayCluster, name: str, streams: int, gap: float, seconds: float
 ) -> tuple[list[float], dict[str, float]]:
-    """One way, and processor time for each: microseconds of all threads, and of this one."""
+    """One way, and processor time for each: microseconds of all threads, and of this one.  A frame
+    of each stream comes every `gap` seconds.
+    """
     found = []
 
     async def read() -> None:
-        async for data in cluster.compute(name, order(max(1, round(seconds / GAP)), GAP)):
+        async for data in cluster.compute(name, order(max(1, round(seconds / gap)), gap)):
             if data != END:
                 (sent,) = struct.unpack_from(SENT, data)
                 found.append(time.monotonic() - sent)
@@ -131,7 +138,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             "first frame": await time_first_frames(cluster, name, options.calls),
             "answer": await time_answers(cluster, name, options.calls),
         }
-        times["token"], costs = await time_tokens(cluster, name, options.streams, options.seconds)
+        times["token"], costs = await time_tokens(
+            cluster, name, options.streams, options.step / 1e3, options.seconds
+        )
     finally:
         await cluster.close()
     rows = {what: summarize(found) for what, found in times.items()}
@@ -147,10 +156,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--step", type=float, default=20, help="milliseconds of a step")
     parser.add_argument("--seconds", type=float, default=5, help="that the streams last")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if min(options.calls, options.streams * options.seconds / GAP) < 2:
+    if min(options.calls, options.streams * options.seconds * 1e3 / options.step) < 2:
         parser.error("at least two of each are timed")
     found = asyncio.run(measure(options))
     print(f"{'milliseconds':14}{'p50':>10}{'p99':>10}{'times':>10}")

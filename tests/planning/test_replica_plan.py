@@ -21,6 +21,7 @@ from flyweight.planning.capacity import LatencyTargets
 from flyweight.planning.loop_cost import LoopCost
 from flyweight.planning.replica_limits import (
     FEW,
+    ITEM,
     MANY,
     MOST_SERIES,
     RECEIVED,
@@ -115,7 +116,10 @@ def test_the_least_number_of_a_range_is_recommended(trace: Path, costs: Path) ->
     ]
     assert limits["notes"][0] == "None of them is reached by the most replicas."
     # 100 requests a second with 20 tokens each
-    assert limits["notes"][2].startswith("2,000 tokens/s take 22 % of the API server's core")
+    assert limits["notes"][2].startswith(
+        "2,000 tokens/s take up to 13 % of the API server's core if all are streamed by 5 "
+        "replicas, with up to 56.6 steps/s each"
+    )
 
 
 def test_a_list_that_is_too_short(trace: Path, costs: Path) -> None:
@@ -195,16 +199,23 @@ TOKEN = STREAMED + RECEIVED
 
 
 def test_limits_by_hand() -> None:
-    """1 us and 1 us a replica on average, three times as much at p99; 100 bytes a key."""
+    """1 us and 1 us a replica on average, three times as much at p99; 100 bytes a key.  Steps of
+    each replica take a thousandth of the core, until there are as many as tokens.
+    """
     mean, p99 = ReplicaLine(1e-6, 1e-6), ReplicaLine(3e-6, 3e-6)
-    load = FrontLoad(100.0, 0.5 / TOKEN)
+    load = FrontLoad(100.0, 0.5 / (TOKEN + ITEM), 1e-3 / ITEM)
+    alone = 0.5 * ITEM / (TOKEN + ITEM)  # where each token is a step
     core, choice, index, series, option = list_limits(
         RouterCost(100.0, mean, p99), LIMITS, load, 10, 10_000
     )
+    assert core.now == pytest.approx(0.5 - alone + 0.01 + 0.0011)
+    assert core.most == pytest.approx(0.5 + 1.0001)
+    assert core.replicas in (4998, 4999)
+    more = FrontLoad(100.0, 2 / (TOKEN + ITEM), 1e-3 / ITEM)  # too much, where each is a step
+    first = list_limits(RouterCost(100.0, mean, p99), LIMITS, more, 10, 10_000)[0]
+    assert first.replicas == int((1 - (2 - 4 * alone) - 1e-4) / 1.1e-3)
     assert (index.now, index.most, index.replicas) == (1e6, 1e9, ROUTER_BYTES // 100_000)
     assert choice.now == pytest.approx(33e-6) and choice.replicas in (332, 333)
-    assert core.now == pytest.approx(0.5011) and core.most == pytest.approx(1.5001)
-    assert core.replicas in (4998, 4999)
     own = count_series(4096)
     assert (series.now, series.most) == (own + 10 * REPLICA_SERIES, own + 10_000 * REPLICA_SERIES)
     assert series.replicas == (MOST_SERIES - own) // REPLICA_SERIES and own > 100
@@ -220,7 +231,7 @@ def test_a_choice_that_does_not_grow(
 ) -> None:
     same = ReplicaLine(fixed, 0.0)
     found = list_limits(
-        RouterCost(100.0, same, same), LIMITS, FrontLoad(100.0, tokens / TOKEN), 10, 10_000
+        RouterCost(100.0, same, same), LIMITS, FrontLoad(100.0, tokens / TOKEN, 0.0), 10, 10_000
     )
     assert [one.replicas for one in found[:2]] == [core, choice]
     first = "with any number of" if core == 0 else "beyond 1,024"

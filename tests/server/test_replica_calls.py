@@ -44,6 +44,29 @@ def test_a_replica_that_hangs_holds_up_no_question(monkeypatch: pytest.MonkeyPat
     run(work)
 
 
+def test_one_replica_without_progress_is_dropped_while_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(replica_set, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def work() -> None:
+        cluster, host, _ = await begin("a", "b", "c", routing="round-robin", started=True)
+        for id in ("u", "v"):
+            host.send(0, submit(id))
+        await turn()
+        assert [name for name, _ in cluster.asked] == ["a", "b"]
+        for _ in range(4):
+            now[0] += 0.6 * host.plan.patience
+            await cluster.answer("v", step("v", 7))
+            await look(host, cluster)
+        assert cluster.dropped == ["a"] and names(host) == ["b", "c"]
+        assert cluster.where("u") == "c", "it begins again"
+        await host.close()
+
+    run(work)
+
+
 def test_a_replica_whose_engine_has_ended_is_silent() -> None:
     async def work() -> None:
         cluster, host, listener = await begin("a", "b", started=True)

@@ -17,7 +17,8 @@ from ray import serve
 from ray.exceptions import ActorDiedError, RayError
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from flyweight.parallel.cluster import GONE, ReplicaProgram
+from flyweight.parallel.cluster import END, GONE, ReplicaProgram
+from flyweight.parallel.ray_channel import Outlet
 
 BEAT = 0.5  # seconds between two reports
 STALE = 10.0  # seconds after the last one at which a replica counts as gone
@@ -63,7 +64,7 @@ class ReplicaActor:
         self.app, self.registry = app, registry
         self.name = serve.get_replica_context().replica_id.unique_id
         self.actor = ray.get_runtime_context().get_actor_name() or ""
-        self.program = make(setup, patience)
+        self.program, self.outlet = make(setup, patience), Outlet()
         self._reporting = asyncio.get_running_loop().create_task(self._report())
         try:
             await self.program.start()
@@ -77,12 +78,20 @@ class ReplicaActor:
         self._reporting.cancel()  # its server would count an engine that ends by plan as lost
         await self.program.close()
 
-    async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
+    async def compute(self, name: str, number: int, frame: bytes) -> bytes:
+        """Returns when the request has ended; its frames go over the channel, with its number."""
+        if name != self.name:
+            return GONE
+        await self.outlet.carry(number, self.program.compute(frame))
+        return END
+
+    async def stream(self, name: str) -> AsyncIterator[bytes]:
+        """The channel, until it is idle."""
         if name != self.name:
             yield GONE
             return
-        async for data in self.program.compute(frame):
-            yield data
+        async for item in self.outlet.stream():
+            yield item
 
     async def tell(self, name: str, frame: bytes) -> bytes:
         return await self.program.tell(frame) if name == self.name else GONE

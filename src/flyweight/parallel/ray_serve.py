@@ -8,13 +8,14 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from flyweight.config import set_unset_variables
-from flyweight.errors import ConfigError
-from flyweight.parallel.cluster import END, GONE, ReplicaPlan
+from flyweight.errors import ConfigError, EngineError
+from flyweight.parallel.cluster import GONE, ReplicaPlan
 from flyweight.parallel.cluster_errors import CallError, describe_error, explain_errors
 
 QUIET = {  # read by Ray when it is imported
@@ -43,11 +44,13 @@ from flyweight.parallel.ray_actor import (  # noqa: E402
     ReplicaActor,
     ReplicaRegistry,
 )
+from flyweight.parallel.ray_channel import Inlet  # noqa: E402
 
 REACH = 5.0  # seconds to reach an existing cluster
 HEALTH = 2.0  # seconds between two checks of a replica
 MOST_CALLS = 100_000  # at a time on one replica: the engine's own queue holds them
 STORE = 100 << 20  # bytes of Ray's object store on a cluster of ours, which holds nothing large
+CHANNELS = 1  # calls of a replica with requests that are none: Ray Serve counts them as such
 Result = TypeVar("Result")
 
 
@@ -59,6 +62,8 @@ class RayCluster:
         self.app = f"flyweight-{secrets.token_hex(4)}"
         self._registry: Any = None
         self._handle: Any = None
+        self._inlets: dict[str, Inlet] = {}  # by replica
+        self._calls = 0
 
     async def start(self, setup: bytes) -> None:
         await self._call(lambda: self._start(setup))
@@ -69,23 +74,35 @@ class RayCluster:
         return found
 
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
-        answer = self._handle.options(method_name="compute", stream=True).remote(name, frame)
-        ended = begun = False
+        inlet = self._find_inlet(name)
+        self._calls += 1
+        number, begun = self._calls, False
+        call = self._handle.options(method_name="compute").remote(name, number, frame)
         try:
-            async for data in answer:
-                ended, begun = data in (END, GONE), True
-                yield data
+            async with aclosing(inlet.receive(number, call)) as frames:
+                async for data in frames:
+                    begun = True
+                    yield data
         except RayTaskError as error:  # raised by our own code there; its actor goes on
             raise CallError(type(error.cause).__name__) from None
         except RayServeException:  # of Serve here: the call has reached no replica
             if begun:
                 raise
-            ended = True
             yield GONE
-        finally:
-            if not ended:  # its reader has left, so the replica is to abort the request
-                with suppress(Exception):  # the replica may be gone
-                    answer.cancel()
+
+    def _find_inlet(self, name: str) -> Inlet:
+        if name not in self._inlets:
+            self._inlets = {name: one for name, one in self._inlets.items() if not one.idle}
+            self._inlets[name] = Inlet(partial(self._open_channel, name))
+        return self._inlets[name]
+
+    async def _open_channel(self, name: str) -> AsyncGenerator[bytes]:
+        try:
+            channel = self._handle.options(method_name="stream", stream=True).remote(name)
+            async for item in channel:
+                yield item
+        except RayTaskError as error:  # of the channel, not of a request
+            raise EngineError(describe_error(error)) from None
 
     async def tell(self, name: str, frame: bytes) -> bytes:
         with explain_errors():
@@ -103,6 +120,8 @@ class RayCluster:
         await self._call(lambda: serve.delete(self.app))
 
     async def close(self) -> None:
+        for one in self._inlets.values():
+            one.close()
         await asyncio.to_thread(self._close)
 
     # --- on a thread, as Ray's calls block ---
@@ -148,7 +167,7 @@ class RayCluster:
         else:
             options["autoscaling_config"] = AutoscalingConfig(
                 min_replicas=plan.least, max_replicas=plan.most,
-                target_ongoing_requests=plan.target,
+                target_ongoing_requests=plan.target + CHANNELS,
             )  # fmt: skip
         return options
 

@@ -2,9 +2,9 @@
 of metrics, what `serve` allows, caches.
 
 Each limit is worked out from what is measured here, by lines through it: bytes of a key in the
-router's index, seconds of a choice among few and among many replicas.  What a streamed token takes
-is a constant, which was measured with a server.  What is allowed is a convention, and the table
-shows it.
+router's index, seconds of a choice among few and among many replicas.  What a streamed token and a
+step of a replica take are constants, which were measured with a server.  What is allowed is a
+convention, and the table shows it.
 
 Invariant: bytes and series are the same on every machine; seconds are measured in processor time.
 """
@@ -36,9 +36,10 @@ REPLICA_SERIES = 6  # of one replica: `server.observability.replica_metrics`
 # Seconds of the API server for a streamed token, all of it: `bench/front_end.py` on a Xeon, with
 # one engine and 64 streams (docs/log/server.md).
 STREAMED = 27.8e-6
-# Seconds of its event loop to receive a token from Ray: `bench/ray_hop.py --streams 64` on a Xeon
-# with other work.
-RECEIVED = 82.8e-6
+# Seconds of its event loop to receive a step of a replica from Ray, and each of its tokens:
+# `bench/ray_hop.py --streams 1 --step 1`, and `--streams 64`, on a Xeon with other work.
+ITEM = 189e-6
+RECEIVED = 12.2e-6
 FEW, MANY = 16, 256
 PROMPTS, TURNS = 100, 10  # prompts that are routed, and how often: less than makes blocks popular
 KEY, SAMPLE = 32, 4096  # bytes of a key; keys that are measured
@@ -66,6 +67,20 @@ class ReplicaLine(NamedTuple):
         return floor((allowed - self.fixed) / self.each) if self.each else None
 
 
+class LowerLine(NamedTuple):
+    """The less of two amounts."""
+
+    one: ReplicaLine
+    other: ReplicaLine
+
+    def compute(self, replicas: int) -> float:
+        return min(line.compute(replicas) for line in self)
+
+    def count_replicas(self, allowed: float) -> int | None:
+        found = [line.count_replicas(allowed) for line in self]
+        return None if None in found else max(one for one in found if one is not None)
+
+
 class RouterCost(NamedTuple):
     """`key` bytes of a key in an index; seconds of a choice with the keys of its prompt, the mean
     and the 99th percentile.
@@ -77,15 +92,21 @@ class RouterCost(NamedTuple):
 
 
 class FrontLoad(NamedTuple):
-    """Requests and tokens of answers, a second."""
+    """Requests and tokens of answers, a second, and `steps` of each replica, at most."""
 
     requests: float
     tokens: float
+    steps: float
 
     @property
-    def streaming(self) -> float:
-        """The part of a core that receives the tokens and passes them on."""
-        return self.tokens * (STREAMED + RECEIVED)
+    def streaming(self) -> LowerLine:
+        """The part of a core that receives the tokens and passes them on.  A step brings those of
+        all streams of a replica at once; with many replicas, each token may come alone.
+        """
+        each = self.tokens * (STREAMED + RECEIVED)
+        return LowerLine(
+            ReplicaLine(each, ITEM * self.steps), ReplicaLine(each + ITEM * self.tokens, 0.0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +189,14 @@ def list_limits(
 ) -> list[ScaleLimit]:
     """Limits that more replicas reach, for such a load."""
     index, series = router.key * limits.blocks, count_series(limits.max_model_len)
-    core = ReplicaLine(load.streaming + load.requests * router.mean.fixed,
-                       load.requests * router.mean.each)  # fmt: skip
+    mean = router.mean
+    core = LowerLine(
+        *(ReplicaLine(line.fixed + load.requests * mean.fixed,
+                      line.each + load.requests * mean.each) for line in load.streaming)
+    )  # fmt: skip
 
     def make(
-        name: str, line: ReplicaLine, allowed: float, write: Callable[[float], str]
+        name: str, line: ReplicaLine | LowerLine, allowed: float, write: Callable[[float], str]
     ) -> ScaleLimit:
         now, most = line.compute(recommended), line.compute(largest)
         return ScaleLimit(name, now, most, allowed, line.count_replicas(allowed), write)
@@ -199,7 +223,7 @@ def find_calm(
 
 
 def write_part(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g} %" if share < 10 else f"{100 * share:,.0f} %"
 
 
 def write_number(count: float) -> str:

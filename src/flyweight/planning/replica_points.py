@@ -57,8 +57,8 @@ class LoadSlice:
 class ReplicaPoint:
     """What was seen with `replicas`, of which `simulated` were: `arrived` requests in `seconds`,
     with shares of all requests or all time.  `written` are tokens a second that a replica's cache
-    takes in, `decisions` the seconds of the router's choices.  Percentiles are of answered
-    requests; None: none was.
+    takes in, `steps` those of its engine in a second, `decisions` the seconds of the router's
+    choices.  Percentiles are of answered requests; None: none was.
     """
 
     replicas: int
@@ -78,6 +78,7 @@ class ReplicaPoint:
     under_way: float
     output_rate: float
     written: float
+    steps: float = 0.0
     decisions: tuple[float, ...] = field(default=(), compare=False)
 
     @property
@@ -120,17 +121,18 @@ def simulate_slice(
     records = run.run(load.draw(part.share, part.seconds))
     assert not run.in_flight, "all have ended"
     busy = sum(one.busy for one in run.replicas)
-    return summarize_records(replicas, part, records, (busy, run.failed), settings)
+    steps = sum(one.steps for one in run.replicas)
+    return summarize_records(replicas, part, records, (busy, steps, run.failed), settings)
 
 
 def summarize_records(
     replicas: int,
     part: LoadSlice,
     records: Sequence[RequestOutcome],
-    used: tuple[float, int],
+    used: tuple[float, int, int],
     settings: ReplicaSettings,
 ) -> ReplicaPoint | None:
-    """`used` are seconds in steps, and replicas that failed."""
+    """`used` are seconds in steps, their number, and replicas that failed."""
     if not records:
         return None
     done = [one for one in records if one.last is not None]
@@ -153,11 +155,12 @@ def summarize_records(
         refused=sum(one.error == REFUSED for one in records),
         broken=sum(one.error == BROKEN for one in records),
         retried=sum(one.retries for one in records),
-        failed=used[1],
+        failed=used[2],
         met=met / len(records),
         under_way=stay / seconds / part.simulated,
         output_rate=output / seconds * replicas / part.simulated,
         written=(prompts - cached + output) / seconds / part.simulated,
+        steps=used[1] / seconds / part.simulated,
         decisions=tuple(one.decision for one in records),
     )  # fmt: skip
 

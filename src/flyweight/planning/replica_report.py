@@ -14,6 +14,7 @@ from flyweight.planning.cost import HOUR
 from flyweight.planning.cost_report import write_dollars
 from flyweight.planning.plots import Limit, LinePlot, Series
 from flyweight.planning.replica_limits import (
+    ITEM,
     RECEIVED,
     STREAMED,
     FrontLoad,
@@ -160,13 +161,14 @@ def make_limits(
     """What more replicas reach, and what caches need."""
     largest = points[-1].replicas if points else 1
     least = found.least or largest
-    front = FrontLoad(facts.load.rate, facts.load.output_rate)
+    steps = max((one.steps for one in points), default=0.0)
+    front = FrontLoad(facts.load.rate, facts.load.output_rate, steps)
     listed = list_limits(facts.router, facts.limits, front, least, largest)
     rows = [
         (one.name, one.write(one.now), one.write(one.most), one.write(one.allowed), one.replicas)
         for one in listed
     ]
-    notes = [describe_first(listed, largest), *describe_router(facts.router, front)]
+    notes = [describe_first(listed, largest), *describe_router(facts.router, front, least)]
     return ReportTable("limits", "What breaks first", LIMITS, rows,
                        [*notes, *describe_caches(points, facts)])  # fmt: skip
 
@@ -179,7 +181,7 @@ def describe_first(listed: Sequence[ScaleLimit], largest: int) -> str:
     return f"{first.name[0].upper()}{first.name[1:]} breaks first, {where} replicas."
 
 
-def describe_router(router: RouterCost, front: FrontLoad) -> list[str]:
+def describe_router(router: RouterCost, front: FrontLoad, least: int) -> list[str]:
     """Where the amounts of the API server come from."""
     mean, tail = (
         f"{write_seconds(one.fixed)} and {write_seconds(one.each)} for each replica"
@@ -189,9 +191,12 @@ def describe_router(router: RouterCost, front: FrontLoad) -> list[str]:
         f"A choice, with the keys of its prompt, takes {mean} on average, {tail} at p99: processor "
         f"time, measured here, on one core. The router's index takes {router.key:.0f} bytes for "
         "each block of a replica's cache.",
-        f"{write_rate(front.tokens)} tokens/s take {write_share(front.streaming)} of the API "
-        f"server's core if all are streamed: {write_seconds(RECEIVED)} each to receive them from "
-        f"Ray, and {write_seconds(STREAMED)} to pass them on, both measured on another machine.",
+        f"{write_rate(front.tokens)} tokens/s take up to "
+        f"{write_share(front.streaming.compute(least))} of the API server's core if all are "
+        f"streamed by {least:,} replicas, with up to {write_rate(front.steps)} steps/s each: "
+        f"{write_seconds(ITEM)} to receive a step from Ray and {write_seconds(RECEIVED)} for each "
+        f"of its tokens, and {write_seconds(STREAMED)} to pass it on, all measured on another "
+        "machine. No more steps are counted than tokens.",
     ]  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class RequestOutcome:
 
 @dataclass(slots=True, eq=False)
 class RunningReplica:
-    """One replica: `life` counts its starts, `busy` seconds in steps, `ends` when the newest step
+    """One replica: `life` counts its starts, `busy` seconds in `steps`, `ends` when the newest step
     does; it is `awake` while it has a turn to come.
     """
 
@@ -98,6 +98,7 @@ class RunningReplica:
     life: int = 0
     awake: bool = False
     busy: float = 0.0
+    steps: int = 0
     ends: float = 0.0
 
 
@@ -208,6 +209,7 @@ class ReplicaRun:
         if replica.awake:
             replica.ends = engine.begin_step(now)
             replica.busy += replica.ends - now
+            replica.steps += 1
             heappush(self._events, (replica.ends, place, TURN, replica.life))
 
     def _record(self, event: Event, now: float) -> None:

@@ -181,6 +181,7 @@ class ReplicaHost:
         """What all replicas reported last."""
         for name in [one for one in self.set.members if one not in reports]:
             self._remove(name)
+        self.set.lose_stuck(2 * self.plan.patience)
         for name, report in reports.items():
             try:
                 self._take_report(name, report)

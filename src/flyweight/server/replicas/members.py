@@ -23,7 +23,7 @@ class Member:
     """A replica, whose cache has so many `blocks`; `slot` is its number for people, the lowest that
     is free.  `open` replicas get new requests, others are paused; `readers` read the streams of
     those that run.  `refusals` are those in a row, and `again` is when the next request may be sent
-    there.
+    there.  Its requests `progressed` last at this time, while there are `readers`.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Member:
     open: bool = True
     refusals: int = 0
     again: float = 0.0
+    progressed: float = 0.0
     readers: set["asyncio.Task[Outcome]"] = field(default_factory=set)
 
 

@@ -126,6 +126,13 @@ class ReplicaSet:
         self.start(self._drop(name))
         self.on_lost(member)
 
+    def lose_stuck(self, seconds: float) -> None:
+        """Replicas whose requests make no progress, for so long: they may report all the same."""
+        since = time.monotonic() - seconds
+        for member in list(self.members.values()):
+            if member.readers and member.progressed < since:
+                self.lose(member.name)
+
     async def _drop(self, name: str) -> None:
         try:
             await self.cluster.drop(name)
@@ -241,6 +248,8 @@ class ReplicaSet:
     async def _try(self, run: RoutedRequest, member: Member) -> Outcome:
         """One replica's attempt at a request."""
         reader = asyncio.get_running_loop().create_task(self._read(run, member))
+        if not member.readers:
+            member.progressed = time.monotonic()
         member.readers.add(reader)
         try:
             await asyncio.wait([reader])
@@ -259,7 +268,7 @@ class ReplicaSet:
         stream = cast(AsyncGenerator[bytes], self.cluster.compute(member.name, frame))
         try:
             while not isinstance(found := await _receive(stream, frames), Outcome):
-                member.refusals = 0
+                member.refusals, member.progressed = 0, time.monotonic()
                 for message in found:
                     self._pass_on(run, member.name, message)
             return found
