@@ -147,6 +147,7 @@ def build(
     with ranks.close_on_error(), stay_on(ranks.cores):
         weights, moving, shape = load_weights(settings, found, ops, tell)
         model, group = _make_model(ranks, ops, found, weights, adapters, limits)
+        ranks.note_connected(served)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
     fingerprint, text = found.checkpoint.fingerprint, fingerprint_text(found)
     keys = kept.make_keys(f"{fingerprint} {kv_dtype}", adapters)
@@ -230,7 +231,6 @@ def _make_model(
 
     ranks.wait()
     connections = RankConnections(ranks.keys, ranks.place, ranks.address)
-    ranks.note_connected()
     return connections.make_model(ops, found.spec, weights, length), connections.everyone
 
 

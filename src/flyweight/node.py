@@ -1,7 +1,8 @@
 """Another node of a server, `flyweight serve --headless`: it serves no HTTP, and computes with its
 ranks what node 0 requests.
 
-Invariant: returns only once its ranks have ended.  A node 0 that is lost may come back.
+Invariant: returns only once its ranks have ended.  A node 0 that is lost may come back; what this
+node says then is of the files as they are then, which its new ranks read.
 """
 
 from contextlib import closing
@@ -11,6 +12,7 @@ from flyweight.backends import choose_backend, read_place
 from flyweight.config import Settings
 from flyweight.describe import LoadListener, check_quality, describe
 from flyweight.errors import ConfigError
+from flyweight.external_cache import read_code
 from flyweight.kv.peers.channel import TransferError
 from flyweight.model_memory import make_memory_plan, measure_needs
 from flyweight.parallel.nodes.follower import join, receive_start, run_ranks
@@ -31,10 +33,13 @@ def run_node(settings: Settings, path: Path, tell: LoadListener) -> int:
     key = read_node_key(settings)
     cores = assign_cores(list_nodes(), settings.local_ranks)
     settings = divide_cores(settings, read_machine().cores, cores)
-    hello = describe_node(settings, path, tell)
     own = {name: getattr(settings, name) for name in OVERRIDDEN} | {"model": str(path)}
     where = settings.master_addr, settings.master_port
+    hello, seen = None, None
     while True:
+        files = identify_files(settings, path)
+        if hello is None or files != seen:
+            hello, seen = describe_node(settings, path, tell), files
         tell.note(f"joining {where[0]}:{where[1]} as node {settings.node_rank}")
         link = join(where, key, settings.distributed_timeout_seconds)
         try:
@@ -49,6 +54,15 @@ def run_node(settings: Settings, path: Path, tell: LoadListener) -> int:
             raise ConfigError(ended.problem)
         tell.note("node 0 has ended")
         return 0
+
+
+def identify_files(settings: Settings, path: Path) -> tuple[object, ...]:
+    """What differs once the model's files or those of flyweight were replaced; reads headers."""
+    found = describe(path, settings.quantization)
+    checkpoint = found.checkpoint
+    seen = checkpoint.fingerprint, checkpoint.stamps, read_code(settings.backend)
+    checkpoint.close()
+    return seen
 
 
 def describe_node(settings: Settings, path: Path, tell: LoadListener) -> NodeHello:

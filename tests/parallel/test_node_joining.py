@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ import pytest
 from flyweight.errors import ConfigError
 from flyweight.kv.peers.channel import TransferError
 from flyweight.kv.peers.secret import SharedSecret
+from flyweight.parallel import rendezvous
+from flyweight.parallel.nodes import follower
 from flyweight.parallel.nodes.follower import join, receive_start
 from flyweight.parallel.nodes.leader import JoinedNode, JoinedNodes, NodeListener
 from flyweight.parallel.nodes.link import NodeLink
@@ -79,9 +82,11 @@ def test_nodes_get_their_ranks_in_order() -> None:
         first = node.join(make_hello(1, max_model_len=50))
         nodes = JoinedNodes(waiting.result(LATE))
         assert nodes.address == HOST
-        nodes.start_ranks([make_setup(1), make_setup(2)], 1, RankBoard([1, 2], pytest.fail))
+        board = RankBoard([1, 2], pytest.fail)
+        nodes.start_ranks([make_setup(1), make_setup(2)], 1, board)
         found = [one.result(LATE)[1] for one in (first, second)]
         assert [[setup.rank for setup in setups] for setups in found] == [[1], [2]]
+        board.close()
         nodes.close("enough")
         assert first.result()[0].receive() == ServerEnded("enough")
     assert sorted(node.said) == ["node 1 has joined", "node 2 has joined"]
@@ -96,9 +101,11 @@ def test_of_two_servers_that_start_at_once_one_has_the_port() -> None:
             gone.sendall(b"a node that was not patient")
         joining = node.join(make_hello())
         (joined,) = node.wait().result(LATE)
-        JoinedNodes([joined]).start_ranks([make_setup(1)], 1, RankBoard([1], pytest.fail))
+        board = RankBoard([1], pytest.fail)
+        JoinedNodes([joined]).start_ranks([make_setup(1)], 1, board)
         assert joining.result(LATE)[1]
         assert node.said == ["node 1 has joined"]
+        board.close()
         joined.link.close()
 
 
@@ -213,7 +220,50 @@ def test_a_node_that_is_lost_ends_a_start_and_then_the_process() -> None:
             near.close()
             with pytest.raises(ConfigError, match="node 1 is lost"):
                 board.wait()
+            board.close()
     assert lost == ["node 1 is lost: it closed the connection"]
+
+
+def test_a_start_that_does_not_end_after_a_loss_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that connect over a link which was cut may wait for ever."""
+    monkeypatch.setattr(rendezvous, "GRACE", 0.05)
+    lost: SimpleQueue[str] = SimpleQueue()
+    board = RankBoard([1], lost.put)
+    board.lose_node("node 1 is lost")
+    assert lost.get(timeout=LATE) == "node 1 is lost"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_rank_that_ends_while_the_server_is_idle_is_reported(closed: bool) -> None:
+    lost: list[str] = []
+    board = RankBoard([1, 2], lost.append)
+    for rank in (1, 2):
+        board.take(Inbox(), RankReport(rank))
+    board.watched = True
+    if closed:
+        board.close()
+    board.take(Inbox(), RankEnded(2))
+    assert lost == ([] if closed else ["rank 2 has ended"])
+
+
+def test_a_node_0_that_ends_during_the_handshake_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower, "RETRY", 0.01)
+    tries: list[int] = []
+
+    def connect(where: tuple[str, int], key: bytes) -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise TransferError("secret", "it refused our secret")
+        return "joined"
+
+    monkeypatch.setattr(follower, "_connect", connect)
+    assert follower.join((HOST, 1), KEY, LATE) == "joined"
+    tries.clear()
+    monkeypatch.setattr(follower, "REFUSALS", 2)
+    with pytest.raises(ConfigError, match="is not the secret of"):
+        follower.join((HOST, 1), KEY, LATE)
 
 
 class Inbox:

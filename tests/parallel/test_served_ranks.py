@@ -70,6 +70,15 @@ def test_a_rank_that_is_killed_ends_its_requests_and_all_ranks_are_started_again
     assert first not in list_ranks(pair)
 
 
+def test_a_rank_that_is_killed_while_nothing_runs_costs_no_request(pair: Running) -> None:
+    expected, engine = ask(pair), pair.worker
+    (first,) = list_ranks(pair)
+    os.kill(first, signal.SIGKILL)
+    pair.until(lambda: is_gone(engine))
+    pair.until(lambda: pair.get("/health").status == 200)
+    assert ask(pair) == expected
+
+
 def test_no_rank_outlives_the_engine_process_or_the_server() -> None:
     with started("stories", "-pp", "2", *LIMITS) as server:
         ask(server)

@@ -88,7 +88,7 @@ class RankProcesses:
         self.address, self._nodes, self.divided = nodes.address, nodes, len(places) > 1
         self.children: list[subprocess.Popen[bytes]] = []
         self._board = board = RankBoard((one.rank for one in places[1:]), nodes.on_lost)
-        self._finalize = weakref.finalize(self, end_processes, self.children)
+        self._finalize = weakref.finalize(self, _end_ranks, board, self.children)
         shared = {name: getattr(settings, name) for name in SHARED} | {"model": str(path)}
         stages = [(layers.start, len(layers)) for layers in self.place.stages]
         limit = asdict(limits)
@@ -117,9 +117,11 @@ class RankProcesses:
             self.close(str(error))
             raise
 
-    def note_connected(self) -> None:
-        """All ranks are connected: from now on the loss of a node is reported at once."""
-        self._board.connected = True
+    def note_connected(self, served: bool) -> None:
+        """All ranks are connected: from now on the loss of a node is reported at once, and that of
+        any rank where this process is a server's.
+        """
+        self._board.connected, self._board.watched = True, served
 
     @contextmanager
     def close_on_error(self) -> Iterator[None]:
@@ -172,6 +174,11 @@ def _read_message(rank: int, line: bytes) -> RankMessage:
     except msgspec.DecodeError:
         return RankReport(rank, f"it wrote {line[:80]!r}, which is no report")
     return message
+
+
+def _end_ranks(board: RankBoard, children: "Sequence[subprocess.Popen[bytes]]") -> None:
+    board.close()
+    end_processes(children)
 
 
 def end_processes(children: "Sequence[subprocess.Popen[bytes]]") -> None:

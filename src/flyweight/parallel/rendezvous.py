@@ -7,12 +7,14 @@ Invariant: a key that was set reaches every rank, or the wait for it ends.  Impo
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from threading import Condition
+from threading import Condition, Timer
 from typing import Protocol
 
 import msgspec
 
 from flyweight.errors import ConfigError
+
+GRACE = 30.0  # seconds that a start which lacks a node has to end
 
 
 class KeyValue(msgspec.Struct, tag="key"):
@@ -103,14 +105,15 @@ class KeyRelay:
 class RankBoard:
     """What rank 0 knows of the other ranks: whether they have loaded, and their keys.
 
-    `on_lost` is called where another node is lost once all ranks are connected: a wait for one of
-    its ranks might not end.
+    `on_lost` is called where another node is lost once all ranks are connected, or is lost before
+    and the start has not ended after `GRACE`: a wait for one of its ranks might not end.  It is
+    called as well where a rank ends that is `watched`.
     """
 
     def __init__(self, ranks: Iterable[int], on_lost: Callable[[str], object]) -> None:
         self.relay = KeyRelay()
         self.keys = SharedKeys(self.relay.publish)
-        self.connected = False
+        self.connected = self.watched = False
         self._waiting, self._problem, self._changed = set(ranks), "", Condition()
         self._on_lost, self._closed = on_lost, False
 
@@ -121,6 +124,8 @@ class RankBoard:
         elif isinstance(message, RankEnded):
             loading = message.rank in self._waiting
             when = " before it had loaded its part of the model" if loading else ""
+            if self.watched:
+                self._lose(f"rank {message.rank} has ended")
             self.fail(f"rank {message.rank} ended{when}")
         elif message.problem:
             self.fail(f"rank {message.rank}: {message.problem}")
@@ -131,9 +136,17 @@ class RankBoard:
 
     def lose_node(self, problem: str) -> None:
         """The connection to another node has ended."""
-        if self.connected and not self._closed:
-            self._on_lost(problem)
+        if self.connected:
+            self._lose(problem)
+        else:
+            later = Timer(GRACE, self._lose, (problem,))
+            later.daemon = True
+            later.start()
         self.fail(problem)
+
+    def _lose(self, problem: str) -> None:
+        if not self._closed:
+            self._on_lost(problem)
 
     def fail(self, problem: str) -> None:
         """Ends all waits; only the first problem is kept."""

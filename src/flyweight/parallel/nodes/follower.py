@@ -25,16 +25,18 @@ from flyweight.parallel.rendezvous import KeyRelay, KeyValue, RankMessage
 
 CONNECT = 5.0  # seconds of a try, and of its handshake
 RETRY = 0.5  # seconds between tries
+REFUSALS = 3  # in a row, of a secret: a node 0 that ends during the handshake looks like one
 
 
 def join(where: tuple[str, int], key: bytes, seconds: float) -> NodeLink:
     """A connection to node 0, which may not have started yet.  Raises `ConfigError`."""
-    end = monotonic() + seconds
+    end, refusals = monotonic() + seconds, 0
     while True:
         try:
             return _connect(where, key)
         except TransferError as error:
-            if error.cause == "secret":
+            refusals = refusals + 1 if error.cause == "secret" else 0
+            if refusals == REFUSALS:
                 raise ConfigError(
                     f"is not the secret of {where[0]}:{where[1]}: {error}", OPTION,
                     hint="give all nodes a copy of one file",
