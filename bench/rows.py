@@ -58,9 +58,8 @@ class RowsBench:
         assert found is not None, "loading reports the model that it found"
         loaded.moving.settle()
         self.facts, self.isa = ModelFacts.of(found), loaded.isa
-        self.shape = make_shape(
-            found.checkpoint, found.plan, found.spec, "int8", loaded.memory.sizing.kv_dtype
-        )
+        kv, rounding = loaded.memory.sizing.kv_dtype, options["activations"]
+        self.shape = make_shape(found.checkpoint, found.plan, found.spec, rounding, kv)
         engine = cast(Any, loaded.engine)
         self.drafter = FixedDrafter()
         engine.drafts.calls.use(self.drafter)
@@ -119,19 +118,23 @@ class RowsBench:
 
 def summarize(bench: RowsBench, found: list[dict[int, Times]], depth: int) -> list[dict[str, Any]]:
     """A line for each number of rows."""
-    limits = bench.limits[0].vector
+    limits, tile = bench.limits[0].vector, bench.limits[0].tile
     read, int8 = bench.get_limits()
     lines = []
     for n in bench.rows:
         ratios = sorted(times[n]["step"] / times[bench.rows[0]]["step"] for times in found)
         parts = {part: 1e3 * median(times[n][part] for times in found) for part in found[0][n]}
-        work = sum_work(bench.shape, [StepShape(((n, depth + n),), n, depth + n)], limits)
+        step = parts["step"] / 1e3
+        seen = [StepShape(((n, depth + n),), n, depth + n)]
+        work = sum_work(bench.shape, seen, limits)
         products = (parts["layers"] + parts["head"]) / 1e3
         gbps, gops = work.nbytes / products / 1e9, work.operations / products / 1e9
         lines.append({
             "rows": n, "ratio": median(ratios), "low": ratios[len(ratios) // 4],
             "high": ratios[3 * len(ratios) // 4], **parts, "gbps": gbps, "gops": gops,
             "of_read": 1e9 * gbps / read, "of_int8": 1e9 * gops / int8,
+            "share": work.seconds / step,
+            "of_tile": sum_work(bench.shape, seen, tile).seconds / step if tile else None,
         })  # fmt: skip
     return lines
 
@@ -174,7 +177,8 @@ def main() -> None:
     lines = summarize(bench, bench.measure(args.rounds), args.depth)
     if args.json:
         read, int8 = bench.get_limits()
-        print(json.dumps({"read": read, "int8": int8, "lines": lines}))
+        label = f"{bench.isa}, {args.activations}"
+        print(json.dumps({"label": label, "read": read, "int8": int8, "lines": lines}))
     else:
         show(bench, lines)
 
