@@ -126,7 +126,9 @@ def check_replicas(
         "several models": len(models) > 1,
         "--models-file": bool(sources.file),
         "--allow-pull": server.allow_pull,
-        "--prefix-cache-dir": settings.prefix_cache_dir is not None,
+        "--prefix-cache-peers": bool(settings.prefix_cache_peers),
+        "--prefix-cache-listen": bool(settings.prefix_cache_listen),
+        "--prefix-cache-secret-file": settings.prefix_cache_secret_file is not None,
         "--nnodes": settings.nnodes > 1,
     }
     for name in (name for name, found in given.items() if found):
