@@ -141,7 +141,8 @@ def build(
     tell.show_plan(memory, whole)
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
-    kept = ExternalCacheSource(settings, described, tell.note)
+    replica = resources is not None and resources.replica
+    kept = ExternalCacheSource(settings, described, tell.note, replica)
     limits = make_limits(settings, memory, found.spec.vocab)
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores, nodes)
     with ranks.close_on_error(), stay_on(ranks.cores):

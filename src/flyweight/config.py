@@ -285,7 +285,7 @@ class Settings:
         None, "Engine", "Directory for blocks of the prefix cache, kept for the next start.", "DIR",
         kind="text", words="none: the cache ends with the process"
     )
-    prefix_cache_gb: float = setting(8.0, "Engine", "Max GiB in that directory.", "GIB")
+    prefix_cache_gb: float = setting(8.0, "Engine", "Max GiB of blocks there, per replica.", "GIB")
     prefix_cache_peers: str = setting(
         "", "Engine", "Servers that may have blocks which this one has not.", "HOST:PORT,..."
     )

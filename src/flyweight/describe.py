@@ -200,11 +200,13 @@ def describe_scheduler(scheduler: str) -> str:
     return "a request starts as soon as there is room"
 
 
-def describe_external_cache(settings: Settings) -> str:
+def describe_external_cache(settings: Settings, replicas: bool = False) -> str:
     """Where blocks are kept that the K/V cache has no room for."""
-    parts = [f"swap space, {settings.swap_space:g} GiB"] if settings.swap_space else []
+    each = " for each replica" if replicas else ""
+    parts = [f"swap space, {settings.swap_space:g} GiB{each}"] if settings.swap_space else []
     if settings.prefix_cache_dir is not None:
-        parts.append(f"{os.fspath(settings.prefix_cache_dir)}, {settings.prefix_cache_gb:g} GiB")
+        room = f"{settings.prefix_cache_gb:g} GiB{each}"
+        parts.append(f"{os.fspath(settings.prefix_cache_dir)}, {room}")
     if settings.prefix_cache_listen:
         parts.append(f"served at {settings.prefix_cache_listen}")
     if settings.prefix_cache_peers:

@@ -42,7 +42,8 @@ Parts = Iterable[object]
 
 class ExternalCacheSource:
     """The directory of an engine, opened; `make_fingerprint` is called where there is one, `note`
-    with where peers are served.  Raises `ConfigError`.
+    with where peers are served.  A `replica` has a numbered folder of the directory.  Raises
+    `ConfigError`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ExternalCacheSource:
         settings: Settings,
         make_fingerprint: Callable[[], bytes],
         note: Callable[[str], None] = lambda line: None,
+        replica: bool = False,
     ) -> None:
         self.settings = settings
         self.folder: BlockFolder | None = None
@@ -58,14 +60,23 @@ class ExternalCacheSource:
         self._shared, self._log = _read_shared(settings), PeerLog()
         if settings.prefix_cache_dir is not None:
             path = Path(settings.prefix_cache_dir).expanduser()
-            self.folder = BlockFolder(path, int(settings.prefix_cache_gb * GIB))
-            self.fingerprint = make_fingerprint()
-            self._file = self.folder.open_file(self.fingerprint)
+            self._open_folder(path, int(settings.prefix_cache_gb * GIB), make_fingerprint, replica)
         listen = parse_listen(settings.prefix_cache_listen)
         if listen is not None and self._shared is not None:
             rate = settings.prefix_cache_peer_rate
             self.server = BlockServer(listen, self._shared.peers, rate, self._log)
             note(f"peers may fetch blocks of the prefix cache at {self.server.address}")
+
+    def _open_folder(
+        self, path: Path, limit: int, make_fingerprint: Callable[[], bytes], replica: bool
+    ) -> None:
+        if replica:
+            self.fingerprint = make_fingerprint()
+            self.folder, self._file = BlockFolder.open_numbered(path, limit, self.fingerprint)
+            return
+        self.folder = BlockFolder(path, limit)
+        self.fingerprint = make_fingerprint()
+        self._file = self.folder.open_file(self.fingerprint)
 
     @property
     def secret(self) -> bytes | None:

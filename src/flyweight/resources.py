@@ -29,7 +29,7 @@ class ProcessResources:
 class EngineResources:
     """What one engine, number `owner`, gets of them; it may hold `room` bytes (0: all that is
     left), and if that is not `fixed`, more where its model does not fit.  A server keeps
-    `token_cache` bytes of token ids for it.
+    `token_cache` bytes of token ids for it.  Other processes have the settings of a `replica`.
     """
 
     process: ProcessResources
@@ -37,6 +37,7 @@ class EngineResources:
     room: int = 0
     fixed: bool = False
     token_cache: int = TOKEN_CACHE
+    replica: bool = False
 
     @property
     def ledger(self) -> MemoryLedger:

@@ -1,5 +1,7 @@
 """The directory of a prefix cache: its secret, its locks, its room, and what is refused."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flyweight.errors import ConfigError
+from flyweight.kv import blockfolder
 from flyweight.kv.blockfolder import SECRET, BlockFolder
 
 ONE, TWO, THREE = (bytes([n]) * 32 for n in (1, 2, 3))
@@ -129,3 +132,59 @@ def test_only_files_of_our_names_are_counted_or_removed(tmp_path: Path) -> None:
     file.close()
     assert all((tmp_path / name).stat().st_size == 500 for name in names)
     assert (tmp_path / f"{'b' * 64}.blocks").is_dir()
+
+
+def test_replicas_have_the_first_folders_that_are_free(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "cache"
+    pairs = [BlockFolder.open_numbered(path, 100, ONE) for _ in range(3)]
+    assert [folder.path for folder, _ in pairs] == [path / "0", path / "1", path / "2"]
+    assert all(one.stat().st_mode & 0o777 == 0o700 for one in (path, *path.iterdir()))
+    assert len({folder.secret for folder, _ in pairs}) == 3
+    pairs[1][1].close()
+    again, file = BlockFolder.open_numbered(path, 100, ONE)
+    assert (again.path, again.secret) == (path / "1", pairs[1][0].secret)
+    other, theirs = BlockFolder.open_numbered(path, 100, TWO)
+    assert other.path == path / "0", "the lock is of a model's file"
+    for held in (pairs[0][1], pairs[2][1], file, theirs):
+        held.close()
+    assert sorted(os.listdir(path)) == ["0", "1", "2"]
+
+
+def test_a_numbered_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """It is not passed over, as nothing would say so."""
+    _, file = BlockFolder.open_numbered(tmp_path, 100, ONE)
+    (tmp_path / "1").write_text("mine")
+    with pytest.raises(ConfigError, match=r"/1' cannot be used: File exists"):
+        BlockFolder.open_numbered(tmp_path, 100, ONE)
+    (tmp_path / "1").unlink()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1").chmod(0o777)
+    with pytest.raises(ConfigError, match=r"/1' may be changed by other users"):
+        BlockFolder.open_numbered(tmp_path, 100, ONE)
+    tmp_path.chmod(0o770)
+    with pytest.raises(ConfigError, match=f"{tmp_path.name}' may be changed by other users"):
+        BlockFolder.open_numbered(tmp_path, 100, ONE)
+    file.close()
+
+
+def test_folders_that_are_all_in_use_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blockfolder, "MOST_FOLDERS", 1)
+    _, file = BlockFolder.open_numbered(tmp_path, 100, ONE)
+    with pytest.raises(ConfigError, match="has 1 numbered folders, which are all in use"):
+        BlockFolder.open_numbered(tmp_path, 100, ONE)
+    file.close()
+
+
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with pytest.raises(ConfigError, match="cannot be used: No locks available"):
+        BlockFolder(tmp_path, 100).open_file(ONE)
+    with pytest.raises(ConfigError, match="/0' cannot be used: No locks available"):
+        BlockFolder.open_numbered(tmp_path, 100, ONE)

@@ -1,5 +1,6 @@
 """Options of replicas: what is valid, and what the refusals name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +86,31 @@ def test_replicas_of_several_hosts_each_are_refused(monkeypatch: pytest.MonkeyPa
         start.check_replicas([model], ServerSettings(replicas=2), ModelSources())
     assert str(refused.value) == (
         "--replicas cannot be combined with --nnodes; leave one of them out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prefix_cache_peers", "127.0.0.1:8100"),
+        ("prefix_cache_listen", "127.0.0.1:0"),
+        ("prefix_cache_secret_file", "secret"),
+    ],
+)
+def test_replicas_have_a_directory_and_no_peers(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "_is_installed", lambda module: True)
+    kept = ModelOptions(Settings(prefix_cache_dir="blocks", prefix_cache_gb=2))
+    start.check_replicas([kept], ServerSettings(replicas=2), ModelSources())
+    given: dict[str, Any] = {"prefix_cache_secret_file": "secret", name: value}
+    model = ModelOptions(replace(kept.settings, **given))
+    with pytest.raises(ConfigError) as refused:
+        start.check_replicas([model], ServerSettings(autoscale="1:2"), ModelSources())
+    option = f"--{name.replace('_', '-')}"
+    assert str(refused.value) == (
+        f"--autoscale cannot be combined with {option}: replicas do not exchange blocks; "
+        "leave one of them out"
     )
 
 

@@ -17,7 +17,7 @@ from flyweight.server.model_entry import ModelEntry
 from flyweight.server.model_options import ModelOptions
 from flyweight.server.replicas.host import ReplicaHost
 from flyweight.server.replicas.places import locate_settings
-from flyweight.server.replicas.reports import encode_setup
+from flyweight.server.replicas.reports import decode_setup, encode_setup
 from flyweight.weights.hub import cache
 from flyweight.weights.hub.find import find_cached
 from flyweight.weights.hub.names import parse_hub_name
@@ -89,6 +89,20 @@ def test_a_path_in_the_hubs_cache_stays_a_path(
     entry.find(SilentListener())
     there = msgspec.msgpack.decode(encode_setup(1, client.begin))[1][1]
     assert there["model"] == str(model) and "revision" not in there
+
+
+def test_each_host_has_the_cache_at_one_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not be there yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for given, whole in (("blocks", tmp_path / "blocks"), ("~/b", tmp_path / "home" / "b")):
+        settings = {"model": "stories", "prefix_cache_dir": given}
+        assert locate_settings(settings)["prefix_cache_dir"] == str(whole)
+        sent = decode_setup(encode_setup(1, pipe.EngineSetup(settings, 0.2)))
+        assert sent.engine.settings["prefix_cache_dir"] == str(whole) and sent.engine.replica
+    assert locate_settings({"prefix_cache_dir": None})["prefix_cache_dir"] is None
 
 
 def test_relative_paths_become_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """The directory of a prefix cache that outlives its process: a secret, and one file of blocks for
-each fingerprint.
+each fingerprint.  Replicas share a directory, in which each has a numbered folder of its own.
 
 Invariant: only files of our own names are opened, counted or removed, and none that another
 process has locked.  Without the directory's secret, keys cannot be computed.
@@ -20,6 +20,8 @@ from flyweight.kv.records import OwnedFile
 SECRET, SUFFIX = "prefix-cache.secret", ".blocks"
 OURS = re.compile(rf"[0-9a-f]{{64}}\{SUFFIX}")
 OPTION = "prefix_cache_dir"
+MOST_FOLDERS = 4096  # with numbers: more than there are replicas of a machine
+OTHERS = "choose another directory for each of them"
 
 
 class BlockFolder:
@@ -30,28 +32,51 @@ class BlockFolder:
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit = path, limit
         self._own = ""
+        _make_private(path)
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_owner()
             self.secret = self._read_secret()
         except OSError as error:
-            raise self._refuse(f"cannot be used: {error.strerror or error}") from None
+            raise _refuse_unusable(path, error) from None
+
+    @classmethod
+    def open_numbered(
+        cls, path: Path, limit: int, fingerprint: bytes
+    ) -> "tuple[BlockFolder, OwnedFile]":
+        """The first of the folders `0`, `1`, ... of `path` where no other process has locked the
+        file of the fingerprint, and that file, locked.  Raises `ConfigError`.
+        """
+        _make_private(path)
+        for number in range(MOST_FOLDERS):
+            folder = cls(path / str(number), limit)
+            file = folder.find_file(fingerprint)
+            if file is not None:
+                return folder, file
+        raise _refuse(path, f"has {MOST_FOLDERS} numbered folders, which are all in use", OTHERS)
 
     def open_file(self, fingerprint: bytes) -> OwnedFile:
         """The locked file of a fingerprint's blocks.  Raises `ConfigError`."""
+        file = self.find_file(fingerprint)
+        if file is None:
+            raise _refuse(self.path, "is in use by another engine with this model", OTHERS)
+        return file
+
+    def find_file(self, fingerprint: bytes) -> OwnedFile | None:
+        """As `open_file`; None where another process has locked it."""
         self._own = f"{fingerprint.hex()}{SUFFIX}"
         path = self.path / self._own
         while True:
             try:
                 file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             except OSError as error:
-                raise self._refuse(f"cannot be used: {error.strerror or error}") from None
-            if not _is_locked(file):
+                raise _refuse_unusable(self.path, error) from None
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 os.close(file)
-                raise self._refuse(
-                    "is in use by another engine with this model",
-                    "choose another directory for each of them",
-                )
+                return None
+            except OSError as error:  # the file system has no locks
+                os.close(file)
+                raise _refuse_unusable(self.path, error) from None
             with suppress(OSError):
                 if os.path.samestat(os.fstat(file), os.stat(path)):
                     os.utime(file)  # it counts as new
@@ -96,21 +121,32 @@ class BlockFolder:
         finally:
             os.close(file)
         if len(secret) != DIGEST:
-            raise self._refuse(
+            raise _refuse(
+                self.path,
                 f"is no prefix cache: its file {SECRET} does not have {DIGEST} bytes",
                 "remove that file, or choose another directory",
             )
         return secret
 
-    def _check_owner(self) -> None:
-        about = os.stat(self.path)
-        if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o022:
-            raise self._refuse(
-                "may be changed by other users", "choose a directory that is yours alone (0700)"
-            )
 
-    def _refuse(self, problem: str, hint: str = "choose another directory") -> ConfigError:
-        return ConfigError(problem, OPTION, value=str(self.path), hint=hint)
+def _make_private(path: Path) -> None:
+    """Makes a directory where there is none.  Raises `ConfigError` where others may change it."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = os.stat(path)
+    except OSError as error:
+        raise _refuse_unusable(path, error) from None
+    if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o022:
+        hint = "choose a directory that is yours alone (0700)"
+        raise _refuse(path, "may be changed by other users", hint)
+
+
+def _refuse_unusable(path: Path, error: OSError) -> ConfigError:
+    return _refuse(path, f"cannot be used: {error.strerror or error}")
+
+
+def _refuse(path: Path, problem: str, hint: str = "choose another directory") -> ConfigError:
+    return ConfigError(problem, OPTION, value=str(path), hint=hint)
 
 
 def _is_locked(file: int) -> bool:

@@ -43,7 +43,7 @@ LOCAL = ("logits_processors",)  # functions; they stay in their process
 class EngineSetup(msgspec.Struct, array_like=True, tag=0):
     """To build an engine: its `Settings`, and how to run it.  It may hold `room` bytes (see
     `EngineResources`), gets step time in proportion to its `weight`, and the API server keeps
-    `token_cache` bytes of token ids for it.
+    `token_cache` bytes of token ids for it.  Other processes have the settings of a `replica`.
     """
 
     settings: dict[str, Any]
@@ -54,6 +54,7 @@ class EngineSetup(msgspec.Struct, array_like=True, tag=0):
     fixed: bool = False
     weight: float = 1.0
     token_cache: int = TOKEN_CACHE
+    replica: bool = False
 
 
 class Submit(msgspec.Struct, array_like=True, tag=1):

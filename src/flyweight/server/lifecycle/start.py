@@ -122,11 +122,14 @@ def check_replicas(
     if not _is_installed("ray"):
         raise ConfigError("needs Ray", option, hint="pip install 'flyweight[distributed]'")
     settings = models[0].settings
+    alone = ": replicas do not exchange blocks"
     given = {
         "several models": len(models) > 1,
         "--models-file": bool(sources.file),
         "--allow-pull": server.allow_pull,
-        "--prefix-cache-dir": settings.prefix_cache_dir is not None,
+        f"--prefix-cache-peers{alone}": bool(settings.prefix_cache_peers),
+        f"--prefix-cache-listen{alone}": bool(settings.prefix_cache_listen),
+        f"--prefix-cache-secret-file{alone}": settings.prefix_cache_secret_file is not None,
         "--nnodes": settings.nnodes > 1,
     }
     for name in (name for name, found in given.items() if found):

@@ -24,6 +24,7 @@ from flyweight.server.observability.counters import FIELDS, ServerCounters
 from flyweight.server.observability.features import FeatureRow, list_request_rows
 from flyweight.server.observability.model_summary import ModelSummary
 from flyweight.server.settings import ServerSettings
+from flyweight.validation.replicas import find_replica_option
 from flyweight.weights.packed.shape import CompiledShape
 
 PATIENCE = 100  # sequences that end before a feature without effect is reported
@@ -280,7 +281,7 @@ def _list_build(
     )  # fmt: skip
     yield FeatureRow(
         "external prefix cache", requests.of(*EXTERNAL_CACHE_OPTIONS),
-        describe_external_cache(settings),
+        describe_external_cache(settings, bool(find_replica_option(server))),
         "blocks of K/V outlive the process, or the K/V cache", "external_hits",
         "prompt tokens found there",
     )  # fmt: skip

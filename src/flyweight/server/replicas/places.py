@@ -1,7 +1,7 @@
 """The settings of an engine for processes of other hosts.
 
 Invariant: a file or folder is named by its whole path; a model of the Hub or of the package has its
-name, as every host has it in another place.
+name, as every host has it in another place.  A home folder (~) is that of this host.
 """
 
 import os
@@ -33,6 +33,9 @@ def locate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["model"] = _locate_model(str(settings["model"]), settings.get("revision"))
     if settings.get("adapters"):
         found["adapters"] = {name: locate(path) for name, path in settings["adapters"].items()}
+    folder = settings.get("prefix_cache_dir")
+    if folder:  # which each host makes
+        found["prefix_cache_dir"] = os.path.abspath(os.path.expanduser(folder))
     config = read_speculation(settings.get(SETTING) or "")
     if config is not None and "model" in config.options:
         found[SETTING] = {**config.write(), "model": locate(config.options["model"])}

@@ -44,7 +44,8 @@ class ReplicaReport(msgspec.Struct, array_like=True):
 
 def encode_setup(generation: int, setup: pipe.EngineSetup) -> bytes:
     """A `ReplicaSetup`, whose settings mean the same on every host."""
-    setup = msgspec.structs.replace(setup, settings=locate_settings(setup.settings))
+    settings = locate_settings(setup.settings)
+    setup = msgspec.structs.replace(setup, settings=settings, replica=True)
     return msgspec.msgpack.encode(ReplicaSetup(generation, setup))
 
 

@@ -81,8 +81,9 @@ class EngineLoader:
             tell = LoadingReporter(self._send)
             begin = self.begin
             own = EngineResources(
-                self.process, self.number, begin.room, begin.fixed, begin.token_cache
-            )
+                self.process, self.number, begin.room, begin.fixed, begin.token_cache,
+                begin.replica,
+            )  # fmt: skip
             self.loaded = build(self.settings, tell, served=True, resources=own)
         except FlyweightError as error:
             self.failed = pipe.Failed(str(error), isinstance(error, MemoryShortage))
