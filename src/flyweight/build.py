@@ -141,8 +141,7 @@ def build(
     tell.show_plan(memory, whole)
     kv_dtype = memory.sizing.kv_dtype
     described = partial(make_fingerprint, found, ops, settings, memory.sizing)
-    replica = resources is not None and resources.replica
-    kept = ExternalCacheSource(settings, described, tell.note, replica)
+    kept = ExternalCacheSource(settings, described, tell.note, resources)
     limits = make_limits(settings, memory, found.spec.vocab)
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores, nodes)
     with ranks.close_on_error(), stay_on(ranks.cores):

@@ -33,6 +33,7 @@ from flyweight.kv.store import BlockStore
 from flyweight.models.decoder import make_ropes
 from flyweight.ops.base import Ops
 from flyweight.plan.memory import GIB, Sizing
+from flyweight.resources import EngineResources
 from flyweight.validation.peers import parse_listen, parse_peers
 from flyweight.weights.adapter import CONFIG, Adapter
 
@@ -51,7 +52,7 @@ class ExternalCacheSource:
         settings: Settings,
         make_fingerprint: Callable[[], bytes],
         note: Callable[[str], None] = lambda line: None,
-        replica: bool = False,
+        resources: EngineResources | None = None,
     ) -> None:
         self.settings = settings
         self.folder: BlockFolder | None = None
@@ -60,6 +61,7 @@ class ExternalCacheSource:
         self._shared, self._log = _read_shared(settings), PeerLog()
         if settings.prefix_cache_dir is not None:
             path = Path(settings.prefix_cache_dir).expanduser()
+            replica = resources is not None and resources.replica
             self._open_folder(path, int(settings.prefix_cache_gb * GIB), make_fingerprint, replica)
         listen = parse_listen(settings.prefix_cache_listen)
         if listen is not None and self._shared is not None:
