@@ -37,7 +37,7 @@ HeldDrafts = dict[Hashable, OfferedDraft]
 class Drafts:
     """Drafts of one engine, from its drafter's `calls`.  `places` counts accepted draft tokens by
     their place in the draft; `limits` decides how many tokens each may have.  With `probs`, tokens
-    are verified by rejection sampling.
+    that were drawn at random are verified by rejection sampling.
     """
 
     def __init__(
@@ -218,7 +218,8 @@ class Drafts:
         """
         kept = cut_draft(*draft, partial(cut, seq))
         constrained = seq.request.params.structured_outputs is not None
-        if self.probs is None or draft.parents is not None or not constrained:
+        drawn = self.probs is not None and (seq.request.id, seq.index) in self.probs.known
+        if not drawn or draft.parents is not None or not constrained:
             return kept
         return OfferedDraft(draft.tokens[: len(kept.tokens) + 1])
 
