@@ -70,23 +70,13 @@ class ListedLogprobs:
 @dataclass(frozen=True, slots=True)
 class Proposals:
     """The draft tokens at D rows, which are the C drafts starts[c]:starts[c+1], each from its first
-    token on.  `probs` are what the tokens were drawn from; None where none was drawn at random, and
-    a row of zeros for one that was not.
+    token on.  `probs` are what the tokens were drawn from.
     """
 
     rows: I32  # [D]
     tokens: I32  # [D]
     starts: I32  # [C+1]
-    probs: F32 | None = None  # [D,V]
-
-    def list_probs(self, i: int, vocab: int) -> F32:
-        """What token i was drawn from: [V]."""
-        if self.probs is not None and self.probs[i].any():
-            own: F32 = self.probs[i]
-            return own
-        certain = np.zeros(vocab, np.float32)
-        certain[self.tokens[i]] = 1
-        return certain
+    probs: F32  # [D,V]
 
 
 @dataclass(slots=True)

@@ -194,8 +194,8 @@ def test_a_prompt_is_read_in_parts_while_the_model_computes_it(
         monkeypatch.setattr(TextDrafter, name, watched)
 
     monkeypatch.setattr(TextDrafter, "_compute", count)
-    watch("read")
-    watch("propose")
+    for name in ("read", "catch_up", "propose"):
+        watch(name)
     draft = {**DRAFT, "model": str(data("stories260k/stories260K-f32.gguf"))}
     prompt, greedy = " ".join(PROMPTS[:24]), SamplingParams(temperature=0, max_tokens=16)
     options: dict[str, Any] = {"max_num_batched_tokens": budget, "max_num_seqs": 4}

@@ -194,6 +194,31 @@ def test_a_failure_while_pairs_are_computed_leaves_none_that_count(
     assert drafter.compared > 5 and drafter.wrong == 0
 
 
+class RepeatingDrafter(CountingDrafter):
+    """Is asked for the first draft twice before all are asked for, the first one among them."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        for _ in range(2):
+            super().propose(requests[:1])
+        return super().propose(requests)
+
+
+def test_drafts_of_one_text_are_the_same_each_time(model: Decoder, folder: Path) -> None:
+    """Alone, and in one call with requests that are asked for the first time."""
+    drafter = make_counting(folder, model, ROOMY)
+    drafter.__class__ = RepeatingDrafter
+    drafter.reference = Reference(model, make_tensors())
+    params = SamplingParams(temperature=0.0, max_tokens=8)
+    requests = [
+        Request(f"r{i}", tuple(prompt), params, max_tokens=8)
+        for i, prompt in enumerate(PROMPTS[:2])
+    ]
+    engine = make_engine(model, ROOMY, drafter)
+    assert drain(engine, requests) == drain(make_engine(model, ROOMY), requests)
+    assert not engine.metrics.drafting_ended and not engine.drafts.calls.ended
+    assert drafter.compared > 8 and drafter.wrong == drafter.empty == 0
+
+
 class Plain:
     """A model whose states are what it taps."""
 

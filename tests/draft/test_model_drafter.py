@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from random_models import Answer, answers, engine, random_model, request
 
-from flyweight.draft.drafter import DraftRequest
+from flyweight.draft.drafter import DraftRequest, DraftSampling
 from flyweight.draft.latetokens import FEW, LateTokens
 from flyweight.draft.model import DraftRow, ModelDrafter
 from flyweight.engine.draft_limits import DraftCandidate, DraftDepth, FullDrafts
@@ -328,6 +328,29 @@ def test_pool_stays_whole(target) -> None:
         made.step()
         live: Sequence = [s for group in made.scheduler.by_id.values() for s in group]
         made.scheduler.pool.check_integrity([s.table for s in live])
+
+
+@pytest.mark.parametrize("probs", [False, True])
+def test_a_draft_ends_at_a_token_that_only_the_draft_model_has(target, probs: bool) -> None:
+    """What its tokens were drawn from is scaled to the tokens that both have."""
+    layers = allocate_kv(target.spec, target.ops, engine(target).scheduler.limits, "f16")
+    asked = [
+        DraftRequest(i, [7, 8, 9], [i], 3, DraftSampling(seed=i, temperature=1.0)) for i in range(8)
+    ]
+    whole, cut = (
+        ModelDrafter(target, layers, LateTokens(8, 16), vocab=vocab, probs=probs).propose(asked)
+        for vocab in (None, 200)
+    )
+    lengths = []
+    for full, found in zip(whole, cut, strict=True):
+        count = next((i for i, token in enumerate(full.tokens) if token >= 200), 3)
+        lengths.append(count)
+        assert found.tokens == full.tokens[:count]
+        assert (found.probs is not None) == (probs and count > 0)
+        if found.probs is not None and full.probs is not None:
+            part = full.probs[:count, :200]
+            assert np.allclose(found.probs, part / part.sum(axis=1, keepdims=True))
+    assert min(lengths) < max(lengths)
 
 
 def test_drafts_end_with_the_limit_and_with_a_stop_token(target) -> None:

@@ -83,11 +83,21 @@ class NotedSeconds(FullDrafts):
 class SlowReader(PromptReader):
     """Its reads take a quarter of a second, on a clock of its own; nothing else takes time."""
 
-    now = 0.0
+    now, takes = 0.0, 0.25
 
     def read(self, requests: Sequence[DraftRequest]) -> None:
         super().read(requests)
-        self.now += 0.25
+        self.now += self.takes
+
+
+def test_reading_is_not_judged_by_its_time() -> None:
+    model, drafter = make_model(ReferenceOps("f32")), SlowReader()
+    drafter.takes = 30.0
+    engine = make_engine(model, CHUNKED, drafter)
+    engine.drafts.calls.timer.clock = lambda: drafter.now
+    drain(engine, make_requests(make_prompts(2), 4))
+    assert drafter.now > 30 and not engine.drafts.calls.ended
+    assert drafter.drafted == {"r0", "r1"}
 
 
 def test_the_time_of_reading_is_no_part_of_a_drafts_price() -> None:

@@ -15,6 +15,7 @@ from random_models import answers, engine, random_model, request
 from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.latetokens import LateTokens
 from flyweight.draft.model import ModelDrafter
+from flyweight.draft.suffix import SuffixDrafter
 from flyweight.draft.vocabulary import IdMap
 from flyweight.engine.engine import Engine
 from flyweight.kv.memory import allocate_kv
@@ -154,6 +155,19 @@ def test_texts_of_a_grammar_have_the_same_distribution(target) -> None:
         texts.append(count_texts(answers(one, asked).values()))
     assert 50 < made.metrics.accepted < made.metrics.proposed and not made.drafts.calls.ended
     assert compare_samples(*texts) > LEAST
+
+
+def test_drafts_that_are_copied_change_no_text_though_a_seed_repeats(target) -> None:
+    """The earlier answers were drawn with the same random numbers: nothing may depend on both."""
+    asked = ask(20, OPTIONS[0])
+    plain = answers(engine(target, max_num_seqs=64), asked)
+    roomy = {"max_num_batched_tokens": 512, "max_num_seqs": 64, "draft_tokens": 3}
+    made = engine(target, vocab=target.spec.vocab, **roomy)
+    made.drafts.__init__(SuffixDrafter(), made.scheduler, made.metrics)
+    made.drafts.reject()
+    for _ in range(3):
+        assert answers(made, asked) == plain
+    assert 20 < made.metrics.accepted < made.metrics.proposed and not made.drafts.calls.ended
 
 
 def test_drafts_that_end_at_unmapped_tokens_change_no_distribution(target) -> None:

@@ -9,9 +9,17 @@ import pytest
 from flyweight.cli.main import main
 from flyweight.errors import ConfigError
 from flyweight.models.registry import find_family
+from flyweight.plan.machine import Machine
 from flyweight.training import job
 from flyweight.training.folder import check_output, write_heads
-from flyweight.training.job import HeadOptions, check_base, check_lengths, read_texts, train_heads
+from flyweight.training.job import (
+    HeadOptions,
+    check_base,
+    check_lengths,
+    check_memory,
+    read_texts,
+    train_heads,
+)
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 
@@ -100,3 +108,48 @@ def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(job, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs torch.*pip install 'flyweight\[train\]'"):
         train_heads(None, tmp_path, tmp_path, HeadOptions("medusa"), lambda *_: None)
+
+
+def fail(*given: Any, **options: Any) -> None:
+    raise AssertionError("reached")
+
+
+@pytest.mark.parametrize(
+    ("openings", "length", "context", "most"), [(64, 64, None, 63), (40, 512, 40, 39)]
+)
+def test_openings_that_leave_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    openings: int, length: int, context: int | None, most: int,
+) -> None:  # fmt: skip
+    """By their name, before the model is loaded."""
+    (tmp_path / "text.txt").write_text("a text")
+    monkeypatch.setattr(job, "find_spec", lambda name: name)
+    monkeypatch.setattr(job, "LLM", fail)
+    options = HeadOptions("medusa", openings=openings, length=length)
+    engine = {"max_model_len": context}
+    with pytest.raises(ConfigError, match=f"^--openings = {openings} .*0 to {most}$") as refused:
+        train_heads(None, tmp_path / "text.txt", tmp_path / "h", options, fail, engine)
+    assert "\n" not in str(refused.value)
+
+
+def test_states_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "read_machine", lambda: Machine(2, 1 << 40, 10**9))
+    check_memory(1000, 10**6, tmp_path)
+    with pytest.raises(ConfigError, match=r"1001 tokens.* 1 GB; 1000 tokens fit") as refused:
+        check_memory(1001, 10**6, tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_states_that_do_not_fit_are_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EAGLE-3 reads three layers and the last state: 4 of 192 elements, 4 bytes each."""
+    (tmp_path / "text.txt").write_text("Once upon a time there was a little dog. " * 80)
+    monkeypatch.setattr(job, "find_spec", lambda name: name)
+    monkeypatch.setattr(job, "collect_states", fail)
+    monkeypatch.setattr(job, "read_machine", lambda: Machine(2, 1 << 40, 4 * 192 * 4 * 500))
+    with pytest.raises(ConfigError, match="500 tokens fit"):
+        train_heads(
+            None, tmp_path / "text.txt", tmp_path / "h", HeadOptions("eagle3"), lambda *_: None,
+            {"max_model_len": 64},
+        )  # fmt: skip

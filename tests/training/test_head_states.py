@@ -27,6 +27,7 @@ def test_company_changes_no_state() -> None:
         (alone,) = collect_states(llm.loaded, [text], (0, -1))
         for tap in (0, -1):
             assert found.states[tap].shape == (len(found.tokens), 192)
+            assert found.states[tap].dtype == np.float16
             assert np.array_equal(found.states[tap], alone.states[tap])
 
 

@@ -12,7 +12,7 @@ from flyweight.config import Settings
 from flyweight.describe import describe, find
 from flyweight.errors import ConfigError
 from flyweight.training import eagle, job
-from flyweight.training.corpus import Corpus
+from flyweight.training.corpus import Corpus, join_states
 from flyweight.training.eagle import PASSES, EagleLayer, EagleShape, train_eagle
 from flyweight.training.job import LEAST_EAGLE, HeadOptions, train_heads
 from flyweight.training.states import TextStates
@@ -49,7 +49,7 @@ def test_medusa_heads_learn_and_draft(tmp_path: Path) -> None:
 def test_batches_are_whole_texts() -> None:
     rng = np.random.default_rng(0)
     texts = [
-        TextStates(rng.integers(0, 9, n).astype(np.int32), {-1: np.eye(n, 4, dtype=np.float32)})
+        TextStates(rng.integers(0, 9, n).astype(np.int32), {-1: np.eye(n, 4, dtype=np.float16)})
         for n in (3, 7, 5, 7)
     ]
     corpus = Corpus.of(texts, torch.eye(9, 4))
@@ -98,6 +98,23 @@ def test_an_eagle3_layer_learns_and_drafts(tmp_path: Path) -> None:
     assert metrics.accepted > metrics.drafts
 
 
+def test_joined_states_are_those_of_the_texts() -> None:
+    """Those of several layers side by side, at the precision at which they are kept."""
+    rng = np.random.default_rng(0)
+    texts = [
+        TextStates(
+            np.zeros(n, np.int32),
+            {tap: rng.normal(0, 1, (n, 4)).astype(np.float16) for tap in (0, 2, -1)},
+        )
+        for n in (3, 5)
+    ]
+    joined = join_states(texts, (0, 2))
+    assert joined.dtype == torch.float16
+    for tap, columns in ((0, joined[:, :4]), (2, joined[:, 4:])):
+        expected = np.concatenate([text.states[tap] for text in texts])
+        assert np.array_equal(columns.numpy(), expected)
+
+
 def test_layers_that_are_read() -> None:
     found = describe(find(Settings()))
     for layers, taps in ((3, (0, 1, 2)), (6, (0, 3, 5)), (8, (1, 3, 4)), (32, (1, 15, 28))):
@@ -125,7 +142,7 @@ def make_corpus(lengths: list[int]) -> Corpus:
     texts = [
         TextStates(
             rng.integers(0, 9, n).astype(np.int32),
-            {-1: rng.normal(0, 1, (n, 16)).astype(np.float32)},
+            {-1: rng.normal(0, 1, (n, 16)).astype(np.float16)},
         )
         for n in lengths
     ]
@@ -153,6 +170,6 @@ def test_the_embedding_is_scaled_as_the_models(monkeypatch: pytest.MonkeyPatch) 
     found = describe(find(Settings()))
     found = replace(found, spec=replace(found.spec, embed_scale=4.0))
     table = np.eye(9, 16, dtype=np.float32)
-    texts = [TextStates(np.zeros(3, np.int32), {-1: np.zeros((3, 16), np.float32)})]
+    texts = [TextStates(np.zeros(3, np.int32), {-1: np.zeros((3, 16), np.float16)})]
     job._train(texts, [table, table, table[0]], found, HeadOptions("eagle"), lambda *_: None)
     assert np.array_equal(seen[0].numpy(), 4 * table) and np.array_equal(seen[1].numpy(), table)

@@ -59,6 +59,8 @@ class LatePairs:
         runs, lasts, count = list[DraftRow](), list[int](), 0
         for row in rows:
             held.nexts[self.find_last(row)] = -1  # this one is wanted in any case
+            done = self._done.get(row.request.id, 0)  # all, where the text has not grown
+            self._done[row.request.id] = min(done, row.position - 1)
             found = self.claim(row, held, row.position)
             runs += found
             count += sum(len(run.pending) for run in found)
@@ -110,4 +112,4 @@ class LatePairs:
 
     def _count(self, row: DraftRow) -> int:
         """How many pairs of a row may be late, apart from the last."""
-        return row.position - 1 - self._done.get(row.request.id, 0)
+        return max(0, row.position - 1 - self._done.get(row.request.id, 0))

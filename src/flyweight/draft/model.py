@@ -1,8 +1,8 @@
 """A draft model: proposes what a smaller model draws, with the target's own random numbers.
 
 Each draw uses the seed, choice and position of the target's, and its temperature and cuts, so equal
-distributions draw equal tokens.  Where the vocabularies differ, ids are mapped, and a token that
-the other vocabulary lacks ends the draft.
+distributions draw equal tokens.  Where the vocabularies differ, ids are mapped, unless the draft
+model only has more at the end; a token that the other vocabulary lacks ends the draft.
 
 Nothing is computed in a step: a text is once a draft of it is wanted.
 
@@ -20,7 +20,7 @@ import numpy as np
 from flyweight.draft.drafter import Draft, DraftRequest, DraftSampling, TextOnlyDrafter
 from flyweight.draft.handover import WRITE_ON, HandOver
 from flyweight.draft.latetokens import LateTokens
-from flyweight.draft.vocabulary import IdMap
+from flyweight.draft.vocabulary import IdMap, scale_probs
 from flyweight.models.decoder import Decoder
 from flyweight.ops.operands import KVLayer
 from flyweight.ops.reference_sample import WORD
@@ -82,15 +82,17 @@ class DraftRow:
 
 class ModelDrafter(TextOnlyDrafter):
     """A `Drafter` with a model of its own and K/V `layers` in the target's blocks, some of which
-    are `late`.  `ids` maps the vocabularies where they differ.  With `probs`, drafts say what each
-    token was drawn from, for rejection sampling, and are drawn with random numbers of their own.
+    are `late`.  `ids` maps the vocabularies where they differ; `vocab` is the size of the target's
+    where the draft model has more tokens after these.  With `probs`, drafts say what each token was
+    drawn from, for rejection sampling, and are drawn with random numbers of their own.
     """
 
     def __init__(
         self, model: Decoder, layers: Sequence[KVLayer], late: LateTokens,
-        ids: IdMap | None = None, *, probs: bool = False, hand_over: HandOver = WRITE_ON,
+        ids: IdMap | None = None, *, vocab: int | None = None, probs: bool = False,
+        hand_over: HandOver = WRITE_ON,
     ) -> None:  # fmt: skip
-        self.probs, self.hand_over = probs, hand_over
+        self.vocab, self.probs, self.hand_over = vocab, probs, hand_over
         self.model, self.ops, self.layers, self.ids = model, model.ops, layers, ids
         self.block_size, self.late = layers[0].block_size, late
         self._options: dict[Hashable, SequenceOptions] = {}
@@ -131,7 +133,11 @@ class ModelDrafter(TextOnlyDrafter):
 
     def _choose(self, rows: Sequence[DraftRow], drawn: Sampled) -> I32:
         """The target's ids of drawn tokens; -1 ends the draft."""
-        tokens = drawn.tokens if self.ids is None else self.ids.to_target[drawn.tokens]
+        tokens = drawn.tokens
+        if self.ids is not None:
+            tokens = self.ids.to_target[tokens]
+        elif self.vocab is not None:
+            tokens = np.where(tokens < self.vocab, tokens, np.int32(-1))
         return self.hand_over.end_drafts(rows, drawn, tokens)
 
     def _begin(self, request: DraftRequest) -> DraftRow:
@@ -206,8 +212,14 @@ class ModelDrafter(TextOnlyDrafter):
         if self.probs:
             drawn_from = list_distributions(self.ops.fetch(logits), sampling)
             for row, probs in zip(rows, drawn_from, strict=True):
-                row.probs.append(probs if self.ids is None else self.ids.spread(probs))
+                row.probs.append(self._convert(probs))
         return self.ops.sample(logits, sampling)
+
+    def _convert(self, probs: F32) -> F32:
+        """Probabilities of the target's tokens, where the token drawn is one of these."""
+        if self.ids is not None:
+            return self.ids.spread(probs)
+        return probs if self.vocab is None else scale_probs(probs[: self.vocab])
 
 
 def make_draft_options(

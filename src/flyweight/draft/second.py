@@ -27,7 +27,9 @@ def make_pair_drafter(
     if second.spellers is None:
         late = LateTokens(limits.blocks, limits.block_size, limits.max_num_batched_tokens)
         own = second.model, second.layers, late, second.ids
-        return ModelDrafter(*own, probs=rejection, hand_over=hand_over)
+        more = second.ids is None and second.model.spec.vocab > parts.vocab
+        vocab = parts.vocab if more else None
+        return ModelDrafter(*own, vocab=vocab, probs=rejection, hand_over=hand_over)
     assert not rejection, "refused before the models were loaded"
     pool = BlockPool(limits.blocks, limits.block_size)
     own_text = second.model, second.layers, pool, second.spellers, limits.max_num_batched_tokens

@@ -3,8 +3,8 @@
 The settled tokens are spelled in the draft model's pieces, and what it writes in the target's.
 
 Invariant: K and V are in blocks of its own pool, of the pieces that `DraftText.written` lists; it
-proposes whole words only, and reads no more pieces at a call than a step may have.  Knows no
-scheduler.
+proposes whole words only, and reads no more pieces at a call than a step may have, few of them
+while it drafts.  Knows no scheduler.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 
 from flyweight.draft.drafter import Draft, DraftRequest, TextOnlyDrafter
 from flyweight.draft.handover import WRITE_ON, HandOver
+from flyweight.draft.latetokens import FEW
 from flyweight.draft.model import make_draft_options
 from flyweight.draft.spelling import Speller
 from flyweight.kv.blocks import BlockPool, Table
@@ -58,14 +59,20 @@ class WritingRow:
         pieces, written = self.text.pieces, len(self.text.written)
         return pieces[written:] + self.drawn[max(0, written - len(pieces)) :]
 
+    @property
+    def unread(self) -> int:
+        """Pieces without K and V before the last one."""
+        return len(self.text.pieces) + len(self.drawn) - len(self.text.written) - 1
+
     def make_logits_row(self) -> LogitsRow:
         position = len(self.request.tokens) + self.starts + bool(self.drawn)
         return LogitsRow(self.text.options, position, ())
 
 
 class TextDrafter(TextOnlyDrafter):
-    """A `ReadingDrafter` with a model, a pool and K/V of its own; the `reader` spells the target's
-    tokens for it, the `writer` its pieces for the target.  A call reads `budget` pieces at most.
+    """A `ReadingDrafter` and `LateDrafter` with a model, a pool and K/V of its own; the `reader`
+    spells the target's tokens for it, the `writer` its pieces for the target.  A call reads
+    `budget` pieces at most.
     """
 
     def __init__(
@@ -80,25 +87,26 @@ class TextDrafter(TextOnlyDrafter):
         self.model, self.ops, self.kv, self.pool = model, model.ops, kv, pool
         self.reader, self.writer = spellers
         self.budget, self.length = budget, model.spec.positions or maxsize
+        self.few = min(FEW, budget // 4)  # pieces read along with a draft's first
         self.hand_over = hand_over
         self.texts: dict[Hashable, DraftText] = {}
 
     def read(self, requests: Sequence[DraftRequest]) -> None:
         """Reads what is known of prompts, but for the last piece, which the first draw reads."""
-        left, parts = self.budget, []
-        for request in requests:
-            row = WritingRow(request, self._open(request))
-            pieces = row.pending[:-1][:left]
-            if pieces and self._reserve(row.text, len(row.text.written) + len(pieces)):
-                parts.append((row, pieces))
-                left -= len(pieces)
-        if parts:
-            self._compute(parts)
+        self._read_parts([WritingRow(request, self._open(request)) for request in requests])
+
+    def catch_up(self, requests: Sequence[DraftRequest]) -> None:
+        """The same for texts of which more is unread than a draft reads along with its first
+        piece: of those with the fewest pieces first.
+        """
+        rows = [WritingRow(request, self._open(request)) for request in requests]
+        behind = [row for row in rows if row.unread > self.few]
+        self._read_parts(sorted(behind, key=lambda row: row.unread))
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """Drafts for requests whose texts are read; others are read a part further."""
+        """Drafts for requests whose texts are read, but for a few pieces."""
         rows = [self._begin(request) for request in requests]
-        growing = self._read_rest([row for row in rows if row is not None])
+        growing = self._choose_read([row for row in rows if row is not None])
         while growing:
             drawn = self._draw(growing)
             pieces = self.hand_over.end_drafts(growing, drawn, drawn.tokens).tolist()
@@ -138,21 +146,27 @@ class TextDrafter(TextOnlyDrafter):
         self.pool.grow(text.table, 0, stop)
         return True
 
-    def _read_rest(self, rows: Sequence[WritingRow]) -> list[WritingRow]:
-        """The rows that can draw, as no more than a step's pieces are left to be read for them; of
-        the others, the shortest are read a part further.
-        """
-        left, ready, parts = self.budget, [], []
-        for row in sorted(rows, key=lambda row: len(row.pending)):
-            pending = row.pending
-            pieces = pending[:left]
-            left -= len(pieces)
-            if len(pieces) == len(pending):
-                ready.append(row)
-            elif pieces:
+    def _read_parts(self, rows: Sequence[WritingRow]) -> None:
+        """Reads unread pieces, as many as the budget allows."""
+        left, parts = self.budget, []
+        for row in rows:
+            pieces = row.pending[:-1][:left]
+            if pieces and self._reserve(row.text, len(row.text.written) + len(pieces)):
                 parts.append((row, pieces))
+                left -= len(pieces)
         if parts:
             self._compute(parts)
+
+    def _choose_read(self, rows: Sequence[WritingRow]) -> list[WritingRow]:
+        """The rows that can draw, as few pieces are left to be read for them: those with the
+        fewest.
+        """
+        left, ready = self.budget, list[WritingRow]()
+        for row in sorted(rows, key=lambda row: row.unread):
+            if row.unread > min(self.few, left - 1):
+                break
+            left -= row.unread + 1
+            ready.append(row)
         return ready
 
     def _spell(self, text: DraftText, tokens: Sequence[int]) -> None:

@@ -36,8 +36,13 @@ class IdMap:
         out = np.zeros(len(self.to_draft), np.float32)
         both = self.to_draft >= 0
         out[both] = probs[self.to_draft[both]]
-        total = out.sum(dtype=np.float64)
-        return out if total == 0 else (out / total).astype(np.float32)
+        return scale_probs(out)
+
+
+def scale_probs(probs: F32) -> F32:
+    """Probabilities that add up to 1, of a part of the tokens; zeros stay zeros."""
+    total = probs.sum(dtype=np.float64)
+    return probs if total == 0 else (probs / total).astype(np.float32)
 
 
 def is_same(target: Sequence[Token], draft: Sequence[Token]) -> bool:

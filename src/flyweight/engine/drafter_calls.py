@@ -115,18 +115,16 @@ class DrafterCalls:
 
     def read(self, requests: Seq[DraftRequest]) -> float:
         """Lets a drafter read parts of prompts; how many seconds it took.  Where that fails,
-        drafting ends for theirs.
+        drafting ends for theirs.  It is not judged by its time: what is unread may be of many
+        steps, and the step before it short.
         """
         if not requests or self._reader is None:
             return 0.0
         began = self.timer.clock()
         try:
             self._reader.read(requests)
-            why = self.timer.judge(began)
         except Exception as error:
-            why = describe_failure(error)
-        if why:
-            self.end([request.id for request in requests], why)
+            self.end([request.id for request in requests], describe_failure(error))
         return self.timer.clock() - began
 
     def catch_up(self, requests: Seq[DraftRequest]) -> float:

@@ -4,7 +4,7 @@ Invariant: a wrong draft costs time, never text.  A step of which no draft is wa
 attribute reads.  Knows no concrete drafter.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ HeldDrafts = dict[Hashable, OfferedDraft]
 class Drafts:
     """Drafts of one engine, from its drafter's `calls`.  `places` counts accepted draft tokens by
     their place in the draft; `limits` decides how many tokens each may have.  With `probs`, tokens
-    are verified by rejection sampling.
+    that were drawn at random are verified by rejection sampling.
     """
 
     def __init__(
@@ -216,9 +216,11 @@ class Drafts:
         grammar refuses, or that ends the text, is too: leaving it out would depend on what was
         drawn, and the target's draw in its place would not be from the residual.
         """
+        draft = end_draft(draft, seq.request.stop_ids)
         kept = cut_draft(*draft, partial(cut, seq))
         constrained = seq.request.params.structured_outputs is not None
-        if self.probs is None or draft.parents is not None or not constrained:
+        drawn = self.probs is not None and (seq.request.id, seq.index) in self.probs.known
+        if not drawn or draft.parents is not None or not constrained:
             return kept
         return OfferedDraft(draft.tokens[: len(kept.tokens) + 1])
 
@@ -336,6 +338,17 @@ def cut_draft(
         if parents is None
         else OfferedDraft(*cut_tree(tokens, parents, cut))
     )
+
+
+def end_draft(draft: OfferedDraft, stops: Collection[int]) -> OfferedDraft:
+    """A draft, each path as far as its first stop id, which is included: the text ends there, or
+    the stop id is rejected.
+    """
+
+    def cut(tokens: list[int]) -> list[int]:
+        return tokens[: next((i + 1 for i, one in enumerate(tokens) if one in stops), None)]
+
+    return cut_draft(*draft, cut) if any(one in stops for one in draft.tokens) else draft
 
 
 def accept_drafts(draft: Seq[int], sampled: Seq[int]) -> list[int]:

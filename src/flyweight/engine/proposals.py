@@ -1,12 +1,13 @@
 """The draft tokens of a plan as the sampler verifies them by rejection sampling, with what each was
 drawn from.
 
-Invariant: a tree is left to the coupled verifier.  Probabilities are of the newest drafts only.
+Invariant: trees, and drafts that were not drawn at random, are left to the coupled verifier: it
+keeps the distribution whatever a draft was made of, and a text of the same seed may depend on the
+numbers that this one accepts with.  Probabilities are of the newest drafts only.
 """
 
 from array import array
 from collections.abc import Hashable
-from collections.abc import Sequence as Seq
 
 import numpy as np
 
@@ -38,31 +39,23 @@ class DraftProbs:
         self.known.pop(id, None)
 
     def list_proposals(self, plan: Plan) -> Proposals | None:
-        """The draft tokens that a plan verifies; None where it has none."""
+        """The draft tokens of a plan that were drawn at random; None where it has none."""
         rows, tokens, starts = array("i"), array("i"), array("i", (0,))
-        probs: list[tuple[int, F32 | None]] = []
+        probs: list[F32] = []
         for chunk in plan.chunks:
             count, seq = len(chunk.drawn) - 1, chunk.seq
-            if count < 1 or seq.parents is not None:
+            known = self.known.get((seq.request.id, seq.index))
+            if count < 1 or seq.parents is not None or known is None:
                 continue
             rows.extend(range(chunk.drawn.start, chunk.drawn.stop - 1))
             tokens.extend(seq.draft[:count])
             starts.append(len(rows))
-            probs.append((count, self.known.get((seq.request.id, seq.index))))
+            probs.append(known[:count])
         if not rows:
             return None
         return Proposals(
             np.frombuffer(rows, np.int32),
             np.frombuffer(tokens, np.int32),
             np.frombuffer(starts, np.int32),
-            join_probs(probs, self.vocab),
+            np.concatenate(probs),
         )
-
-
-def join_probs(found: Seq[tuple[int, F32 | None]], vocab: int) -> F32 | None:
-    """Of drafts with so many tokens, what each token was drawn from; zeros where it was not."""
-    if all(probs is None for _, probs in found):
-        return None
-    return np.concatenate(
-        [np.zeros((n, vocab), np.float32) if p is None else p[:n] for n, p in found]
-    )

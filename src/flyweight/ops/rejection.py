@@ -52,9 +52,8 @@ def settle_proposals(logits: F32, s: SampleBatch) -> I32:
     starts = found.starts.tolist()
     for first, stop in pairwise(starts):
         for i in range(first, stop):
-            r, drafted = int(found.rows[i]), found.tokens[i : i + 1]
+            r, drafted, q = int(found.rows[i]), found.tokens[i : i + 1], found.probs[i]
             p = compute_distribution(logits[r], s, r, cuts.get(r, OFF))
-            q = found.list_probs(i, len(p))
             key = int(s.seed[r]), int(s.choice[r]), int(s.position[r])
             accept, residual = (np.array([draw_uniform(*key, stream)]) for stream in STREAMS)
             given[r] = verify(p[None], q[None], drafted, (accept, residual))[0]

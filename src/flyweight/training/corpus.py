@@ -69,8 +69,13 @@ class Corpus:
 
 def join_states(texts: Sequence[TextStates], taps: Sequence[int]) -> torch.Tensor:
     """The states of all texts [N, taps * H], in half precision."""
-    wide = [np.concatenate([text.states[tap] for tap in taps], 1) for text in texts]
-    return torch.from_numpy(np.concatenate(wide)).half()
+    count, hidden = sum(len(text.tokens) for text in texts), texts[0].states[taps[0]].shape[1]
+    joined, first = np.empty((count, len(taps) * hidden), np.float16), 0
+    for text in texts:
+        stop = first + len(text.tokens)
+        np.concatenate([text.states[tap] for tap in taps], 1, out=joined[first:stop])
+        first = stop
+    return torch.from_numpy(joined)
 
 
 def choose(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:

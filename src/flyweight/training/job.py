@@ -18,6 +18,7 @@ from flyweight.describe import ModelDescription, describe, find
 from flyweight.draft.headfolder import FINGERPRINT
 from flyweight.errors import ConfigError, nearest
 from flyweight.llm import LLM
+from flyweight.plan.machine import read_machine
 from flyweight.sampling_params import SamplingParams
 from flyweight.spec import ModelSpec
 from flyweight.training.folder import DTYPES, check_output, write_heads
@@ -38,6 +39,7 @@ SEPARATOR = "<|endoftext|>"
 MOST_TEXT = 1 << 30  # bytes
 LEAST_TOKENS = 512
 LEAST_LAYERS = 3
+STATE_BYTES = 2 * 2  # of an element in half precision: as collected, and joined for training
 LEAST_EAGLE = 4  # tokens of a text: every pass has one to learn from
 Report = Callable[[str, int, int], None]
 Note = Callable[[float], None]  # takes the loss of a step
@@ -100,6 +102,7 @@ def train_heads(
     written = read_texts(text)
     found = describe(find(Settings(model=model)))
     check_base(found.spec, options)
+    check_openings(options, (engine or {}).get("max_model_len") or found.spec.context)
     matrices = [
         _read_slot(found, slot) for slot in ("embed", "embed" if found.spec.tie else "head", "norm")
     ]
@@ -108,9 +111,10 @@ def train_heads(
     with LLM(model, **(engine or {})) as llm:
         texts = _make_texts(llm, written, options, report)
         check_lengths(texts, text, options)
-        total = sum(map(len, texts))
+        total, taps = sum(map(len, texts)), sorted({-1, *list_taps(found, options)})
+        check_memory(total, STATE_BYTES * len(taps) * found.spec.hidden, text)
         done, states = 0, []
-        for one in collect_states(llm.loaded, texts, sorted({-1, *list_taps(found, options)})):
+        for one in collect_states(llm.loaded, texts, taps):
             states.append(one)
             done += len(one.tokens)
             report("states", done, total)
@@ -143,6 +147,26 @@ def check_lengths(texts: Sequence[Sequence[int]], path: Path, options: HeadOptio
     if longest < options.shortest:
         problem = (
             f"has no text of more than {longest} tokens; at least {options.shortest} are needed"
+        )
+        raise ConfigError(problem, "--text", value=str(path))
+
+
+def check_openings(options: HeadOptions, context: int) -> None:
+    """Raises `ConfigError` where an opening leaves the model nothing to say."""
+    most = min(options.length, context) - 1
+    if options.openings > most:
+        problem = "leaves no room for a continuation"
+        value, allowed = options.openings, f"0 to {most}"
+        raise ConfigError(problem, "--openings", value=value, allowed=allowed)
+
+
+def check_memory(tokens: int, each: int, path: Path) -> None:
+    """Raises `ConfigError` where the states of so many tokens, of `each` bytes, do not fit."""
+    available = read_machine().available
+    if tokens * each > available:
+        problem = (
+            f"has {tokens} tokens, whose states take {tokens * each / 1e9:.3g} GB; "
+            f"{available // each} tokens fit into the {available / 1e9:.3g} GB available"
         )
         raise ConfigError(problem, "--text", value=str(path))
 
@@ -186,12 +210,14 @@ def _make_texts(
 ) -> list[list[int]]:
     """Tokens: windows of the texts, or their openings with what the model says after them."""
     encoded = [llm.tokenizer.encode(text, add_special=True) for text in texts]
-    length = min(options.length, llm.loaded.limits.max_model_len)
+    context = llm.loaded.limits.max_model_len
+    check_openings(options, context)  # memory may have left less than the model's context
+    length = min(options.length, context)
     if not options.openings:
         end = sorted(llm.loaded.stop_ids)[:1]
         whole = [[*ids, *end] for ids in encoded]
         return [ids[i : i + length] for ids in whole for i in range(0, len(ids), length)]
-    params = SamplingParams(temperature=0, max_tokens=max(1, length - options.openings))
+    params = SamplingParams(temperature=0, max_tokens=length - options.openings)
     made: list[list[int]] = []
     for first in range(0, len(encoded), 256):
         part = [ids[: options.openings] for ids in encoded[first : first + 256]]
