@@ -130,7 +130,7 @@ def test_a_host_that_differs_is_refused(name: str, value: Any, words: str) -> No
     with pytest.raises(ConfigError, match="a replica on ") as refused:
         RayReplica(settings, ServerSettings(), {**driver, name: value}, 1)
     assert words in str(refused.value)
-    if name == "fingerprint":
+    if name == "tokenizer":
         RayReplica(settings, ServerSettings(), driver, 1)
 
 
@@ -147,6 +147,7 @@ def test_replicas_of_a_cluster_get_a_commit_of_the_hub(
     assert facts["fingerprint"] == inside["fingerprint"]
 
 
+        ("tokenizer", "fedcba", "has a tokenizer or chat template with fingerprint "),
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong, near in ((0, 1), (5000, 4096)):
         with pytest.raises(ConfigError, match=f"replicas = {wrong} .* nearest valid: {near}"):

@@ -20,7 +20,14 @@ from flyweight.batch.files import open_rows
 from flyweight.batch.requests import read_custom_id, read_fields
 from flyweight.batch.rows import Row, RowAnswer, RowIndex
 from flyweight.config import Settings, parse_bytes
-from flyweight.describe import DEFAULT_MODEL, LoadListener, describe, find, find_here
+from flyweight.describe import (
+    DEFAULT_MODEL,
+    LoadListener,
+    describe,
+    find,
+    find_here,
+    fingerprint_text,
+)
 from flyweight.errors import ConfigError, EngineError, RequestError
 from flyweight.llm import LLM
 from flyweight.plan.machine import read_machine
@@ -36,6 +43,7 @@ LOST = "the replica ended each time that it computed this row"
 FACTS = {
     "version": "flyweight", "code": "a build", "fingerprint": "a model with fingerprint",
     "adapter_weights": "adapters with fingerprints",
+    "tokenizer": "a tokenizer or chat template with fingerprint",
 }  # fmt: skip
 MISSING = "needs Ray; pip install 'flyweight[distributed]'"
 
@@ -68,7 +76,8 @@ class RayReplica:
         check_facts(driver, {"version": __version__})
         check_facts(driver, describe_build(settings) if driver else {})
         self._llm = LLM(**divide_machine(settings, sharing))
-        check_facts(driver, {"fingerprint": self._llm.loaded.fingerprint})
+        loaded = self._llm.loaded
+        check_facts(driver, {"fingerprint": loaded.fingerprint, "tokenizer": loaded.text})
         self._answerer = RowAnswerer(self._llm, server)
 
     def __call__(self, item: bytes) -> Iterator[bytes]:
@@ -132,10 +141,10 @@ def describe_driver(
     snapshot = None if find_here(chosen.model or DEFAULT_MODEL) else find_snapshot(path)
     if snapshot is not None:
         settings = {**settings, "model": snapshot.name, "revision": snapshot.commit}
-    with closing(describe(path, chosen.quantization).checkpoint) as checkpoint:
-        fingerprint = checkpoint.fingerprint
-    facts = {"version": __version__, "fingerprint": fingerprint, **describe_build(settings)}
-    return settings, facts
+    found = describe(path, chosen.quantization)
+    with closing(found.checkpoint) as checkpoint:
+        facts = {"fingerprint": checkpoint.fingerprint, "tokenizer": fingerprint_text(found)}
+    return settings, {"version": __version__, **facts, **describe_build(settings)}
 
 
 def check_facts(driver: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
