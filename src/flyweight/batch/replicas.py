@@ -49,19 +49,33 @@ MISSING = "needs Ray; pip install 'flyweight[distributed]'"
 
 
 class RowShare(msgspec.Struct):
-    """Rows `numbers` of the input; reading begins with the first, at `position`."""
+    """Rows of the input with their digests, by number in order; reading begins with the first, at
+    `position`.
+    """
 
     input: str
     position: int
-    numbers: list[int]
+    digests: dict[int, int]
 
     def read(self) -> Iterator[Row]:
-        wanted = set(self.numbers)
-        for row in open_rows(Path(self.input)).read(self.numbers[0], self.position):
-            if row.number in wanted:
+        """Raises `ConfigError` where this machine's file does not have these rows."""
+        left = dict(self.digests)
+        first, last = min(left), max(left)
+        for row in open_rows(Path(self.input)).read(first, self.position):
+            if row.number in left:
+                if left.pop(row.number) != row.digest:
+                    raise self._make_refusal(row.number)
                 yield row
-            if row.number >= self.numbers[-1]:
-                return
+            if row.number >= last:
+                break
+        if left:
+            raise self._make_refusal(min(left))
+
+    def _make_refusal(self, number: int) -> ConfigError:
+        return ConfigError(
+            f"row {number} of the input {self.input!r} is missing on {gethostname()} or differs "
+            "there; have the same file on every machine, and do not change it during a run"
+        )
 
 
 class RayReplica:
@@ -185,14 +199,14 @@ def make_shares(index: RowIndex, replicas: int, most: int = MAX_SHARE) -> Sequen
     left = index.rows - index.done
     size = max(1, min(most, left // (SHARES * replicas)))
     shares: list[bytes] = []
-    share = RowShare(str(index.file.path.absolute()), 0, [])
+    share = RowShare(str(index.file.path.absolute()), 0, {})
     for row in index.read_pending():
-        if not share.numbers:
+        if not share.digests:
             share.position = row.position
-        share.numbers.append(row.number)
-        if len(share.numbers) == size:
+        share.digests[row.number] = row.digest
+        if len(share.digests) == size:
             shares.append(msgspec.msgpack.encode(share))
-            share.numbers = []
-    if share.numbers:
+            share.digests = {}
+    if share.digests:
         shares.append(msgspec.msgpack.encode(share))
     return shares
