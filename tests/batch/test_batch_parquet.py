@@ -45,6 +45,24 @@ def test_rows_are_those_of_json_lines(tmp_path: Path) -> None:
 
 
 @needs_arrow
+def test_null_fields_of_structs_are_left_out(tmp_path: Path) -> None:
+    call: dict[str, Any] = {"id": "a", "function": {"name": "f", "arguments": "{}", "strict": None}}
+    talk = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "b", "tool_call_id": "a"},
+    ]
+    rows = [
+        {"messages": [{"role": "user", "content": "a"}], "stop": None},
+        {"messages": talk, "stop": ["b", None]},
+    ]
+    file = open_rows(write_table(tmp_path / "in.parquet", rows))
+    first, second = (json.loads(row.data) for row in file.read())
+    assert first == {"messages": [{"role": "user", "content": "a"}]}
+    del call["function"]["strict"], talk[0]["content"]
+    assert second == {"messages": talk, "stop": ["b", None]}
+
+
+@needs_arrow
 def test_an_output_is_written_when_all_rows_are_answered(tmp_path: Path) -> None:
     import pyarrow.parquet
 

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import msgspec
@@ -43,8 +44,9 @@ def make_index(folder: Path, rows: int) -> RowIndex:
 
 def read_shares(items: Any) -> list[list[int]]:
     shares = [msgspec.msgpack.decode(item, type=RowShare) for item in items]
-    assert [[row.number for row in one.read()] for one in shares] == [s.numbers for s in shares]
-    return [one.numbers for one in shares]
+    found = [list(one.digests) for one in shares]
+    assert [[row.number for row in one.read()] for one in shares] == found
+    return found
 
 
 def test_shares_are_the_rows_without_an_answer(tmp_path: Path) -> None:
@@ -55,6 +57,30 @@ def test_shares_are_the_rows_without_an_answer(tmp_path: Path) -> None:
     assert [len(one) for one in found] == [2] * 8
     assert list(chain(*found)) == [i for i in range(1, 21) if i not in (1, 5, 6, 20)]
     assert max(map(len, read_shares(make_shares(make_index(tmp_path, 5000), 1)))) == MAX_SHARE
+
+
+@pytest.mark.parametrize(
+    ("copy", "answered", "refused"),
+    [
+        ('{"prompt": "1"}\n{"prompt": "x"}\n{"prompt": "3"}\n', [1], 2),
+        ('{"prompt": "1"}\n\n{"prompt": "2"}\n{"prompt": "3"}\n', [1], 3),
+        ('{"prompt": "1"}\n{"prompt": "2"}\n', [1, 2], 3),
+        ("", [], 1),
+    ],
+)
+def test_a_copy_of_the_input_that_differs_is_refused(
+    tmp_path: Path, copy: str, answered: list[int], refused: int
+) -> None:
+    index = make_index(tmp_path, 12)
+    item = make_shares(index, 1)[0]  # rows 1 to 3
+    index.file.path.write_text(copy)
+    found: list[int] = []
+    with pytest.raises(ConfigError) as caught:
+        for row in msgspec.msgpack.decode(item, type=RowShare).read():
+            found.append(row.number)
+    assert found == answered
+    words = f"row {refused} of the input {str(index.file.path)!r} is missing on {gethostname()} or"
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
 
 
 def test_replicas_share_a_machine() -> None:
@@ -76,7 +102,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, lose: int, twice: bool, fatal: int
         rounds.append(len(items))
         for item in items:
             share = msgspec.msgpack.decode(item, type=RowShare)
-            for row in () if fatal in share.numbers else share.read():
+            for row in () if fatal in share.digests else share.read():
                 if lose and row.number % lose == 0 and len(rounds) == 1:
                     continue
                 line = json.dumps({"id": row.id, "error": None}).encode() + b"\n"
@@ -121,6 +147,7 @@ def test_a_row_that_ends_its_process_gets_an_error(
         ("code", "0ther", "has a build "),
         ("adapter_weights", ["abc"], "has adapters with fingerprints none, and not abc"),
         ("fingerprint", "fedcba", "has a model with fingerprint "),
+        ("tokenizer", "fedcba", "has a tokenizer or chat template with fingerprint "),
     ],
 )
 def test_a_host_that_differs_is_refused(name: str, value: Any, words: str) -> None:
@@ -130,7 +157,7 @@ def test_a_host_that_differs_is_refused(name: str, value: Any, words: str) -> No
     with pytest.raises(ConfigError, match="a replica on ") as refused:
         RayReplica(settings, ServerSettings(), {**driver, name: value}, 1)
     assert words in str(refused.value)
-    if name == "fingerprint":
+    if name == "tokenizer":
         RayReplica(settings, ServerSettings(), driver, 1)
 
 

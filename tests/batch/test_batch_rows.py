@@ -57,6 +57,29 @@ def test_an_index_knows_what_is_answered(tmp_path: Path) -> None:
             index.mark(number, rows[0].digest, "output, line 1")
 
 
+def test_rows_that_are_added_during_a_run_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("1\n2\n\n3")
+    index = RowIndex(JsonLines(file))
+    pending = index.read_pending()
+    assert [next(pending).number, next(pending).number] == [1, 2]
+    with file.open("a") as more:
+        more.write("\n\n" + "x\n" * 20 + '{"half')
+    assert [row.number for row in pending] == [4]
+    index.finish(2)
+    assert [row.number for row in index.read_pending()] == [1, 4]
+
+
+@pytest.mark.parametrize("text", ["1\n2\n", "1\n2\n30\n", "1\n0\n3\n", "1\n\n2\n3\n", ""])
+def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("1\n2\n3")
+    index = RowIndex(JsonLines(file))
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"^input = '.*in.jsonl' changed while it was read; run"):
+        list(index.read_pending())
+
+
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "b"}}
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,13 @@ pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 import ray
 
 from flyweight.errors import ConfigError
-from flyweight.parallel.ray_data import ActorPool, Work, connect, count_machines, map_in_actors
+from flyweight.parallel.ray_data import (
+    ActorPool,
+    Work,
+    connect,
+    count_sharing,
+    map_in_actors,
+)
 
 pytestmark = pytest.mark.long
 LISTENS = "0A"  # in /proc/net/tcp
@@ -37,16 +44,44 @@ def test_an_item_that_ends_its_process_is_left_out() -> None:
     assert set(map_in_actors(items, make, ActorPool(1, items=1))) == {b"1", b"2", b"3"}
 
 
-def test_a_node_without_cpus_is_no_machine() -> None:
-    nodes = [
-        {"Alive": True, "Resources": {"memory": 1.0}},  # a head of KubeRay
-        {"Alive": True, "Resources": {"CPU": 4.0}},
-        {"Alive": False, "Resources": {"CPU": 4.0}},
-        {"Alive": True, "Resources": {"CPU": 2.0}},
-    ]
-    assert count_machines(nodes) == 2 and count_machines(nodes[:1]) == 1
-    with connect(ActorPool(2)):
-        assert count_machines(ray.nodes()) == 1
+def list_nodes(*cpus: float) -> list[dict[str, Any]]:
+    return [{"Alive": True, "Resources": {"CPU": n} if n else {"memory": 1.0}} for n in cpus]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "replicas", "cpus", "sharing"),
+    [
+        (list_nodes(0, 4, 2), 2, 1, 1),  # a head of KubeRay runs none
+        (list_nodes(0, 4, 2), 3, 1, 2),
+        (list_nodes(0), 3, 1, 3),
+        (list_nodes(32, 8), 2, 16, 2),  # one has too few CPUs for a replica
+        (list_nodes(64, 16), 4, 16, 3),
+        (list_nodes(2, 2), 8, 1, 2),  # others wait for CPUs
+        ([*list_nodes(2), {"Alive": False, "Resources": {"CPU": 4.0}}], 2, 1, 2),
+    ],
+)
+def test_replicas_share_machines_that_have_the_cpus(
+    nodes: list[dict[str, Any]], replicas: int, cpus: float, sharing: int
+) -> None:
+    assert count_sharing(nodes, ActorPool(replicas, cpus=cpus)) == sharing
+
+
+def test_replicas_without_a_cluster_share_this_machine() -> None:
+    pool = ActorPool(2)
+    with connect(pool):
+        assert count_sharing(ray.nodes(), pool) == 2
+
+
+def test_a_program_that_is_connected_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise AssertionError("it is not called")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.init", fail)
+    monkeypatch.setattr("ray.shutdown", fail)
+    refused = pytest.raises(ConfigError, match=r"^this program is already connected to Ray; call")
+    with refused, connect(ActorPool(1)):
+        pass
 
 
 def test_nothing_starts_another_cluster_afterwards() -> None:

@@ -31,7 +31,9 @@ def import_parquet(name: str, path: Path) -> Any:
 
 
 class ParquetRows:
-    """A file whose rows are numbered in order; columns that are null in a row are left out."""
+    """A file whose rows are numbered in order; columns and fields of structs that are null in a row
+    are left out.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self._arrow = path, import_parquet("input", path)
@@ -63,10 +65,19 @@ class ParquetRows:
 
 def encode_row(row: dict[str, Any]) -> bytes:
     """A row as JSON; a `body` that is text is the JSON text of one."""
-    fields = {name: value for name, value in row.items() if value is not None}
+    fields = drop_nulls(row)
     if isinstance(fields.get("body"), str):
         fields["body"] = msgspec.Raw(fields["body"].encode())
     return msgspec.json.encode(fields)
+
+
+def drop_nulls(value: Any) -> Any:
+    """Without the fields that are null: all rows of a column have the same ones.  Null items of a
+    list are kept.
+    """
+    if isinstance(value, dict):
+        return {name: drop_nulls(one) for name, one in value.items() if one is not None}
+    return [drop_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 class ParquetOutput(OutputFile):

@@ -20,7 +20,14 @@ from flyweight.batch.files import open_rows
 from flyweight.batch.requests import read_custom_id, read_fields
 from flyweight.batch.rows import Row, RowAnswer, RowIndex
 from flyweight.config import Settings, parse_bytes
-from flyweight.describe import DEFAULT_MODEL, LoadListener, describe, find, find_here
+from flyweight.describe import (
+    DEFAULT_MODEL,
+    LoadListener,
+    describe,
+    find,
+    find_here,
+    fingerprint_text,
+)
 from flyweight.errors import ConfigError, EngineError, RequestError
 from flyweight.llm import LLM
 from flyweight.plan.machine import read_machine
@@ -36,24 +43,39 @@ LOST = "the replica ended each time that it computed this row"
 FACTS = {
     "version": "flyweight", "code": "a build", "fingerprint": "a model with fingerprint",
     "adapter_weights": "adapters with fingerprints",
+    "tokenizer": "a tokenizer or chat template with fingerprint",
 }  # fmt: skip
 MISSING = "needs Ray; pip install 'flyweight[distributed]'"
 
 
 class RowShare(msgspec.Struct):
-    """Rows `numbers` of the input; reading begins with the first, at `position`."""
+    """Rows of the input with their digests, by number in order; reading begins with the first, at
+    `position`.
+    """
 
     input: str
     position: int
-    numbers: list[int]
+    digests: dict[int, int]
 
     def read(self) -> Iterator[Row]:
-        wanted = set(self.numbers)
-        for row in open_rows(Path(self.input)).read(self.numbers[0], self.position):
-            if row.number in wanted:
+        """Raises `ConfigError` where this machine's file does not have these rows."""
+        left = dict(self.digests)
+        first, last = min(left), max(left)
+        for row in open_rows(Path(self.input)).read(first, self.position):
+            if row.number in left:
+                if left.pop(row.number) != row.digest:
+                    raise self._make_refusal(row.number)
                 yield row
-            if row.number >= self.numbers[-1]:
-                return
+            if row.number >= last:
+                break
+        if left:
+            raise self._make_refusal(min(left))
+
+    def _make_refusal(self, number: int) -> ConfigError:
+        return ConfigError(
+            f"row {number} of the input {self.input!r} is missing on {gethostname()} or differs "
+            "there; have the same file on every machine, and do not change it during a run"
+        )
 
 
 class RayReplica:
@@ -68,7 +90,8 @@ class RayReplica:
         check_facts(driver, {"version": __version__})
         check_facts(driver, describe_build(settings) if driver else {})
         self._llm = LLM(**divide_machine(settings, sharing))
-        check_facts(driver, {"fingerprint": self._llm.loaded.fingerprint})
+        loaded = self._llm.loaded
+        check_facts(driver, {"fingerprint": loaded.fingerprint, "tokenizer": loaded.text})
         self._answerer = RowAnswerer(self._llm, server)
 
     def __call__(self, item: bytes) -> Iterator[bytes]:
@@ -132,10 +155,10 @@ def describe_driver(
     snapshot = None if find_here(chosen.model or DEFAULT_MODEL) else find_snapshot(path)
     if snapshot is not None:
         settings = {**settings, "model": snapshot.name, "revision": snapshot.commit}
-    with closing(describe(path, chosen.quantization).checkpoint) as checkpoint:
-        fingerprint = checkpoint.fingerprint
-    facts = {"version": __version__, "fingerprint": fingerprint, **describe_build(settings)}
-    return settings, facts
+    found = describe(path, chosen.quantization)
+    with closing(found.checkpoint) as checkpoint:
+        facts = {"fingerprint": checkpoint.fingerprint, "tokenizer": fingerprint_text(found)}
+    return settings, {"version": __version__, **facts, **describe_build(settings)}
 
 
 def check_facts(driver: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -176,14 +199,14 @@ def make_shares(index: RowIndex, replicas: int, most: int = MAX_SHARE) -> Sequen
     left = index.rows - index.done
     size = max(1, min(most, left // (SHARES * replicas)))
     shares: list[bytes] = []
-    share = RowShare(str(index.file.path.absolute()), 0, [])
+    share = RowShare(str(index.file.path.absolute()), 0, {})
     for row in index.read_pending():
-        if not share.numbers:
+        if not share.digests:
             share.position = row.position
-        share.numbers.append(row.number)
-        if len(share.numbers) == size:
+        share.digests[row.number] = row.digest
+        if len(share.digests) == size:
             shares.append(msgspec.msgpack.encode(share))
-            share.numbers = []
-    if share.numbers:
+            share.digests = {}
+    if share.digests:
         shares.append(msgspec.msgpack.encode(share))
     return shares

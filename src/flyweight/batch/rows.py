@@ -93,7 +93,7 @@ class RowIndex:
         """Notes that a row is answered; False if that was known.  Raises `ConfigError` where the
         file has no such row; `where` names the line with the answer.
         """
-        if not 1 <= number <= len(self._digests) or self._digests[number - 1] != digest:
+        if not self._has(number, digest):
             raise ConfigError(
                 f"{where}: it answers a row {number} that {str(self.file.path)!r} does not have; "
                 "give the input that the output was made from, or another output"
@@ -112,8 +112,29 @@ class RowIndex:
         return bool(self._done[number // 8] >> number % 8 & 1)
 
     def read_pending(self) -> Iterator[Row]:
-        """The rows that are not answered."""
-        return (row for row in self.file.read() if not self.is_done(row.number))
+        """The rows that are not answered; rows that were added since are left out.  Raises
+        `ConfigError` where a row has changed or is missing.
+        """
+        left = self.rows
+        for row in self.file.read():
+            if not left:
+                return
+            if not self._has(row.number, row.digest):
+                raise self._make_change()
+            left -= 1
+            if not self.is_done(row.number):
+                yield row
+        if left:
+            raise self._make_change()
+
+    def _has(self, number: int, digest: int) -> bool:
+        return 1 <= number <= len(self._digests) and self._digests[number - 1] == digest
+
+    def _make_change(self) -> ConfigError:
+        hint = "run the command again once no process writes the file"
+        return ConfigError(
+            "changed while it was read", "input", value=str(self.file.path), hint=hint
+        )
 
 
 def make_row_id(number: int, digest: int) -> str:

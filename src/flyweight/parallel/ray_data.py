@@ -77,7 +77,7 @@ def map_in_actors(
     for.
     """
     with connect(pool):
-        data = _map(items, make(-(-pool.replicas // count_machines(ray.nodes()))), pool)
+        data = _map(items, make(count_sharing(ray.nodes(), pool)), pool)
         # its errors are raised as well, and have a traceback in the log
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with _explain_errors():
@@ -89,9 +89,14 @@ def map_in_actors(
                     yield row["result"]
 
 
-def count_machines(nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Those that can run an actor; a node without CPUs, such as a head alone, runs none."""
-    return max(1, sum(bool(one["Alive"] and one["Resources"].get("CPU")) for one in nodes))
+def count_sharing(nodes: Sequence[Mapping[str, Any]], pool: ActorPool) -> int:
+    """The most replicas on one machine, where Ray spreads them evenly over those with the CPUs for
+    them; a head without CPUs runs none.
+    """
+    found = [int(one["Resources"].get("CPU", 0) // pool.cpus) for one in nodes if one["Alive"]]
+    most = min(pool.replicas, max(found, default=0) or pool.replicas)
+    enough = (n for n in range(1, most) if sum(min(n, one) for one in found) >= pool.replicas)
+    return next(enough, most)
 
 
 def _map(items: Sequence[bytes], make: Callable[[], Work], pool: ActorPool) -> Dataset:
@@ -111,7 +116,12 @@ def _map(items: Sequence[bytes], make: Callable[[], Work], pool: ActorPool) -> D
 
 @contextmanager
 def connect(pool: ActorPool) -> Iterator[None]:
-    """Ray is connected meanwhile.  Raises `ConfigError` where there is no cluster."""
+    """Ray is connected meanwhile.  Raises `ConfigError` where there is no cluster, or the program
+    is connected to one.
+    """
+    if ray.is_initialized():
+        hint = "call ray.shutdown() first, or run the batch in another process"
+        raise ConfigError("this program is already connected to Ray", hint=hint)
     local: dict[str, Any] = {}
     if not pool.address:
         cpus = max(1, round(pool.replicas * pool.cpus))
