@@ -66,7 +66,8 @@ class DeviceGroup:
             with self._host.timed():
                 (carrier,) = self._carriers
                 carrier._allgather_base(found, flat).wait()
-        return found.view(self.size, *x.shape).unbind()
+        ranks: Sequence[torch.Tensor] = found.view(self.size, *x.shape).unbind()
+        return ranks
 
 
 def _open_nccl(store: Store, host: RankGroup) -> Any:
