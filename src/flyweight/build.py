@@ -80,7 +80,7 @@ from flyweight.weights.packed.shelf import LayerPrefetch, Note, Opener, Uncached
 from flyweight.wire import F32
 
 if TYPE_CHECKING:
-    from flyweight.parallel.comm import RankGroup
+    from flyweight.parallel.connections import RankConnections
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def build(
     cores = assign_cores(list_nodes(), settings.local_ranks)
     settings = divide_cores(settings, read_machine().cores, cores)
     ops = _start_backend(settings, cores[0], resources)
-    places, here = list_places(settings, whole, ops), read_place(ops)
+    places, here = list_places(settings, whole, ops), read_place(settings, ops)
     found = cut_description(whole, places[0])
     adapters = [open_adapter(Path(path).expanduser()) for path in settings.adapters.values()]
     drafts, second = _open_drafts(settings, found, tell), find_draft(settings, found, tell)
@@ -146,7 +146,7 @@ def build(
     ranks = RankProcesses(settings, path, places, (limits, kv_dtype), cores, nodes)
     with ranks.close_on_error(), stay_on(ranks.cores):
         weights, moving, shape = load_weights(settings, found, ops, tell)
-        model, group = _make_model(ranks, ops, found, weights, adapters, limits)
+        model, connections = _make_model(ranks, ops, found, weights, adapters, limits)
         ranks.note_connected(served)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
     fingerprint, text = found.checkpoint.fingerprint, fingerprint_text(found)
@@ -156,9 +156,9 @@ def build(
     draft_kv = drafter.layers if isinstance(drafter, StoringDrafter) else ()
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
-    if group is not None:
-        engine.runner = LeadingRunner(runner, group, ranks.cores)
-        engine.on_close = partial(ranks.end, group)
+    if connections is not None:
+        engine.runner = LeadingRunner(runner, connections, ranks.cores)
+        engine.on_close = partial(ranks.end, connections)
     _close_files(found, adapters)
     return LoadedModel(
         engine=engine,
@@ -221,8 +221,8 @@ def _judge_lengths(
 def _make_model(
     ranks: RankProcesses, ops: Ops, found: ModelDescription, weights: Any,
     adapters: Sequence[Adapter], limits: Limits,
-) -> "tuple[Model, RankGroup | None]":  # fmt: skip
-    """What this process computes of the model, and the ranks that compute the rest."""
+) -> "tuple[Model, RankConnections | None]":  # fmt: skip
+    """What this process computes of the model, and its connections to what computes the rest."""
     length = limits.max_model_len
     if not ranks.divided:
         low = [pack_adapter(adapter, found.published, ops) for adapter in adapters]
@@ -231,7 +231,7 @@ def _make_model(
 
     ranks.wait()
     connections = RankConnections(ranks.keys, ranks.place, ranks.address)
-    return connections.make_model(ops, found.spec, weights, length), connections.everyone
+    return connections.make_model(ops, found.spec, weights, length), connections
 
 
 class LoadedWeights(NamedTuple):

@@ -22,6 +22,7 @@ from flyweight.spec import ModelSpec, WeightPlan
 from flyweight.weights.checkpoint import Checkpoint
 from flyweight.weights.load import list_slot_kinds
 
+NCCL_RESERVE = 1 << 30  # of each GPU, for the buffers of its collectives; never measured
 # The processes of a server next to the engine's, measured after 20,000 mixed requests: the API
 # server, with its own copy of the vocabulary, and two that try schemas.
 API_SERVER, API_SERVER_TOKEN, VALIDATORS = 54 * MIB, 160, 40 * MIB
@@ -53,13 +54,15 @@ def make_memory_plan(
     """
     if here.device:  # whose memory has nothing of the host's
         served, needs = False, needs.on_gpu
-    vocab = needs.spec.vocab
+    vocab, sharing = needs.spec.vocab, count_sharing(settings, here)
     first = resources is None or not resources.ledger.counts_server
     held = here.held if resources is None or here.device else resources.ledger.held
+    if here.device and settings.tensor_parallel_size > 1:
+        held += NCCL_RESERVE
     others = measure_anonymous(os.getppid()) if served else 0  # the API server has begun
     length = settings.max_model_len or find_context(needs)
     kv_dtype = needs.kv_dtype if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-    blocks = settings.blocks or _count_bought_blocks(settings, needs, kv_dtype)
+    blocks = settings.blocks or _count_bought_blocks(settings, needs, (kv_dtype, sharing))
     if blocks:
         length = min(length, blocks * settings.block_size)
     sizing = Sizing(
@@ -81,12 +84,12 @@ def make_memory_plan(
         peers=0 if here.device else _count_peers(settings),
         from_bytes=bool(settings.kv_cache_memory_bytes),
         ranks=settings.ranks,
-        local_ranks=settings.local_ranks,
+        local_ranks=sharing,
     )
     least = length if settings.max_model_len else LEAST_MODEL_LEN
     allowed = count_allowed_bytes(settings, here, here.held + others)
-    if settings.local_ranks > 1:
-        allowed = _divide_room(held, allowed, settings.local_ranks)
+    if sharing > 1:
+        allowed = _divide_room(held, allowed, sharing)
     if resources is None:
         return plan_memory(needs, sizing, (held, allowed), least)
     try:
@@ -94,14 +97,19 @@ def make_memory_plan(
     except MemoryShortage:
         if not here.device:
             limit = parse_bytes(str(settings.memory_limit), here.total)
-            if settings.local_ranks > 1:
-                limit = _divide_room(resources.ledger.base, limit, settings.local_ranks)
+            if sharing > 1:
+                limit = _divide_room(resources.ledger.base, limit, sharing)
             _check_alone(needs, sizing, limit, least, resources)
         raise
     own = plan.need - held
-    all_ranks = own * settings.local_ranks + measure_resident() * (settings.local_ranks - 1)
+    all_ranks = own * sharing + measure_resident() * (sharing - 1)
     resources.ledger.reserve(resources.owner, all_ranks, server=served and first)
     return plan
+
+
+def count_sharing(settings: Settings, here: Machine) -> int:
+    """Ranks that share the memory of this machine; each of them has a GPU of its own."""
+    return 1 if here.device else settings.local_ranks
 
 
 def _divide_room(held: int, allowed: int, ranks: int) -> int:
@@ -168,22 +176,23 @@ def find_context(needs: Needs) -> int:
     return min(needs.spec.context, most) if most else needs.spec.context
 
 
-def _count_bought_blocks(settings: Settings, needs: Needs, kv_dtype: str) -> int:
+def _count_bought_blocks(settings: Settings, needs: Needs, kept: tuple[str, int]) -> int:
     """K/V blocks, of the model and of what drafts for it, for kv_cache_memory_bytes; 0 where they
-    have no limit of their own.
+    have no limit of their own.  `kept`: in this type, by so many ranks.
     """
+    kv_dtype, sharing = kept
     if not settings.kv_cache_memory_bytes:
         return 0
     both = [needs] if needs.draft is None else [needs, needs.draft]
     block = sum(one.count_block(settings.block_size, kv_dtype)[0] for one in both)
     least = -(-(settings.max_model_len or 1) // settings.block_size)
-    blocks = settings.kv_cache_memory_bytes // settings.local_ranks // block
+    blocks = settings.kv_cache_memory_bytes // sharing // block
     if blocks < least:
         raise ConfigError(
             f"hold {blocks} blocks of {block} bytes, less than one sequence",
             "kv_cache_memory_bytes",
             value=settings.kv_cache_memory_bytes,
-            hint=f"nearest valid: {least * block * settings.local_ranks}",
+            hint=f"nearest valid: {least * block * sharing}",
         )
     return blocks
 

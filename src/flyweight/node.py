@@ -73,7 +73,7 @@ def describe_node(settings: Settings, path: Path, tell: LoadListener) -> NodeHel
     places = list_places(settings, whole, ops)
     found = cut_description(whole, places[settings.node_rank * settings.local_ranks])
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
-    memory = make_memory_plan(settings, needs, read_place(ops))
+    memory = make_memory_plan(settings, needs, read_place(settings, ops))
     tell.show_plan(memory, whole)
     hello = make_hello(settings, whole, ops, memory)
     whole.checkpoint.close()

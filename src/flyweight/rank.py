@@ -35,7 +35,7 @@ def run(setup: RankSetup, keys: SharedKeys) -> Never:
     limits = Limits(**setup.limits)
     found = describe(Path(setup.settings["model"]), settings.quantization)
     found = cut_description(found, setup.place)
-    ops = choose_backend(settings, 1)
+    ops = choose_backend(settings, 1, local_rank=setup.local_rank)
     weights, moving, _ = load_weights(settings, found, ops, SilentListener())
     kv = allocate_kv(found.spec, ops, limits, setup.kv_dtype)
     found.checkpoint.close()
@@ -46,6 +46,7 @@ def run(setup: RankSetup, keys: SharedKeys) -> Never:
     while True:
         step = read_step(connections.everyone.broadcast(None))
         runner.compute(step.batch, step.moves)
+        connections.finish_step()
         moving.step()
 
 

@@ -77,7 +77,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WITH_PEERS = {
     "fixture_models", "tasks_by_lm_eval", "families", "tiny_llama", "read_by_libraries",
     "read_by_llama_cpp",
-    "test_head_training",  # run by `make test-cuda`
+    "test_device_comm", "test_head_training",  # run by `make test-cuda`
     # run by the step `distributed`
     "test_batch_beam", "test_batch_parquet", "test_deployed_ray", "test_ray_access",
     "test_ray_calls", "test_ray_data",

@@ -169,7 +169,8 @@ def test_nothing_imports_torch() -> None:
     """But the process of a peer, which other interpreters run, the CUDA backend, training, and the
     collectives of several ranks.
     """
-    foreign = ("ops/cuda/", "flyweight/training/", "peer_child.py", "parallel/comm.py")
+    foreign = ("ops/cuda/", "flyweight/training/", "peer_child.py", "parallel/comm.py",
+               "parallel/device_comm.py")  # fmt: skip
     strays = [
         f"{name(path)} imports {found}"
         for path in MODULES

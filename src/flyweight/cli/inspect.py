@@ -62,7 +62,7 @@ def inspect(
     found = describe(path, settings.quantization, load_any_tokenizer)
     kinds = list_slot_kinds(found.checkpoint, found.plan)
     needs = measure_needs(found.checkpoint, found.spec, found.plan, ops)
-    plan = make_memory_plan(settings, needs, read_place(ops))
+    plan = make_memory_plan(settings, needs, read_place(settings, ops))
     if as_json:
         print(json.dumps(make_document(found, kinds, plan), indent=1))
         return

@@ -112,6 +112,9 @@ def _list_gpu(
     yield row("GPU", name, "the device that computes")
     why = "off: dense bf16 products of 64 rows and more by cuBLAS; on: 14 % slower prompts (H200)"
     yield row("deterministic", "on" if settings.deterministic else "off", why)
+    if settings.ranks > 1:
+        yield row("CUDA graphs", "off", "several ranks compute without them")
+        return
     graphs = "off" if settings.enforce_eager else "on"
     yield row("CUDA graphs", graphs, "decode steps are captured and replayed")
 

@@ -352,6 +352,24 @@ class Packing(Protocol):
         ...
 
 
+@runtime_checkable
+class OnDevice(Protocol):
+    """A backend whose arrays are tensors on a `device`, one for each rank of a host."""
+
+    @property
+    def device(self) -> Any: ...
+
+    def count_devices(self) -> int | None:
+        """Those of this host; None where any number of ranks can share one."""
+        ...
+
+    def read_memories(self, count: int) -> list[tuple[int, int]]:
+        """(total, free) bytes of the memory of the first `count` devices of this host; none where
+        it is the host's.
+        """
+        ...
+
+
 def to_bf16_bits(x: F32) -> NDArray[np.uint16]:
     """Rounds float32 to bfloat16, nearest even; returns the bits.  NaN stays NaN."""
     u = np.ascontiguousarray(x, np.float32).view(np.uint32)

@@ -105,10 +105,15 @@ class RankGroup:
         """
         return None if self._here is None else self._here.waited
 
+    @property
+    def carrier(self) -> ProcessGroupGloo:
+        """torch's group, for collectives on tensors."""
+        return self._group
+
     def all_reduce(self, x: Tensor) -> F32:
         """The sum of all ranks' float32 arrays of one shape."""
         if self._here is not None:
-            with self._timed():
+            with self.timed():
                 return self._here.all_reduce(x)
         total, *others = self._gather(np.ascontiguousarray(x))
         for other in others:
@@ -128,7 +133,7 @@ class RankGroup:
     def broadcast(self, numbers: I32 | None) -> I32:
         """Rank 0's numbers, on every rank; the others give None."""
         if self._here is not None:
-            with self._timed():
+            with self.timed():
                 return self._here.broadcast(numbers)
         count = torch.tensor([0 if numbers is None else len(numbers)])
         self._broadcast(count)
@@ -149,13 +154,29 @@ class RankGroup:
 
     def wait(self, work: Work) -> None:
         """Waits for an operation to end."""
-        with self._timed():
+        with self.timed():
             work.wait()
+
+    def meet(self) -> None:
+        """Waits until all ranks have come here."""
+        self.all_reduce(np.zeros(1, np.float32))
 
     def lose(self, reason: str) -> Never:
         """Raises `RankLost`."""
         self.lost = True
         raise RankLost(f"the ranks of the model are out of step: {reason}")
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds what the block takes to `seconds`.  Raises `RankLost` where a collective fails."""
+        began = time.perf_counter()
+        try:
+            yield
+        except (RuntimeError, OSError) as broken:
+            self.lost = True
+            raise RankLost(f"a rank of the model has ended: {_first_line(broken)}") from broken
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def _broadcast(self, x: torch.Tensor) -> None:
         options = BroadcastOptions()
@@ -165,23 +186,12 @@ class RankGroup:
     def _gather(self, x: F32) -> list[F32]:
         """Every rank's x, all of one shape."""
         if self._here is not None:
-            with self._timed():
+            with self.timed():
                 return self._here.gather(x)
         found = [np.empty_like(x) for _ in range(self.size)]
         targets = [torch.from_numpy(one) for one in found]
         self.wait(self._group.allgather([targets], [torch.from_numpy(x)]))
         return found
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        except (RuntimeError, OSError) as broken:
-            self.lost = True
-            raise RankLost(f"a rank of the model has ended: {_first_line(broken)}") from broken
-        finally:
-            self.seconds += time.perf_counter() - began
 
 
 class StageLink:

@@ -5,7 +5,7 @@ leave the stages waiting for a smaller share of the step, (p - 1) / (m + p - 1) 
 equal parts, and read the weights more often: a step is cut where its parts still have many tokens.
 
 Invariant: all stages cut a step in the same parts.  Hidden states of the last stage return to the
-first, which has the head.  Knows no sampling.
+first, which has the head.  Between ranks they are host arrays.  Knows no sampling.
 """
 
 import time
@@ -91,19 +91,22 @@ class PipelineStage:
         return split_batch(batch, rows, 1 if batch.branches else count)
 
     def _run_part(self, part: MicroBatch, kv: Sequence[KVLayer]) -> None:
-        width = self.stage.spec.hidden
+        ops, width = self.stage.ops, self.stage.spec.hidden
         if self.first:
             began = time.perf_counter()
             residual = self.stage.embed(part.batch)
         else:
-            residual = self.link.receive_previous((len(part.batch.tokens), width))
+            residual = ops.upload(self.link.receive_previous((len(part.batch.tokens), width)))
             began = time.perf_counter()
         self.stage.run_layers(residual, part.batch, kv)
         if not self.last:
+            sent = ops.fetch(residual)
             self._note(began)
-            self.link.send_next(residual)
+            self.link.send_next(sent)
             return
-        hidden = self.stage.norm_rows(residual, part.rows) if len(part.rows) else None
+        hidden = None
+        if len(part.rows):
+            hidden = ops.fetch(self.stage.norm_rows(residual, part.rows))
         self._note(began)
         if hidden is not None:
             self.link.send_first(hidden)
@@ -117,7 +120,7 @@ class PipelineStage:
         for part in parts:
             if len(part.rows):
                 hidden[part.places] = self.link.receive_last((len(part.rows), width))
-        return hidden
+        return self.stage.ops.upload(hidden)
 
     def _note(self, began: float) -> None:
         self.times.computing += time.perf_counter() - began

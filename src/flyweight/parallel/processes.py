@@ -38,12 +38,13 @@ from flyweight.parallel.sharding import RankPlace
 from flyweight.wire import Batch, Sampled
 
 if TYPE_CHECKING:
-    from flyweight.parallel.comm import RankGroup
+    from flyweight.parallel.connections import RankConnections
 
 # Of `Settings`: what a rank must know to load its part as rank 0 loads its own.
 SHARED = (
     "model", "load_format", "quantization", "packed_cache", "threads", "activations", "isa",
-    "block_size", "tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel",
+    "backend", "deterministic", "block_size", "tensor_parallel_size", "pipeline_parallel_size",
+    "enable_expert_parallel",
 )  # fmt: skip
 LEAVING = 5.0  # seconds a rank has to end by itself
 
@@ -95,6 +96,8 @@ class RankProcesses:
         setups = [RankSetup(shared, other.rank, stages, self.address, limit, kv_dtype)
                   for other in places[1:]]  # fmt: skip
         here = settings.local_ranks
+        for setup in setups:
+            setup.local_rank = setup.rank % here
         for link in nodes.links:
             board.relay.add(link)
         for setup, own in zip(setups, cores[1:], strict=False):
@@ -132,9 +135,10 @@ class RankProcesses:
             self.close(str(error) or type(error).__name__)
             raise
 
-    def end(self, group: "RankGroup") -> None:
-        """Ends them as planned, or after one of the group was lost."""
-        if group.lost:
+    def end(self, connections: "RankConnections") -> None:
+        """Ends them as planned, or after one was lost."""
+        connections.close()
+        if connections.everyone.lost:
             self.drop()
         else:
             self.close()
@@ -203,8 +207,9 @@ class LeadingRunner:
     `cores`.
     """
 
-    def __init__(self, runner: Runner, group: "RankGroup", cores: Cores) -> None:
-        self.runner, self.group, self.cores = runner, group, cores
+    def __init__(self, runner: Runner, connections: "RankConnections", cores: Cores) -> None:
+        self.runner, self.group, self.cores = runner, connections.everyone, cores
+        self._connections = connections
         self._within = False  # a step was begun and not ended
 
     def submit(
@@ -223,6 +228,7 @@ class LeadingRunner:
         with stay_on(self.cores):
             self.group.broadcast(write_step(batch, moves))
             found = self.runner.compute(batch, moves)
+            self._connections.finish_step()
             self._within = False
             return self.runner.sample(found, batch, edits, reads)
 

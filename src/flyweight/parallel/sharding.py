@@ -3,7 +3,8 @@
 Ranks are numbered stage by stage: rank r is tensor-parallel rank r % t of stage r // t, for t ranks
 a stage.
 
-Invariant: ranks of one machine share its cores and its memory evenly.  Reads no tensor.
+Invariant: ranks of one machine share its cores and its memory evenly, and have a GPU each where
+GPUs compute.  Reads no tensor.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,9 @@ from flyweight.config import Settings
 from flyweight.describe import ModelDescription
 from flyweight.errors import ConfigError
 from flyweight.model_memory import make_memory_plan, measure_needs
-from flyweight.models.shards import Kinds, Shard, cut_model
+from flyweight.models.shards import Kinds, Shard, check_size, cut_model
 from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers, list_costs
-from flyweight.ops.base import Ops
+from flyweight.ops.base import OnDevice, Ops
 from flyweight.parallel.numa import Cores, count_threads
 from flyweight.plan.machine import Machine
 from flyweight.plan.memory import MemoryPlan
@@ -55,15 +56,48 @@ class RankPlace:
 
 
 def list_places(settings: Settings, found: ModelDescription, ops: Ops) -> list[RankPlace]:
-    """The places of all ranks.  Raises `ConfigError` where the model has too few layers."""
+    """The places of all ranks.  Raises `ConfigError` where the model has too few layers, or this
+    host too few GPUs.
+    """
     tensor, count = settings.tensor_parallel_size, settings.pipeline_parallel_size
     check_stages(found.spec, count)
+    devices = ops.count_devices() if isinstance(ops, OnDevice) else None
+    if devices is not None and settings.local_ranks > devices:
+        raise _refuse_ranks(settings, found, devices)
     stages = [range(len(found.spec.layers))]
     if count > 1:
         kinds = list_slot_kinds(found.checkpoint, found.plan)
         stages = divide_layers(*measure_layers(found.spec, kinds, ops), count)
     by_expert = settings.enable_expert_parallel
     return [RankPlace(rank, tensor, tuple(stages), by_expert) for rank in range(tensor * count)]
+
+
+def _refuse_ranks(settings: Settings, found: ModelDescription, devices: int) -> ConfigError:
+    """More ranks of this host than it has `devices`."""
+    tensor, stages = settings.tensor_parallel_size, settings.pipeline_parallel_size
+    kinds = list_slot_kinds(found.checkpoint, found.plan)
+    ways = [
+        (t * p, t, p) for t in range(1, tensor + 1) for p in range(1, stages + 1)
+        if t * p <= devices * settings.nnodes and t * p % settings.nnodes == 0
+        and _can_divide(found.spec, kinds, t)
+    ]  # fmt: skip
+    _, t, p = max(ways, default=(0, 0, 0))
+    options = "tensor_parallel_size", "pipeline_parallel_size"
+    near = [f"{option} = {new}" for option, old, new in zip(options, (tensor, stages), (t, p),
+            strict=True) if new not in (0, old)]  # fmt: skip
+    option, value = (options[0], tensor) if tensor > 1 else (options[1], stages)
+    return ConfigError(
+        f"needs a GPU for each of {settings.local_ranks} ranks of this host, which has {devices}",
+        option, value=value, hint=f"nearest valid: {', '.join(near)}" if near else "",
+    )  # fmt: skip
+
+
+def _can_divide(spec: ModelSpec, kinds: Kinds, size: int) -> bool:
+    try:
+        check_size(spec, kinds, size)
+    except ConfigError:
+        return False
+    return True
 
 
 def measure_layers(spec: ModelSpec, kinds: Kinds, ops: Ops) -> tuple[list[float], float]:

@@ -27,8 +27,10 @@ def _check_ranks(settings: Any, chosen: str) -> None:
     for name, default in (("adapters", {}), ("prefix_cache_dir", None), ("swap_space", 0)):
         if getattr(settings, name) != default:
             raise _refuse(name, getattr(settings, name), chosen)
-    if settings.backend != "cpu":
-        raise _refuse("backend", settings.backend, chosen)
+    if settings.backend == "reference":
+        raise _refuse("backend", settings.backend, chosen, "cpu, cuda")
+    if settings.backend == "cuda" and settings.enable_expert_parallel:
+        raise _refuse("enable_expert_parallel", True, "backend = 'cuda'")
     if drafts is not None and drafts.method not in MODEL_FREE:
         raise _refuse("speculative_config.method", drafts.method, chosen, ", ".join(MODEL_FREE))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from flyweight.errors import ConfigError, nearest
 from flyweight.ops.base import ACTIVATIONS, Part
 from flyweight.ops.cuda import attention, experts, linear, rows, sample, weights
-from flyweight.ops.cuda.device import read_memory
+from flyweight.ops.cuda.device import count_devices, read_memories, read_memory
 from flyweight.ops.cuda.graphs import Body, Graphs
 from flyweight.ops.cuda.kv import CudaKV
 from flyweight.ops.cuda.stacked import stack_layers
@@ -242,6 +242,13 @@ class CudaOps:
 
     def read_memory(self) -> tuple[int, int] | None:
         return read_memory(self.device)
+
+    def read_memories(self, count: int) -> list[tuple[int, int]]:
+        own = read_memory(self.device)
+        return [] if own is None else [own, *read_memories(range(1, count))]
+
+    def count_devices(self) -> int | None:
+        return count_devices(self.device)
 
     def fetch(self, x: Tensor) -> Any:
         """A host copy, float32 where it is of floats."""

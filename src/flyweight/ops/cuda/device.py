@@ -1,8 +1,14 @@
-"""The device that computes: the first GPU that CUDA shows, or the CPU under Triton's interpreter.
+"""The device that computes: the first GPU that CUDA shows, that of a rank, or the CPU under
+Triton's interpreter.
 
 Invariant: memory is read afresh; nothing is allocated to read it, and what torch keeps of models
 that were closed is given back first.
 """
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -12,9 +18,13 @@ from flyweight.errors import ConfigError
 MIN_CAPABILITY = (8, 0)  # products and conversions of bfloat16 begin there
 
 
-def find_device() -> torch.device:
-    """Raises `ConfigError` where there is none, or one that is too old."""
+def find_device(local_rank: int | None = None) -> torch.device:
+    """The GPU of a rank of this host, else the current one.  Raises `ConfigError` where there is
+    none, or one that is too old.
+    """
     if torch.cuda.is_available():
+        if local_rank is not None and local_rank < torch.cuda.device_count():
+            torch.cuda.set_device(local_rank)  # on this thread, on which Triton launches
         device = torch.device("cuda", torch.cuda.current_device())
         found = torch.cuda.get_device_capability(device)
         if found < MIN_CAPABILITY:
@@ -34,6 +44,27 @@ def find_device() -> torch.device:
         value="cuda",
         hint="nearest valid: cpu",
     )
+
+
+def count_devices(device: torch.device) -> int | None:
+    """The GPUs of this host; None where the device is the CPU."""
+    count: int | None = torch.cuda.device_count() if device.type == "cuda" else None
+    return count
+
+
+def read_memories(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """(total, free) bytes of these GPUs, read by another process: one that reads the memory of a
+    GPU holds some of it until it ends.
+    """
+    if not numbers:
+        return []
+    command = [sys.executable, "-P", "-m", "flyweight.ops.cuda.gpu_memory", *map(str, numbers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["it ended"])[-1]
+        named = ", ".join(map(str, numbers))
+        raise ConfigError(f"the memory of GPUs {named} cannot be read: {why}")
+    return [(total, free) for total, free in json.loads(done.stdout)]
 
 
 def read_memory(device: torch.device) -> tuple[int, int] | None:

@@ -18,7 +18,8 @@ LOOPBACK = "127.0.0.1"
 
 class RankSetup(msgspec.Struct):
     """What a rank is started with: its place, the first and the number of each stage's layers, and
-    the `address` at which other ranks reach it.  It stays on these `cores`, if there are any.
+    the `address` at which other ranks reach it.  It stays on these `cores`, if there are any;
+    `local_rank` is its number among those of its node, and of its GPU.
     """
 
     settings: dict[str, Any]
@@ -28,6 +29,7 @@ class RankSetup(msgspec.Struct):
     limits: dict[str, Any]
     kv_dtype: str
     cores: list[int] = []
+    local_rank: int = 0
 
     @property
     def place(self) -> RankPlace:
