@@ -121,7 +121,7 @@ def count_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> CudaOps:
     ("tensor", "pipeline", "gpus", "refusal"),
     [
         (6, 1, 4, "tensor_parallel_size = 6 needs a GPU for each of 6 ranks of this host, which "
-                  "has 4; nearest valid: tensor_parallel_size = 3"),
+                  "has 4; nearest valid: tensor_parallel_size = 2"),
         (1, 3, 2, "pipeline_parallel_size = 3 needs a GPU for each of 3 ranks of this host, which "
                   "has 2; nearest valid: pipeline_parallel_size = 2"),
         (3, 2, 4, "tensor_parallel_size = 3 needs a GPU for each of 6 ranks of this host, which "
@@ -133,7 +133,7 @@ def count_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> CudaOps:
 def test_more_ranks_than_gpus_are_refused(
     monkeypatch: pytest.MonkeyPatch, tensor: int, pipeline: int, gpus: int, refusal: str
 ) -> None:
-    """The story model has 6 heads, which 4 ranks cannot share."""
+    """The story model has 6 heads and 2 K/V heads, which 3 or 4 ranks cannot share."""
     path = find_here("stories")
     assert path is not None
     ops, found = count_gpus(monkeypatch, gpus), describe(path)
