@@ -5,7 +5,9 @@ listens.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ pytest.importorskip("ray", reason="the extra [distributed] is not installed")
 
 import ray
 
-from flyweight.errors import ConfigError
+from flyweight.errors import ConfigError, EngineError
+from flyweight.parallel import ray_data
 from flyweight.parallel.ray_data import (
+    STARTS,
     ActorPool,
     Work,
     connect,
@@ -42,6 +46,39 @@ def make(sharing: int) -> Callable[[], Work]:
 def test_an_item_that_ends_its_process_is_left_out() -> None:
     items = [b"1", b"fatal", b"2", b"3"]
     assert set(map_in_actors(items, make, ActorPool(1, items=1))) == {b"1", b"2", b"3"}
+
+
+def make_fatal_start(sharing: int) -> Callable[[], Work]:
+    def start() -> Work:
+        os._exit(1)
+
+    return start
+
+
+def test_a_process_that_ends_while_it_starts_is_refused() -> None:
+    words = f"a replica's process on .* ended {STARTS} times while it started; "
+    with pytest.raises(EngineError, match=words) as caught:
+        list(map_in_actors([b"1", b"2"], make_fatal_start, ActorPool(1)))
+    assert "\n" not in str(caught.value)
+
+
+def test_starts_are_counted_until_one_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    store: dict[str, str] = {"a": str(STARTS - 1)}
+    actor = SimpleNamespace(get_actor_id=lambda: "a")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: actor)
+    calls: dict[str, Any] = {"get": store.get, "put": store.__setitem__, "del": store.__delitem__}
+    for name, call in calls.items():
+        take = partial(lambda call, *given, namespace: call(*given), call)
+        monkeypatch.setattr(ray_data, f"_internal_kv_{name}", take)
+    with pytest.raises(ConfigError), ray_data._count_starts():
+        assert store == {"a": str(STARTS)}
+        raise ConfigError("the model does not fit")
+    assert not store
+    with ray_data._count_starts():
+        assert store == {"a": "1"}
+    store["a"] = str(STARTS)
+    with pytest.raises(EngineError, match="ended 3 times"), ray_data._count_starts():
+        pass
 
 
 def list_nodes(*cpus: float) -> list[dict[str, Any]]:

@@ -15,8 +15,10 @@ from typing import Any
 
 import pyarrow
 import ray
+from ray import cloudpickle as pickle
 from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.util.annotations import RayDeprecationWarning
 
 from flyweight.errors import ConfigError, EngineError, FlyweightError
@@ -26,6 +28,8 @@ Work = Callable[[bytes], Iterator[bytes]]
 LOCAL = "local"  # a cluster of this machine, for this process
 CONNECTING = 5.0  # seconds to connect to a cluster
 RETRIES = 1  # of an item whose actor died: it may be the cause
+STARTS = 3  # of an actor whose process ends each time before it has started
+STORE = "flyweight"  # namespace in the store of a cluster
 BLOCK = 16 << 10  # bytes of results that are sent together
 ERRORS = {kind.__name__: kind for kind in (ConfigError, EngineError, FlyweightError)}
 
@@ -47,10 +51,13 @@ class _Actor:
     fails again and again, and print its traceback.
     """
 
-    def __init__(self, make: Callable[[], Work]) -> None:
-        self._work, self._error = None, None
+    def __init__(self, make: bytes) -> None:
+        """`make` is pickled, so that what it imports is a part of the counted start."""
+        self._work: Work | None = None
+        self._error: FlyweightError | None = None
         try:
-            self._work = make()
+            with _count_starts():
+                self._work = pickle.loads(make)()
         except FlyweightError as error:
             self._error = error
 
@@ -68,13 +75,32 @@ class _Actor:
             yield _make_table([b""], EngineError(f"a replica failed: {first_line(error)}"))
 
 
+@contextmanager
+def _count_starts() -> Iterator[None]:
+    """Raises `EngineError` where the process of this actor has ended in each of its last starts.
+    Ray starts it again without end, and would not report it.  Its store has the count.
+    """
+    key = ray.get_runtime_context().get_actor_id()
+    ended = int(_internal_kv_get(key, namespace=STORE) or 0)
+    if ended >= STARTS:
+        raise EngineError(
+            f"a replica's process on {socket.gethostname()} ended {STARTS} times while it started; "
+            "there may be too little memory, or a crash in native code"
+        )
+    _internal_kv_put(key, str(ended + 1), namespace=STORE)
+    try:
+        yield
+    finally:  # it has not ended
+        _internal_kv_del(key, namespace=STORE)
+
+
 def map_in_actors(
     items: Sequence[bytes], make: Callable[[int], Callable[[], Work]], pool: ActorPool
 ) -> Iterator[bytes]:
     """What actors make of items, in any order.  `make` is called with the most replicas that share
     a machine; what it returns makes the function that an actor maps items with.  Raises
     `ConfigError` where there is no cluster, and the `FlyweightError` that an actor could not start
-    for.
+    for; `EngineError` where its process ended each time that it started.
     """
     with connect(pool):
         data = _map(items, make(count_sharing(ray.nodes(), pool)), pool)
@@ -104,12 +130,12 @@ def _map(items: Sequence[bytes], make: Callable[[], Work], pool: ActorPool) -> D
         warnings.simplefilter("ignore", RayDeprecationWarning)
         return ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
             _Actor,
-            fn_constructor_args=(make,),
+            fn_constructor_args=(pickle.dumps(make),),
             batch_size=1,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=pool.replicas, max_tasks_in_flight_per_actor=pool.items),
             num_cpus=pool.cpus,
-            max_restarts=-1,  # the retries of items bound them
+            max_restarts=-1,  # without a living actor it would wait; `_count_starts` bounds them
             max_task_retries=RETRIES,
         )
 
