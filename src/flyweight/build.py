@@ -147,7 +147,6 @@ def build(
     with ranks.close_on_error(), stay_on(ranks.cores):
         weights, moving, shape = load_weights(settings, found, ops, tell)
         model, connections = _make_model(ranks, ops, found, weights, adapters, limits)
-        ranks.note_connected(served)
     layers = allocate_kv(found.spec, ops, limits, kv_dtype)
     fingerprint, text = found.checkpoint.fingerprint, fingerprint_text(found)
     keys = kept.make_keys(f"{fingerprint} {kv_dtype}", adapters)
@@ -157,8 +156,7 @@ def build(
     runner = Runner(model, ops, layers, drafter.taps if drafter else (), draft_kv)
     engine = _make_engine(settings, limits, runner, drafter, found, keys, kept)
     if connections is not None:
-        engine.runner = LeadingRunner(runner, connections, ranks.cores)
-        engine.on_close = partial(ranks.end, connections)
+        _lead_ranks(engine, runner, ranks, connections, served)
     _close_files(found, adapters)
     return LoadedModel(
         engine=engine,
@@ -179,6 +177,15 @@ def build(
         shape=shape,
         ranks=ranks,
     )
+
+
+def _lead_ranks(
+    engine: Engine, runner: Runner, ranks: RankProcesses, connections: "RankConnections",
+    served: bool,
+) -> None:  # fmt: skip
+    engine.runner = LeadingRunner(runner, connections, ranks.cores)
+    engine.on_close = partial(ranks.end, connections)
+    ranks.note_connected(served)
 
 
 def _close_files(found: ModelDescription, adapters: Sequence[Adapter]) -> None:
