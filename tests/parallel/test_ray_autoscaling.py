@@ -87,7 +87,7 @@ async def wait(done: Callable[[], bool], client: Client, seconds: float = 180) -
 
 
 async def scale() -> None:
-    plan = ReplicaPlan(1, 2, cores=1, target=1)
+    plan = ReplicaPlan(1, 2, cores=1, target=2)  # with 1, one request would keep both
     client = Client()
     host = client.host = ReplicaHost(RayCluster(EngineReplica, plan), plan, "prefix", print)
     host.add(client)

@@ -50,7 +50,8 @@ REACH = 5.0  # seconds to reach an existing cluster
 HEALTH = 2.0  # seconds between two checks of a replica
 MOST_CALLS = 100_000  # at a time on one replica: the engine's own queue holds them
 STORE = 100 << 20  # bytes of Ray's object store on a cluster of ours, which holds nothing large
-CHANNELS = 1  # calls of a replica with requests that are none: Ray Serve counts them as such
+CHANNELS = 1  # calls of a replica that are no requests: Ray Serve counts them too, so that it
+# ends a replica when there is one request fewer than the target of the others allows
 Result = TypeVar("Result")
 
 
