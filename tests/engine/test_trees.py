@@ -22,7 +22,7 @@ from flyweight.kv.blocks import BlockPool, Copy, Table
 from flyweight.types import Request
 from tree_drafter import TreeDrafter
 
-WORKLOADS = 500
+WORKLOADS = 600
 PARTS = 4
 ENOUGH = 200  # of them show a seeded bug
 

@@ -147,6 +147,7 @@ EXTRAS = (
     "ops/cuda/",
     "/training/",
     "parallel/comm.py",
+    "parallel/device_comm.py",
     "parallel/ray_",
     "batch/beam.py",
 )  # places of optional dependencies
