@@ -18,6 +18,15 @@ def write_rows(file: Path, rows: list[Any]) -> Path:
     return file
 
 
+def write_table(file: Path, rows: list[dict[str, Any]], size: int = 2) -> Path:
+    """A Parquet file whose row groups have `size` rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file, row_group_size=size)
+    return file
+
+
 def read_texts(file: Path) -> dict[str, str]:
     """The texts of an output, by their custom_id; errors are left out."""
     lines = map(json.loads, file.read_text().splitlines())

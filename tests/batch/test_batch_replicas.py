@@ -2,10 +2,16 @@
 
 import importlib.util
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from socket import gethostname
@@ -14,9 +20,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from batch_texts import ROWS, generate_texts, read_texts, write_rows
+from batch_texts import PROMPTS, ROWS, generate_texts, read_texts, write_rows, write_table
 from flyweight import __version__
 from flyweight.batch import replicas
+from flyweight.batch.files import open_rows
 from flyweight.batch.job import run_batch
 from flyweight.batch.replicas import (
     MAX_SHARE,
@@ -27,36 +34,49 @@ from flyweight.batch.replicas import (
     divide_machine,
     make_shares,
 )
-from flyweight.batch.rows import JsonLines, RowAnswer, RowIndex
+from flyweight.batch.rows import RowAnswer, RowIndex
 from flyweight.cli.main import main
 from flyweight.describe import ASSETS
 from flyweight.errors import ConfigError
 from flyweight.server.settings import ServerSettings
+from process_tree import list_descendants
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing")
+needs_arrow = pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None, reason="pyarrow is missing"
+)
 
 
-def make_index(folder: Path, rows: int) -> RowIndex:
-    file = folder / "in.jsonl"
-    file.write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(1, rows + 1)))
-    return RowIndex(JsonLines(file))
+def make_index(folder: Path, rows: int, ending: str = "jsonl") -> RowIndex:
+    given, file = [{"prompt": str(i)} for i in range(1, rows + 1)], folder / f"in.{ending}"
+    if ending == "jsonl":
+        write_rows(file, given)
+    else:
+        write_table(file, given, size=700)
+    return RowIndex(open_rows(file))
 
 
 def read_shares(items: Any) -> list[list[int]]:
+    """The rows of shares, which are read each from a file that is opened for it, and as a replica
+    reads them.
+    """
     shares = [msgspec.msgpack.decode(item, type=RowShare) for item in items]
     found = [list(one.digests) for one in shares]
-    assert [[row.number for row in one.read()] for one in shares] == found
+    for open_file in (open_rows, cache(open_rows)):
+        assert [[row.number for row in one.read(open_file)] for one in shares] == found
     return found
 
 
-def test_shares_are_the_rows_without_an_answer(tmp_path: Path) -> None:
-    index = make_index(tmp_path, 20)
+@pytest.mark.parametrize("ending", ["jsonl", pytest.param("parquet", marks=needs_arrow)])
+def test_shares_are_the_rows_without_an_answer(tmp_path: Path, ending: str) -> None:
+    index = make_index(tmp_path, 20, ending)
     for number in (1, 5, 6, 20):
         index.finish(number)
     found = read_shares(make_shares(index, 2))
     assert [len(one) for one in found] == [2] * 8
     assert list(chain(*found)) == [i for i in range(1, 21) if i not in (1, 5, 6, 20)]
-    assert max(map(len, read_shares(make_shares(make_index(tmp_path, 5000), 1)))) == MAX_SHARE
+    many = read_shares(make_shares(make_index(tmp_path, 5000, ending), 1))
+    assert max(map(len, many)) == MAX_SHARE and list(chain(*many)) == [*range(1, 5001)]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +213,42 @@ def test_texts_are_those_of_generate(tmp_path: Path) -> None:
     assert (summary.answered, summary.errors) == (len(ROWS) + 1, 1)
     assert read_texts(out) == generate_texts()
     assert run_batch(given, out, runner).answered == 0
+
+
+def kill_all(process: "subprocess.Popen[bytes]") -> None:
+    """With Ray's processes, none of which can then end in an orderly way."""
+    for pid in list_descendants(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+@needs_ray
+@needs_arrow
+@pytest.mark.long
+def test_a_job_in_parquet_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """Each row is answered once, by replicas that were killed or by those that follow."""
+    import pyarrow.parquet
+
+    rows = [{**ROWS[i % len(ROWS)], "custom_id": str(i)} for i in range(1500)]
+    given, out = write_table(tmp_path / "in.parquet", rows, size=1000), tmp_path / "out.parquet"
+    journal = tmp_path / "out.parquet.partial.jsonl"
+    command = [sys.executable, "-m", "flyweight", "batch", "stories", str(given), str(out)]
+    options = ["--replicas", "2", "--threads", "1", "--memory-limit", "2GiB"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size):
+            time.sleep(0.01)
+        assert process.poll() is None, "it has ended by itself"
+        kill_all(process)
+    done = journal.read_bytes().count(b"\n")
+    assert 0 < done < len(rows) and not out.exists()
+    runner = RayRunner({"model": "stories", "threads": 1, "memory_limit": "2GiB"}, 2)
+    summary = run_batch(given, out, runner)
+    assert (summary.done_before, summary.answered, summary.errors) == (done, len(rows) - done, 0)
+    found, texts = pyarrow.parquet.read_table(out).to_pylist(), generate_texts()
+    assert sorted(int(row["custom_id"]) for row in found) == [*range(len(rows))]
+    for row in found:
+        assert row["text"] == texts[PROMPTS[int(row["custom_id"]) % len(PROMPTS)]]
 
 
 @needs_ray

@@ -26,6 +26,7 @@ from flyweight.parallel.ray_data import (
     count_sharing,
     map_in_actors,
 )
+from process_tree import list_descendants
 
 pytestmark = pytest.mark.long
 LISTENS = "0A"  # in /proc/net/tcp
@@ -130,21 +131,10 @@ def test_nothing_starts_another_cluster_afterwards() -> None:
     assert not ray.is_initialized()
 
 
-def list_descendants() -> set[int]:
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            parents[int(path.parent.name)] = int(path.read_text().rsplit(")", 1)[1].split()[1])
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
 def list_sockets() -> set[str]:
     """Those of this process and what it started."""
     found = set()
-    for pid in list_descendants():
+    for pid in list_descendants(os.getpid()):
         for file in Path(f"/proc/{pid}/fd").glob("*"):
             with suppress(OSError):
                 found.add(os.readlink(file))

@@ -6,7 +6,7 @@ rows are answered; until then the journal says what is done.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 import msgspec
 
@@ -30,30 +30,65 @@ def import_parquet(name: str, path: Path) -> Any:
     return pyarrow
 
 
+class GroupBatch(NamedTuple):
+    """Rows from number `first` on, of a row group that has the rows before number `end`."""
+
+    first: int
+    end: int
+    rows: Any
+
+
 class ParquetRows:
     """A file whose rows are numbered in order; columns and fields of structs that are null in a row
     are left out.
+
+    A row group can be decoded only from its beginning.  So a read keeps its place, and the next one
+    goes on there where it begins in the same group and not before.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._arrow = path, import_parquet("input", path)
+        self._place: tuple[GroupBatch, Iterator[GroupBatch]] | None = None
         self._open().close()
 
     def read(self, number: int = 1, position: int = 0) -> Iterator[Row]:
-        with name_input(self.path), self._open() as file:
-            first = 1
-            groups = []
+        with name_input(self.path):
+            batch, rest = self._find_place(number)
+            while batch is not None:
+                skipped = max(0, number - batch.first)
+                rows = batch.rows.slice(skipped).to_pylist()
+                try:
+                    for at, row in enumerate(rows, batch.first + skipped):
+                        yield Row(at, 0, encode_row(row))
+                except GeneratorExit:  # the reader has the rows that it wants
+                    self._place = batch, rest
+                    raise
+                batch = next(rest, None)
+
+    def _find_place(self, number: int) -> tuple[GroupBatch | None, Iterator[GroupBatch]]:
+        """The batch with a row, and those after it."""
+        place, self._place = self._place, None
+        if place is not None and place[0].first <= number < place[0].end:
+            batch: GroupBatch | None
+            batch, rest = place
+        else:
+            rest = self._read_batches(number)
+            batch = next(rest, None)
+        while batch is not None and batch.first + batch.rows.num_rows <= number:
+            batch = next(rest, None)
+        return batch, rest
+
+    def _read_batches(self, number: int) -> Iterator[GroupBatch]:
+        """From the beginning of the row group that has the row `number`."""
+        with self._open() as file:
+            at = 1
             for group in range(file.num_row_groups):
-                end = first + file.metadata.row_group(group).num_rows
-                if end > number:
-                    groups.append((group, first))
-                first = end
-            for group, at in groups:
-                for batch in file.iter_batches(ROWS, row_groups=[group]):
-                    for row in batch.to_pylist():
-                        if at >= number:
-                            yield Row(at, 0, encode_row(row))
-                        at += 1
+                first, at = at, at + file.metadata.row_group(group).num_rows
+                if at <= number:
+                    continue
+                for rows in file.iter_batches(ROWS, row_groups=[group]):
+                    yield GroupBatch(first, at, rows)
+                    first += rows.num_rows
 
     def _open(self) -> Any:
         try:
