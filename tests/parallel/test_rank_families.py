@@ -1,5 +1,5 @@
-"""Models of four families over ranks that exchange arrays through gloo: the greedy tokens of one
-process.
+"""Models of four families, and a Llama of every type of GGUF, over ranks that exchange arrays
+through gloo: the greedy tokens of one process.
 
 The ranks of one host share memory otherwise; nothing but tests has them use gloo over loopback.
 """
@@ -16,10 +16,11 @@ pytest.importorskip("torch", reason="the extra [distributed] is not installed")
 
 from flyweight import LLM, SamplingParams
 from flyweight.parallel import host_exchange
+from flyweight.weights.formats import FORMATS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 
-from format_models import FAMILIES, VOCAB, write_model
+from format_models import EXPERTS, FAMILIES, VOCAB, write_model
 
 WITHOUT_SHARED_MEMORY = """
 import os
@@ -46,7 +47,7 @@ SETTINGS = {
     "memory_limit": "8GiB", "max_model_len": 64, "activations": "f32",
 }  # fmt: skip
 EVERYWHERE = ("q4_0", "bf16")
-KINDS = {"llama": (*EVERYWHERE, "q8_0", "q4_k", "q6_k", "iq2_xs", "nvfp4")}
+KINDS = {"llama": tuple(FORMATS)}
 CASES = [
     pytest.param(
         family, kind, id=f"{family}-{kind}",
@@ -90,3 +91,16 @@ def test_greedy_tokens_are_those_of_one_process(tmp_path: Path, family: str, kin
             markers = [*(tmp_path / "ranks").iterdir()]
             assert len(markers) == tensor * pipeline - 1, "a rank may have used shared memory"
             assert generate(llm, PROMPTS) == expected, (tensor, pipeline)
+
+
+def test_ranks_may_have_whole_experts(tmp_path: Path) -> None:
+    """Of three experts, rank 0 has two."""
+    path = write_model(tmp_path / "model.gguf", "mixtral", "q4_0", WORDS)
+    with LLM(path, threads=1, **SETTINGS) as alone:
+        expected = generate(alone, PROMPTS)
+    with LLM(
+        path, threads=2, tensor_parallel_size=2, enable_expert_parallel=True, **SETTINGS
+    ) as llm:
+        moe = llm.loaded.engine.runner.runner.model.spec.layers[0].moe
+        assert moe.route.experts == EXPERTS and moe.held == (0, 2)
+        assert generate(llm, PROMPTS) == expected

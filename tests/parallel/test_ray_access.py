@@ -4,7 +4,9 @@ started.
 
 import asyncio
 import os
+import socket
 import subprocess
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -139,3 +141,17 @@ def test_a_replica_that_ends_by_plan_closes_its_engine_and_reports_no_loss() -> 
         assert set(said) == {b"ready"}
 
     asyncio.run(main())
+
+
+def test_a_cluster_that_is_not_there_ends_the_server() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # nothing listens there, and no other process can
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        words = ["serve", "stories", "--port", "0", "--replicas", "2", "--ray-address", address]
+        done = subprocess.run(
+            [sys.executable, "-m", "flyweight", *words], capture_output=True, text=True
+        )
+    assert done.returncode == 2
+    (line,) = [x for x in done.stderr.splitlines() if not x.startswith("loading: ")]
+    assert line.startswith(f"error: --ray-address = '{address}': no Ray cluster answers there: ")
+    assert line.endswith("; start one with: ray start --head")

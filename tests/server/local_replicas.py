@@ -1,15 +1,25 @@
 """Runs `flyweight serve --replicas` with a cluster in the place of Ray: programs of replicas run in
 the server's own process, and their engines are processes as always.  Frames are all that passes.
+
+The variable `SECOND_REPLICA` has what the second one reports in place of its own, as JSON: its
+version, or facts of its engine.
 """
 
 import asyncio
+import json
+import os
 import sys
 import types
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
+
 from flyweight.cli.main import main
 from flyweight.parallel.cluster import GONE, ReplicaPlan, ReplicaProgram
 from flyweight.server.lifecycle import start
+from flyweight.server.replicas.reports import ReplicaReport
+
+CHANGES = "SECOND_REPLICA"
 
 
 class LocalCluster:
@@ -25,7 +35,11 @@ class LocalCluster:
             await program.start()
 
     async def list(self) -> dict[str, bytes]:
-        return {name: program.report() for name, program in self.programs.items()}
+        changes = json.loads(os.environ.get(CHANGES, "{}"))
+        return {
+            name: change_report(program.report(), changes if name == "r1" else {})
+            for name, program in self.programs.items()
+        }
 
     async def compute(self, name: str, frame: bytes) -> AsyncIterator[bytes]:
         if name not in self.programs:
@@ -46,6 +60,16 @@ class LocalCluster:
 
     async def close(self) -> None:
         await self.stop()
+
+
+def change_report(data: bytes, changes: dict[str, str]) -> bytes:
+    """A report with another version or other facts."""
+    report = msgspec.msgpack.decode(data, type=ReplicaReport)
+    facts = {name: value for name, value in changes.items() if name != "version"}
+    assert report.facts is not None, "it is listed once its engine is loaded"
+    report.facts = {**report.facts, **facts}
+    report.version = changes.get("version", report.version)
+    return msgspec.msgpack.encode(report)
 
 
 if __name__ == "__main__":
