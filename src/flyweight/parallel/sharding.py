@@ -67,7 +67,7 @@ def list_places(settings: Settings, found: ModelDescription, ops: Ops) -> list[R
     stages = [range(len(found.spec.layers))]
     if count > 1:
         kinds = list_slot_kinds(found.checkpoint, found.plan)
-        stages = divide_layers(*measure_layers(found.spec, kinds, ops), count)
+        stages = divide_layers(*count_layer_bytes(found.spec, kinds, ops), count)
     by_expert = settings.enable_expert_parallel
     return [RankPlace(rank, tensor, tuple(stages), by_expert) for rank in range(tensor * count)]
 
@@ -100,8 +100,10 @@ def _can_divide(spec: ModelSpec, kinds: Kinds, size: int) -> bool:
     return True
 
 
-def measure_layers(spec: ModelSpec, kinds: Kinds, ops: Ops) -> tuple[list[float], float]:
-    """Bytes of each layer and of the head, which a decode step reads and so takes time for."""
+def count_layer_bytes(spec: ModelSpec, kinds: Kinds, ops: Ops) -> tuple[list[float], float]:
+    """Bytes of each layer and of the head that a decode step of one token reads.  They stand for
+    its time, as decoding is bound by memory, and are the same at every start.
+    """
     sizes = [
         (name, float(sum(ops.count_packed_bytes((shape[0], shape[1]), kind)
                          for shape, kind in parts if len(shape) == 2)))

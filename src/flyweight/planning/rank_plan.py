@@ -12,7 +12,7 @@ from flyweight.bench.rank_link import ASSUMED, LinkSpeed, measure_link
 from flyweight.errors import ConfigError
 from flyweight.models.shards import MOST_RANKS, check_size
 from flyweight.models.stages import StageRange, check_stages, cut_stage, divide_layers
-from flyweight.parallel.sharding import measure_layers
+from flyweight.parallel.sharding import count_layer_bytes
 from flyweight.plan.machine import list_nodes
 from flyweight.plan.memory import SlotKinds
 from flyweight.plan.roofline import LAYER, StepShape, sum_work
@@ -150,7 +150,7 @@ def divide_model(outline: ModelOutline, engine: LocalEngine, way: Way) -> Divide
     spec = outline.spec
     layers = [range(len(spec.layers))]
     if count > 1:
-        layers = divide_layers(*measure_layers(spec, outline.kinds, engine.ops), count)
+        layers = divide_layers(*count_layer_bytes(spec, outline.kinds, engine.ops), count)
     stages = [
         make_stage(outline, engine, StageRange(i, count, own)) for i, own in enumerate(layers)
     ]
