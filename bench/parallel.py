@@ -2,11 +2,14 @@
 collectives in tensor-parallel steps, and the bubble of pipeline stages beside its formula.
 
     python bench/parallel.py MODEL ... [--ways 2x1,1x2] [--rounds 5] [--prompt 512] [--tokens 32]
+                             [--gloo]
 
 All have the same threads in all.  Ratios are medians of the rounds' own ratios to one process.
 Rank 0 times its collectives; those of decoding are of the decode steps alone.  A collective lasts
 from when the last rank comes until rank 0 has the result; before, rank 0 waits for a rank that has
 computed longer, or was woken later.  What stages receive is all in `collectives`, with the wait.
+With `--gloo`, ranks use gloo over loopback in place of shared memory, as between hosts, and all
+waits are in `collectives`.
 The overhead on the 1B shape, in memory for two models at a time:
 
     python bench/make_shapes.py OUT --shapes llama-3.2-1b --types bf16,q4_0
@@ -14,19 +17,30 @@ The overhead on the 1B shape, in memory for two models at a time:
 """
 
 import argparse
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flyweight import LLM, SamplingParams
+from flyweight.parallel import host_exchange
 from flyweight.parallel.pipeline import PipelineStage
 from flyweight.parallel.processes import LeadingRunner
 
 ALONE = (1, 1)  # tensor, pipeline
+WITHOUT_SHARED_MEMORY = """
+from flyweight.parallel import host_exchange
+
+host_exchange._make_folder = lambda size: None
+"""
 
 
 class TimedCall(NamedTuple):
@@ -60,7 +74,9 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return f"tp {self.tensor} pp {self.pipeline}"
+        runner: Any = self.llm.loaded.engine.runner
+        over_gloo = isinstance(runner, LeadingRunner) and runner.group.waited is None
+        return f"tp {self.tensor} pp {self.pipeline}{', gloo' if over_gloo else ''}"
 
     def run(self, ids: list[int], tokens: int) -> None:
         """One round: a prompt, then decoding."""
@@ -115,9 +131,31 @@ def main() -> None:
     given.add_argument("--rounds", type=int, default=5)
     given.add_argument("--prompt", type=int, default=512)
     given.add_argument("--tokens", type=int, default=32)
+    given.add_argument("--gloo", action="store_true", help="in place of shared memory")
     options = given.parse_args()
-    for model in options.models:
-        measure(model, options)
+    with only_gloo() if options.gloo else nullcontext():
+        for model in options.models:
+            measure(model, options)
+
+
+@contextmanager
+def only_gloo() -> Iterator[None]:
+    """Ranks share no memory, in this process and in those of other ranks: Python imports
+    `sitecustomize` when it starts.  No setting does this, as it is of no use but to measure.
+    """
+    made, path = host_exchange._make_folder, os.environ.get("PYTHONPATH")
+    with TemporaryDirectory(prefix="flyweight-gloo-") as folder:
+        Path(folder, "sitecustomize.py").write_text(WITHOUT_SHARED_MEMORY)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, path)))
+        host_exchange._make_folder = lambda size: None
+        try:
+            yield
+        finally:
+            host_exchange._make_folder = made
+            if path is None:
+                del os.environ["PYTHONPATH"]
+            else:
+                os.environ["PYTHONPATH"] = path
 
 
 def read_ways(text: str) -> list[tuple[int, int]]:
