@@ -64,6 +64,8 @@ class LocalCluster:
 
 def change_report(data: bytes, changes: dict[str, str]) -> bytes:
     """A report with another version or other facts."""
+    if not changes:
+        return data
     report = msgspec.msgpack.decode(data, type=ReplicaReport)
     facts = {name: value for name, value in changes.items() if name != "version"}
     assert report.facts is not None, "it is listed once its engine is loaded"
