@@ -42,7 +42,7 @@ def test_requests_keep_replicas_as_busy_as_wanted(check: ModuleType) -> None:
     load, cost = make_load(check), check.SleepCost(OPTIONS.slow)
     found = check.draw_requests(load, 2, 20.0, OPTIONS)
     shares = [check.simulate(some, 2, cost)[-1] for some in (found, check.stretch(found, 0.5))]
-    assert shares[0] == pytest.approx(OPTIONS.busy, rel=0.05) and shares[1] > 1.5 * shares[0]
+    assert shares[0] == pytest.approx(OPTIONS.busy, rel=0.05) and shares[1] > 1.2 * shares[0]
     later = check.delay(found, 0.5, seed=1)
     assert [one.tokens for one in later] == [one.tokens for one in found]
     assert all(0 <= b.at - a.at <= 0.5 for a, b in zip(found, later, strict=True))
