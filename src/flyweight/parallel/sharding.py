@@ -101,7 +101,7 @@ def _can_divide(spec: ModelSpec, kinds: Kinds, size: int) -> bool:
 
 
 def count_layer_bytes(spec: ModelSpec, kinds: Kinds, ops: Ops) -> tuple[list[float], float]:
-    """Bytes of each layer and of the head that a decode step of one token reads.  They stand for
+    """Bytes of each layer and of the head that a decode step of one token reads.  They represent
     its time, as decoding is bound by memory, and are the same at every start.
     """
     sizes = [
