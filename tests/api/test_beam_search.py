@@ -69,6 +69,7 @@ def test_searches_do_not_depend_on_company(folder: Path, llm: LLM) -> None:
     tight = LLM(folder, block_size=4, blocks=64, max_num_batched_tokens=8, max_num_seqs=7,
                 activations="f32", threads=1, draft_tokens=3)  # fmt: skip
     assert [out.outputs for out in tight.beam_search(prompts * 3, each * 3)] == alone * 3
+    assert tight.stats()["proposed"] == 0  # beams decode without drafts
 
 
 def test_bad_asks_are_refused(llm: LLM) -> None:

@@ -42,5 +42,7 @@ def test_the_answer_is_the_same(command: Command) -> None:
 
 def test_what_shows_no_drafts_is_refused(command: Command) -> None:
     assert "needs --speculative-config" in command("run", *ASKED, "--show-drafts").err
+    broken = command("run", *ASKED, "--speculative-config", '{"num_speculative_tokens": 0}')
+    assert broken.code == 2 and "num_speculative_tokens = 0" in broken.err
     both = command("run", *ASKED, "--speculative-config", CONFIG, "--show-drafts", "--json")
     assert both.code == 2 and "--show-drafts excludes --json" in both.err

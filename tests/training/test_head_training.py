@@ -80,13 +80,14 @@ def test_passes_see_what_drafting_sees() -> None:
     assert torch.allclose(alone[:, at], third[:, at], atol=1e-5)
 
 
-def test_an_eagle3_layer_learns_and_drafts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_a_layer_learns_and_drafts(method: str, tmp_path: Path) -> None:
     """What training computes is what drafting does: most drafts of a learnt text are right."""
     (tmp_path / "text.txt").write_text("\n<|endoftext|>\n".join([STORY * 3] * 12))
-    options = HeadOptions("eagle3", steps=80, inner=64, openings=8, length=96)
+    options = HeadOptions(method, steps=80, inner=64, openings=8, length=96)
     done = train_heads(None, tmp_path / "text.txt", tmp_path / "h", options, lambda *_: None)
     assert done.losses[1] < done.losses[0] / 4
-    config = {"method": "eagle3", "model": str(tmp_path / "h"), "adaptive": False}
+    config = {"method": method, "model": str(tmp_path / "h"), "adaptive": False}
     config |= {"num_speculative_tokens": 3}
     llm = LLM(max_model_len=96, speculative_config=config)
     params = SamplingParams(temperature=0, max_tokens=48)
