@@ -79,7 +79,8 @@ WITH_PEERS = {
     "read_by_llama_cpp",
     "test_device_comm", "test_head_training",  # run by `make test-cuda`
     # run by the step `distributed`
-    "test_batch_beam", "test_batch_parquet", "test_batch_replicas", "test_deployed_ray",
+    "batch_texts", "test_batch_beam", "test_batch_parquet", "test_batch_replicas",
+    "test_deployed_ray",
     "test_ray_access",
     "test_ray_calls", "test_ray_data",
 }  # fmt: skip
