@@ -80,9 +80,7 @@ WITH_PEERS = {
     "test_device_comm", "test_head_training",  # run by `make test-cuda`
     # run by the step `distributed`
     "batch_texts", "test_batch_beam", "test_batch_parquet", "test_batch_replicas",
-    "test_deployed_ray",
-    "test_ray_access",
-    "test_ray_calls", "test_ray_data",
+    "test_deployed_ray", "test_ray_access", "test_ray_calls", "test_ray_data",
 }  # fmt: skip
 OURS = {p.stem for room in ("tests", "tools") for p in (ROOT / room).rglob("*.py")}
 OURS |= {"flyweight", "host_loss", "soak_parts"}
